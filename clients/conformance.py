@@ -5,7 +5,8 @@
 
 COMMAND is a driver of the client under test: it reads one JSON command per line and writes one JSON event per line.
 
-    {"do":"acquire","name":N,"ttl_ms":T,"wait_ms":W}   acquired {fence, valid_for_ms} | refused {kind}
+    {"do":"acquire","name":N,"ttl_ms":T,"wait_ms":W}   acquired {fence, valid_for_ms, slot} | refused {kind}
+        and perhaps "mode":"shared" or "limit":L       (slot: of a permit, else null or absent)
     {"do":"check"}                                     valid {valid_for_ms} | not-valid
     {"do":"release"}                                   released | not-valid (it was lost before) | refused {kind}
 
@@ -127,8 +128,8 @@ class Driver:
         self.process.stdin.flush()
         return self.answers.get(timeout=PATIENCE)
 
-    def acquire(self, name, ttl_ms=TTL_MS, wait_ms=0):
-        return self.do("acquire", name=name, ttl_ms=ttl_ms, wait_ms=wait_ms)
+    def acquire(self, name, ttl_ms=TTL_MS, wait_ms=0, **how):
+        return self.do("acquire", name=name, ttl_ms=ttl_ms, wait_ms=wait_ms, **how)
 
     def lost(self):
         return self.losses.get(timeout=PATIENCE)
@@ -246,6 +247,21 @@ def leaves_nothing_behind(world, a, b):
     until("a free lock", lambda: world.call(0, "/locks/x")[0] == 404)
 
 
+def shares(world, a, b):
+    """Shared leases are held together, permits with different numbers, and neither beside another mode."""
+    first = expect(a.acquire("x", mode="shared"), "acquired")
+    assert expect(b.acquire("x"), "refused")["kind"] == "held"
+    second = expect(b.acquire("x", mode="shared"), "acquired")
+    assert first["fence"] != second["fence"] and first.get("slot") is None
+    expect(a.do("release"), "released")
+    expect(b.do("check"), "valid")
+    expect(b.do("release"), "released")
+    slots = {expect(driver.acquire("x", limit=2), "acquired")["slot"] for driver in (a, b)}
+    assert slots == {0, 1}, f"the numbers are {slots}"
+    for driver in (a, b):
+        expect(driver.do("release"), "released")
+
+
 SCENARIOS = [
     holds_and_excludes,
     waits_for_a_release,
@@ -255,6 +271,7 @@ SCENARIOS = [
     notices_a_forced_end,
     does_not_trust_time_that_stood_still,
     leaves_nothing_behind,
+    shares,
 ]
 
 

@@ -8,7 +8,7 @@ use redlockd::client::error::{ClientError, ErrorClass};
 use redlockd::client::lock::{Lock, LockOptions, Locks};
 use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
-use redlockd::types::ResourceName;
+use redlockd::types::{PermitLimit, ResourceName, WantedMode};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -19,7 +19,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 enum Command {
-    Acquire { name: String, ttl_ms: u64, wait_ms: u64 },
+    Acquire { name: String, ttl_ms: u64, wait_ms: u64, mode: Option<String>, limit: Option<u64> },
     Check,
     Release,
 }
@@ -38,8 +38,13 @@ async fn drive() -> Result<(), Failure> {
     let (mut held, mut commands) = (None::<Lock>, BufReader::new(tokio::io::stdin()).lines());
     while let Some(line) = commands.next_line().await? {
         let event = match (serde_json::from_str(&line)?, held.take()) {
-            (Command::Acquire { name, ttl_ms, wait_ms }, _) => {
-                let wanted = (ResourceName::parse(&name)?, Duration::from_millis(ttl_ms));
+            (Command::Acquire { name, ttl_ms, wait_ms, mode, limit }, _) => {
+                let mode = match (mode.as_deref(), limit.and_then(PermitLimit::new)) {
+                    (_, Some(limit)) => WantedMode::Permit { limit },
+                    (Some("shared"), None) => WantedMode::Shared,
+                    _ => WantedMode::Exclusive,
+                };
+                let wanted = (ResourceName::parse(&name)?, mode, Duration::from_millis(ttl_ms));
                 match begin(&locks, wanted, Duration::from_millis(wait_ms)).await {
                     Ok((lock, event)) => {
                         held = Some(lock);
@@ -71,10 +76,10 @@ async fn drive() -> Result<(), Failure> {
 /// Acquires, and says when that is lost.
 async fn begin(
     locks: &Locks,
-    (resource, ttl): (ResourceName, Duration),
+    (resource, mode, ttl): (ResourceName, WantedMode, Duration),
     wait: Duration,
 ) -> Result<(Lock, serde_json::Value), ClientError> {
-    let request = LockRequest { ttl: Some(ttl), ..LockRequest::of(resource) };
+    let request = LockRequest { mode, ttl: Some(ttl), ..LockRequest::of(resource) };
     let margin = (ttl / 10).min(Duration::from_millis(500));
     let lock = locks.acquire(&request, LockOptions { wait, margin }).await?;
     let lost = lock.lost();
@@ -83,7 +88,7 @@ async fn begin(
         println!("{}", json!({ "event": "lost", "why": format!("{end:?}") }));
     });
     let event = json!({
-        "event": "acquired", "fence": lock.fence(), "valid_for_ms": lock.valid_for().as_millis(),
+        "event": "acquired", "fence": lock.fence(), "slot": lock.slot(), "valid_for_ms": lock.valid_for().as_millis(),
     });
     Ok((lock, event))
 }

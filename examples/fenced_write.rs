@@ -13,7 +13,7 @@ use redlockd::client::base_url::BaseUrl;
 use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::types::ResourceName;
+use redlockd::types::{ResourceName, WantedMode};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -77,6 +77,7 @@ pub async fn run(url: &str) -> Result<(), Failure> {
 async fn fence_of_lease(client: &Client, owner: &str) -> Result<u64, Failure> {
     let want = LockRequest {
         kept_for: None,
+        mode: WantedMode::Exclusive,
         resource: ResourceName::parse(RESOURCE)?,
         ttl: Some(Duration::from_millis(500)),
         owner: owner.to_owned(),

@@ -75,10 +75,14 @@ mutants! {
         ReleaseBelievesAll,
         /// A node that was probed before is refused as part of a new cluster.
         InitBlocked,
+        /// A node admits as many permits as the limit says, whatever their slots.
+        CountPerNode,
+        /// The key of shared leases lasts as long as the one that came last, not as the longest.
+        KeyOfLastMember,
+        /// A downgrade that a quorum confirmed counts as an extend, although nodes keep the end.
+        DowngradeLengthens,
         /// A node that refuses a set keeps those of its resources that were free.
         HalfSetKept,
-        /// A failed attempt of a set is cancelled for its first resource only.
-        HalfSetCancelled,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {
@@ -120,14 +124,24 @@ mutants! {
         BlockedExtendCounts,
         /// A repair takes the place of a block that ends later.
         RepairShortensBlock,
+        /// A member's end is a time of the instance's clock.
+        EndByInstance,
+        /// A node admits shared leases beside another caller's intent.
+        SharedUnderIntent,
     }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
         /// Where everybody forgot, the list of nodes is the configured one again.
         ListForgotten,
+        /// A node gives a fence that is proposed whether or not it gave it before. The model of shared fences has it; no seed of
+        /// 200 finds it.
+        FenceGivenTwice,
         /// Who takes its place again is served together with the one that was first meanwhile.
         ReturnedIsSecond,
+        /// A failed attempt of a set is cancelled for its first resource only. Would be found when an attempt of a long TTL is
+        /// split just after the faults end. `tests/it/sets.rs` (a caller that hangs up) tests the rule.
+        HalfSetCancelled,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
         /// memory while its clock is behind, and an instance with the right time orders the quarantine (seed 737891).
         OrderedByOneClock,

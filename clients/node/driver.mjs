@@ -14,10 +14,10 @@ for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line)
   try {
     if (command.do === 'acquire') {
-      const held = await client.lock(command.name, { ttl: command.ttl_ms, wait: command.wait_ms })
+      const held = await client.lock(command.name, { ttl: command.ttl_ms, wait: command.wait_ms, mode: command.mode, limit: command.limit })
       held.signal.addEventListener('abort', () => report('lost', { why: held.signal.reason.message }))
       lock = held
-      report('acquired', { fence: held.fence, valid_for_ms: Math.round(held.validFor()) })
+      report('acquired', { fence: held.fence, slot: held.slot, valid_for_ms: Math.round(held.validFor()) })
     } else if (command.do === 'check') {
       lock.check()
       report('valid', { valid_for_ms: Math.round(lock.validFor()) })

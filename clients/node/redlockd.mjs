@@ -302,13 +302,15 @@ export class Lock {
 
   /**
    * resource: a name; or an array of 2 to 16 names, which are acquired all or none, and are lost all as soon as one is.
-   * ttl, wait: milliseconds, or texts such as "30s". owner, note, metadata: labels for people. margin: milliseconds before
+   * ttl, wait: milliseconds, or texts such as "30s". mode: 'shared' for a lease beside other shared ones; limit: 3 for one of
+   * three permits, whose number is in `slot` then. owner, note, metadata: labels for people. margin: milliseconds before
    * the deadline at which the lease counts as lost (default: a tenth of the TTL, at most 500). signal: gives the wait up.
    * renew: false for no timer.
    */
   static async acquire(client, resource, options = {}) {
-    const { ttl, wait = 0, owner = '', note = '', metadata = {}, margin, signal, renew = true } = options
-    const body = { owner, note, metadata, ...(ttl === undefined ? {} : { ttl: `${milliseconds(ttl, 'ttl')}ms` }) }
+    const { ttl, wait = 0, mode, limit, owner = '', note = '', metadata = {}, margin, signal, renew = true } = options
+    // What is undefined is left out of the JSON.
+    const body = { owner, note, metadata, mode, limit, ttl: ttl === undefined ? undefined : `${milliseconds(ttl, 'ttl')}ms` }
     const token = randomBytes(24).toString('base64url')
     const end = after(now(), milliseconds(wait, 'wait'))
     let [retry, maybeHeld] = [RETRY_FIRST, false]
@@ -342,7 +344,7 @@ export class Lock {
     this.#margin = margin === undefined ? Math.min(lease.ttl_ms / 10, 500) : milliseconds(margin, 'margin')
     this.#deadline = deadline
     const fences = new Map((lease.leases ?? [lease]).map((one) => [one.resource, one.fence]))
-    Object.assign(this, { resource, token, fence: lease.fence, fences, lease })
+    Object.assign(this, { resource, token, fence: lease.fence, fences, slot: lease.slot, lease })
   }
 
   get signal() { return this.#lost.signal }

@@ -29,9 +29,10 @@ def main():
         try:
             if command["do"] == "acquire":
                 options = {"ttl": command["ttl_ms"] / 1000, "wait": command["wait_ms"] / 1000}
+                options.update((name, command[name]) for name in ("mode", "limit") if name in command)
                 lock = client.lock(command["name"], on_lost=lambda why: report("lost", why=why), **options)
                 lock.acquire()
-                report("acquired", fence=lock.fence, valid_for_ms=round(lock.valid_for() * 1000))
+                report("acquired", fence=lock.fence, slot=lock.slot, valid_for_ms=round(lock.valid_for() * 1000))
             elif command["do"] == "check":
                 lock.check()
                 report("valid", valid_for_ms=round(lock.valid_for() * 1000))

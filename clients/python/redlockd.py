@@ -311,24 +311,30 @@ class Lock:
 
     resource: a name; or a list of 2 to 16 names, which are acquired all or none, and are lost all as soon as one is.
     ttl, wait: seconds, or texts such as "30s" (ttl=None: the service's default). wait=0 asks once.
+    mode="shared": beside other shared leases; limit=3: one of three permits, whose number is in `slot` afterwards.
     owner, note, metadata: labels for people. margin: seconds before the deadline at which the lease counts as lost
     (default: a tenth of the TTL, at most half a second). on_lost: called once, from the renewing thread, with a text.
     renew=False: no thread; call `extend`.
 
-    Attributes after `acquire`: token (secret), fence (int; None for several names), fences (a dict of name and fence), lease (the answer), lost (threading.Event).
+    Attributes after `acquire`: token (secret), fence (int; None for several names), fences (a dict of name and fence),
+    slot (int, of a permit), lease (the answer), lost (threading.Event).
     """
 
     def __init__(self, client, resource, ttl=None, wait=0, owner="", note="", metadata=None, margin=None, on_lost=None,
-                 renew=True):
+                 renew=True, mode=None, limit=None):
         self.client, self.resource = client, resource if isinstance(resource, str) else tuple(resource)
         self._body = {"owner": owner, "note": note, "metadata": dict(metadata or {})}
         if ttl is not None:
             self._body["ttl"] = _duration(ttl, "ttl")
+        if mode is not None:
+            self._body["mode"] = mode
+        if limit is not None:
+            self._body["limit"] = limit
         self._wait = _seconds(wait, "wait")
         self._margin_asked, self._on_lost, self._renew = margin, on_lost, renew
         self._mutex = threading.Lock()
         self._thread = None
-        self.token = self.fence = self.lease = None
+        self.token = self.fence = self.slot = self.lease = None
         self.fences = {}
         self.lost = threading.Event()
 
@@ -372,7 +378,7 @@ class Lock:
             raise
         ttl = lease["ttl_ms"] / 1000
         margin = min(ttl / 10, 0.5) if self._margin_asked is None else _seconds(self._margin_asked, "margin")
-        self.lease, self.fence, self.token = lease, lease.get("fence"), token
+        self.lease, self.fence, self.token, self.slot = lease, lease.get("fence"), token, lease.get("slot")
         self.fences = {one["resource"]: one["fence"] for one in lease.get("leases", [lease])}
         self._ttl, self._margin, self._deadline = ttl, margin, deadline
         self.lost.clear()

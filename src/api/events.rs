@@ -8,6 +8,7 @@ use super::problem::{DeadlockEdge, ProblemDetails};
 /// An event of a stream that holds a lock (`hold=true`): one object per line or event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "it is written at once")]
 pub enum HoldEvent {
     /// The request waits.
     Queued {
@@ -80,6 +81,12 @@ pub struct Event {
     /// The fencing token, if the reporting instance knew it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
+    /// `shared` or `permit`; absent for exclusive leases, and where the reporting instance did not know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The number of the permit, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u8>,
     /// The lease's validity. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,

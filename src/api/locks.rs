@@ -32,8 +32,14 @@ pub struct Quorum {
 pub struct Lease {
     /// The name of the lock.
     pub resource: String,
-    /// Always [`super::MODE_EXCLUSIVE`].
+    /// `exclusive`, `shared` or `permit`.
     pub mode: String,
+    /// The number of the permit, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u8>,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u8>,
     /// The token that proves the lease; only in the answer to an acquire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenText>,
@@ -80,6 +86,9 @@ pub struct Lease {
 pub struct Holder {
     /// Identifies the lease; public, unlike the token.
     pub token_id: String,
+    /// The number of its permit, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u8>,
     /// The owner's label.
     pub owner: String,
     /// The holder's note.
@@ -112,7 +121,7 @@ pub struct Waiter {
     pub position: usize,
     /// The waiter's owner label.
     pub owner: String,
-    /// Always [`super::MODE_EXCLUSIVE`].
+    /// `exclusive`, `shared` or `permit`.
     pub mode: String,
     /// How long it has waited. Milliseconds.
     pub waiting_ms: u64,
@@ -123,8 +132,11 @@ pub struct Waiter {
 pub struct NodeHold {
     /// The node's name.
     pub node: String,
-    /// The `token_id` of the lease on it.
+    /// The `token_id` of the lease on it; of the first of several.
     pub holds: Option<String>,
+    /// Where several leases are held together: of each that it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds_all: Vec<String>,
     /// The key's TTL on it. Milliseconds.
     pub ttl_ms: Option<u64>,
     /// The key is another Redlock client's.
@@ -142,12 +154,18 @@ pub struct Lock {
     /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
     /// confirm the lease: nobody may rely on it, nor on its end.
     pub state: String,
-    /// Always [`super::MODE_EXCLUSIVE`].
+    /// `exclusive`, `shared` or `permit`.
     pub mode: String,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u8>,
+    /// How many permits are left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<usize>,
     /// Another Redlock client holds it; its holder is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
-    /// One, or none for a foreign client.
+    /// One; several of shared leases and permits; none for a foreign client.
     pub holders: Vec<Holder>,
     /// The waiters: all of the instance that answers, then the first ones of every other instance.
     pub waiters: Vec<Waiter>,
@@ -202,9 +220,15 @@ pub struct ListEntry {
     pub resource: String,
     /// `held`, `lock-delay`, `unknown`, or `waited` if it is free and has waiters.
     pub state: String,
-    /// Always [`super::MODE_EXCLUSIVE`].
+    /// `exclusive`, `shared` or `permit`.
     pub mode: String,
-    /// One, or none if it is only waited for.
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u8>,
+    /// How many permits are left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<usize>,
+    /// One; several of shared leases and permits; none if it is only waited for.
     pub holders: Vec<Holder>,
     /// Number of waiters at all instances.
     pub waiting: usize,

@@ -140,9 +140,12 @@ pub struct Members {
     /// Time until the service is expected to be ready. Seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_in_seconds: Option<u64>,
-    /// The limit that was reached.
+    /// The limit that was reached; `limit-differs`: the number of permits that is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// `mode-differs`: how the token's lease shares the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
     /// What the limit applies to: `resource` or `instance`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,

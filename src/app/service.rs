@@ -17,6 +17,7 @@ use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_s
 use super::webhooks::{self, HooksTask};
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
+use crate::auth::quota::CountedName;
 use crate::config::Config;
 use crate::http::server::issuer_keys;
 use crate::http::server::reload::{self, WatchedFiles};
@@ -39,6 +40,7 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
+use crate::types::Mode;
 use crate::waiting::event::WaitLimits;
 
 /// Maximum time that a start waits for a quorum of nodes before it serves without one.
@@ -96,14 +98,18 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
         Box::new(move |news| {
             metrics.kept(news);
             match news {
-                KeptNews::Renewed { resource, principal, deadline, .. } => {
-                    authenticator.quotas().kept(resource, deadline, || {
+                KeptNews::Renewed { resource, token, mode, principal, deadline, .. } => {
+                    let name = match mode {
+                        Mode::Exclusive => CountedName::from(resource),
+                        Mode::Shared | Mode::Permit { .. } => (resource, token.id()).into(),
+                    };
+                    authenticator.quotas().kept(name, deadline, || {
                         let store = authenticator.store();
                         let mut names = store.principals().iter().map(|known| &known.name);
                         names.find(|name| tag_of(&cluster.cluster.get(), name) == principal).cloned()
                     });
                 }
-                KeptNews::Ended { resource, .. } => authenticator.quotas().ended(resource),
+                KeptNews::Ended { resource, token, .. } => authenticator.quotas().ended((resource, token.id())),
                 KeptNews::NotRenewed(_) => {}
             }
         }),

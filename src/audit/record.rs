@@ -34,6 +34,9 @@ pub struct AuditRecord {
     /// The lease: the first eight hex digits of the hash of its token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_id: Option<String>,
+    /// `shared` or `permit`, if the lease is not exclusive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
     /// The lease's fencing token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::principal::PrincipalName;
 use crate::redlock::clock::BootTime;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenId};
 
 /// Event streams of one principal, of those that an instance has for all.
 pub(crate) const STREAMS_PER_PRINCIPAL: usize = 64;
@@ -17,9 +17,26 @@ pub(crate) const STREAMS_PER_PRINCIPAL: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub struct Quotas(Arc<Mutex<Accounts>>);
 
+/// Names a counted lease: an exclusive one by its resource, of which a later one replaces it; one of several that may be held
+/// together also by its token.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CountedName(ResourceName, Option<TokenId>);
+
+impl From<&ResourceName> for CountedName {
+    fn from(resource: &ResourceName) -> Self {
+        Self(resource.clone(), None)
+    }
+}
+
+impl From<(&ResourceName, TokenId)> for CountedName {
+    fn from((resource, token): (&ResourceName, TokenId)) -> Self {
+        Self(resource.clone(), Some(token))
+    }
+}
+
 #[derive(Debug, Default)]
 struct Accounts {
-    leases: HashMap<ResourceName, CountedLease>,
+    leases: HashMap<CountedName, CountedLease>,
     totals: HashMap<PrincipalName, Totals>,
     /// The id of the last counted lease.
     last_id: u64,
@@ -107,24 +124,31 @@ impl Quotas {
     }
 
     /// A lease was extended. Leases that are not counted here are ignored.
-    pub fn extended(&self, resource: &ResourceName, until: BootTime) {
-        self.0.lock().extended(resource, until);
+    pub fn extended(&self, lease: impl Into<CountedName>, until: BootTime) {
+        self.0.lock().extended(lease.into(), until);
     }
 
     /// A lease was renewed by the service. One that is not counted here, as another instance granted it, counts from now on
     /// for the principal that `acquired_by` finds.
-    pub fn kept(&self, resource: &ResourceName, until: BootTime, acquired_by: impl FnOnce() -> Option<PrincipalName>) {
-        let mut accounts = self.0.lock();
-        if accounts.leases.contains_key(resource) {
-            accounts.extended(resource, until);
+    pub fn kept(
+        &self,
+        lease: impl Into<CountedName>,
+        until: BootTime,
+        acquired_by: impl FnOnce() -> Option<PrincipalName>,
+    ) {
+        let (mut accounts, name) = (self.0.lock(), lease.into());
+        if accounts.leases.contains_key(&accounts.known(name.clone())) {
+            accounts.extended(name, until);
         } else if let Some(principal) = acquired_by() {
-            accounts.count_lease(resource, &principal, Some(until));
+            accounts.count_lease(name, &principal, Some(until));
         }
     }
 
-    /// The lease on this resource has ended.
-    pub fn ended(&self, resource: &ResourceName) {
-        self.0.lock().remove(resource);
+    /// The lease has ended.
+    pub fn ended(&self, lease: impl Into<CountedName>) {
+        let mut accounts = self.0.lock();
+        let name = accounts.known(lease.into());
+        accounts.remove(&name);
     }
 
     /// A principal's counted leases and waiting acquires. Leases that expired may still be included.
@@ -154,29 +178,30 @@ impl Drop for StreamPermit {
 #[derive(Debug)]
 pub struct HeldQuota {
     quotas: Quotas,
-    resource: ResourceName,
+    name: CountedName,
     id: u64,
 }
 
 impl Drop for HeldQuota {
     fn drop(&mut self) {
         let mut accounts = self.quotas.0.lock();
-        if accounts.leases.get(&self.resource).is_some_and(|entry| entry.id == self.id) {
-            accounts.remove(&self.resource);
+        if accounts.leases.get(&self.name).is_some_and(|entry| entry.id == self.id) {
+            accounts.remove(&self.name);
         }
     }
 }
 
 impl QuotaPermit {
     /// The acquire was granted; the lease counts until `until`.
-    pub fn granted(&self, resource: &ResourceName, until: BootTime) {
-        self.quotas.0.lock().count_lease(resource, &self.principal, Some(until));
+    pub fn granted(&self, lease: impl Into<CountedName>, until: BootTime) {
+        self.quotas.0.lock().count_lease(lease.into(), &self.principal, Some(until));
     }
 
     /// The acquire was granted to a connection that renews the lease.
-    pub fn held(&self, resource: &ResourceName) -> HeldQuota {
-        let id = self.quotas.0.lock().count_lease(resource, &self.principal, None);
-        HeldQuota { quotas: self.quotas.clone(), resource: resource.clone(), id }
+    pub fn held(&self, lease: impl Into<CountedName>) -> HeldQuota {
+        let name = lease.into();
+        let id = self.quotas.0.lock().count_lease(name.clone(), &self.principal, None);
+        HeldQuota { quotas: self.quotas.clone(), name, id }
     }
 }
 
@@ -191,23 +216,29 @@ impl Drop for QuotaPermit {
 
 impl Accounts {
     /// Returns the id of the entry.
-    fn count_lease(&mut self, resource: &ResourceName, principal: &PrincipalName, until: Option<BootTime>) -> u64 {
-        // There is a new lease on the resource, so an earlier one has ended.
-        self.remove(resource);
+    fn count_lease(&mut self, name: CountedName, principal: &PrincipalName, until: Option<BootTime>) -> u64 {
+        // There is a new lease of this name, so an earlier one has ended.
+        self.remove(&name);
         self.last_id += 1;
-        self.leases.insert(resource.clone(), CountedLease { id: self.last_id, principal: principal.clone(), until });
+        self.leases.insert(name, CountedLease { id: self.last_id, principal: principal.clone(), until });
         self.totals.entry(principal.clone()).or_default().leases += 1;
         self.last_id
     }
 
-    fn extended(&mut self, resource: &ResourceName, until: BootTime) {
-        if let Some(entry) = self.leases.get_mut(resource).filter(|entry| entry.until.is_some()) {
+    fn extended(&mut self, name: CountedName, until: BootTime) {
+        let name = self.known(name);
+        if let Some(entry) = self.leases.get_mut(&name).filter(|entry| entry.until.is_some()) {
             entry.until = Some(until);
         }
     }
 
-    fn remove(&mut self, resource: &ResourceName) {
-        let Some(lease) = self.leases.remove(resource) else { return };
+    /// The name under which the lease is counted: a shared one may have been exclusive before.
+    fn known(&self, name: CountedName) -> CountedName {
+        if self.leases.contains_key(&name) { name } else { CountedName(name.0, None) }
+    }
+
+    fn remove(&mut self, name: &CountedName) {
+        let Some(lease) = self.leases.remove(name) else { return };
         if let Some(totals) = self.totals.get_mut(&lease.principal) {
             totals.leases = totals.leases.saturating_sub(1);
         }
@@ -306,6 +337,25 @@ mod tests {
         assert_eq!(reserve().expect_err("one lease, one acquire"), QuotaExceeded::Leases(2));
         quotas.kept(&resource("a"), at(50), || panic!("it is counted"));
         assert_eq!(quotas.totals(&principal("ci")), (1, 0));
+    }
+
+    #[test]
+    fn leases_that_are_held_together_count_each() {
+        let (quotas, x) = (Quotas::default(), resource("x"));
+        let reserve = || quotas.reserve(&principal("ci"), (1, false), 9, 9, at(1)).expect("below the limit");
+        let token = |digit: &str| TokenId::parse(&digit.repeat(8)).expect("digits");
+        reserve().granted((&x, token("a")), at(40));
+        let held = reserve().held((&x, token("b")));
+        assert_eq!(quotas.totals(&principal("ci")), (2, 0));
+        quotas.ended((&x, token("a")));
+        assert_eq!(quotas.totals(&principal("ci")), (1, 0));
+        drop(held);
+        assert_eq!(quotas.totals(&principal("ci")), (0, 0));
+        // One that was exclusive when it was granted.
+        reserve().granted(&x, at(40));
+        quotas.extended((&x, token("c")), at(50));
+        quotas.ended((&x, token("c")));
+        assert_eq!(quotas.totals(&principal("ci")), (0, 0));
     }
 
     #[test]

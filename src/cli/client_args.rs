@@ -11,6 +11,7 @@ use super::client_help::{
     ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES,
     HEALTH_EXAMPLES, LIST_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
+pub(super) use super::mode_args::ModeArgs;
 use crate::duration::parse_duration;
 use crate::types::ResourceName;
 
@@ -109,6 +110,8 @@ pub(super) struct RunCommand {
     #[arg(short, long)]
     pub(super) quiet: bool,
     #[command(flatten)]
+    pub(super) mode: ModeArgs,
+    #[command(flatten)]
     pub(super) labels: LabelArgs,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
@@ -161,6 +164,8 @@ pub(super) struct AcquireCommand {
     /// Write the token into this new file (mode 0600) instead of printing it; `-` is standard output
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) mode: ModeArgs,
     #[command(flatten)]
     pub(super) labels: LabelArgs,
     #[command(flatten)]
@@ -226,6 +231,9 @@ pub(super) struct ExtendCommand {
     /// New TTL, from now [default: the lease's TTL]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) ttl: Option<Duration>,
+    /// Make an exclusive lease a shared one
+    #[arg(long)]
+    pub(super) shared: bool,
     /// Have the service renew the lease for so long from now on
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) keep: Option<Duration>,
@@ -320,7 +328,7 @@ pub(super) struct ForceCommand {
     /// End the lease at once, even if its holder is still working (UNSAFE)
     #[arg(long)]
     pub(super) now: bool,
-    /// Only if the holder has this fencing token
+    /// Only the lease with this fencing token; of several holders the one that is meant
     #[arg(long, value_name = "FENCE")]
     pub(super) if_fence: Option<u64>,
     #[command(flatten)]

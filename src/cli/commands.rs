@@ -124,7 +124,8 @@ pub(super) fn acquire<E: Environment>(
     io.is_json = args.output.json;
     let is_token_wanted = args.token_file.take_if(|path| *path == Path::new("-")).is_some();
     let request = remote::lock_request(args.resource, args.ttl, args.labels, remote::parent(), io.env);
-    let request = LockRequest { kept_for, ..request.map_err(|why| io.fail(exit::USAGE, &why))? };
+    let mode = args.mode.wanted();
+    let request = LockRequest { mode, kept_for, ..request.map_err(|why| io.fail(exit::USAGE, &why))? };
     let client = remote::client(&args.service, io.env, io.err)?;
     let token = SystemEntropy.token();
     // If the token cannot be stored, nothing is acquired.
@@ -178,6 +179,7 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
     let mut changes = Map::new();
     changes.extend(args.ttl.map(|ttl| ("ttl".to_owned(), Value::from(format_duration(ttl)))));
     changes.extend(args.keep.map(|keep| ("keep".to_owned(), Value::from(format_duration(keep)))));
+    changes.extend(args.shared.then(|| ("mode".to_owned(), Value::from("shared"))));
     changes.extend(args.note.clone().map(|note| ("note".to_owned(), Value::from(note))));
     if !args.meta.is_empty() {
         let pair =

@@ -70,6 +70,8 @@ fn rows(form: OutputFormat, headings: &[&str], cells: &[Vec<String>]) -> String 
     }
 }
 
+/// The mode that is not shown.
+const EXCLUSIVE: &str = "exclusive";
 /// Targets and hooks.
 pub(super) fn hooks(hooks: &api::Hooks, form: OutputFormat) -> String {
     let answer = |last: &Option<api::HookTry>| {
@@ -85,13 +87,14 @@ pub(super) fn hooks(hooks: &api::Hooks, form: OutputFormat) -> String {
 }
 
 /// The members of a lease that are shown, in this order, if the answer has them.
-const LEASE_KEYS: [&str; 8] =
-    ["token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "kept_until", "expires_at"];
+const LEASE_KEYS: [&str; 10] =
+    ["slot", "limit", "token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "kept_until", "expires_at"];
 
 /// A lease; with its token if given.
 pub(super) fn lease(lease: &api::Lease, token: Option<&str>, form: OutputFormat) -> String {
     let members = serde_json::to_value(lease).expect("answers are plain data");
     let mut all = vec![("resource", lease.resource.clone())];
+    all.extend((lease.mode != EXCLUSIVE).then(|| ("mode", lease.mode.clone())));
     all.extend(token.map(|token| ("token", token.to_owned())));
     all.extend(LEASE_KEYS.into_iter().filter_map(|key| match members.get(key)? {
         serde_json::Value::Null => None,
@@ -138,6 +141,11 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
         ("waiting", lock.waiting.to_string()),
         ("nodes", format!("{}/{}", lock.quorum.granted, lock.quorum.nodes)),
     ];
+    if lock.mode != EXCLUSIVE {
+        all.extend([("mode", lock.mode.clone()), ("holders", lock.holders.len().to_string())]);
+    }
+    all.extend(lock.limit.map(|limit| ("limit", limit.to_string())));
+    all.extend(lock.free.map(|free| ("free", free.to_string())));
     if let Some(holder) = lock.holders.first() {
         all.extend([
             ("token_id", holder.token_id.clone()),
@@ -165,7 +173,15 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
         .iter()
         .map(|w| vec![one_line(&w.instance), w.position.to_string(), one_line(&w.owner), w.waiting_ms.to_string()])
         .collect();
+    let holders: Vec<Vec<String>> = lock
+        .holders
+        .iter()
+        .map(|h| vec![shown(h.slot), one_line(&h.owner), h.fence.to_string(), h.token_id.clone(), left(h.valid_for_ms)])
+        .collect();
     let mut text = format!("{head}\n\n{}", table(&["NODE", "STATE", "HOLDS", "TTL ms"], &nodes, colour));
+    if holders.len() > 1 {
+        text.push_str(&format!("\n\n{}", table(&["SLOT", "HOLDER", "FENCE", "LEASE", "LEFT"], &holders, colour)));
+    }
     if !waiters.is_empty() {
         text.push_str(&format!("\n\n{}", table(&["INSTANCE", "POSITION", "WAITER", "WAITING ms"], &waiters, colour)));
     }

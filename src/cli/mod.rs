@@ -11,6 +11,7 @@ mod format;
 mod hook;
 mod introspect;
 mod key;
+mod mode_args;
 mod nodes;
 mod output;
 mod own_service;

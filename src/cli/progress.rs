@@ -76,9 +76,11 @@ fn line(lock: &api::Lock, owner: &str, left: Duration) -> String {
     if let Some(me) = here().find(|w| w.owner == owner) {
         parts.push(format!("position {} of {}", me.position, here().count()));
     }
-    parts.push(match lock.holders.first() {
-        Some(holder) => held_by(holder),
-        None => "held by another Redlock client".to_owned(),
+    parts.push(match (lock.holders.as_slice(), lock.limit) {
+        ([], _) => "held by another Redlock client".to_owned(),
+        ([only], None) => held_by(only),
+        (several, None) => format!("held by {} shared leases", several.len()),
+        (several, Some(limit)) => format!("{} of {limit} permits held", several.len()),
     });
     parts.push(format!("{} s left to wait", left.as_secs()));
     parts.join(", ").chars().take(LINE_MAX_CHARS).collect()
@@ -100,6 +102,7 @@ mod tests {
     fn line_has_position_holder_and_time_without_control_characters() {
         let holder = api::Holder {
             token_id: "0".into(),
+            slot: None,
             owner: "ci\u{1b}[31m".into(),
             note: "n".into(),
             metadata: std::collections::BTreeMap::new(),
@@ -121,6 +124,8 @@ mod tests {
             resource: "a/b".into(),
             state: "held".into(),
             mode: "exclusive".into(),
+            limit: None,
+            free: None,
             foreign: false,
             holders: vec![holder],
             waiters: vec![waiter(1, "x"), waiter(2, "me"), api::Waiter { instance: "there".into(), ..waiter(1, "me") }],

@@ -13,7 +13,7 @@ use crate::client::key::{ClientKey, KeyFile};
 use crate::client::requests::LockRequest;
 use crate::client::transport::{Client, ClientSettings};
 use crate::config::Environment;
-use crate::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
+use crate::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName, WantedMode};
 
 /// The service's default address.
 const DEFAULT_URL: &str = "http://127.0.0.1:5625";
@@ -115,5 +115,6 @@ pub(super) fn lock_request(
         }
     }
     let metadata = labels.meta.into_iter().collect::<BTreeMap<_, _>>();
-    Ok(LockRequest { resource, ttl, owner, note, metadata, kept_for: None, refuses_deadlock: false })
+    let mode = WantedMode::Exclusive;
+    Ok(LockRequest { resource, mode, ttl, owner, note, metadata, kept_for: None, refuses_deadlock: false })
 }

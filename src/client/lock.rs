@@ -62,7 +62,8 @@ impl Locks {
         let ((ended, end), (release, released)) = (watch::channel(None), oneshot::channel());
         let held = Held { client, resource, token };
         self.tasks.spawn(keep(renewer, held.clone(), options.margin, ended, released));
-        Ok(Lock { held, fence: granted.lease.fence, margin: options.margin, deadline, end, release: Some(release) })
+        let (fence, slot) = (granted.lease.fence, granted.lease.slot);
+        Ok(Lock { held, fence, slot, margin: options.margin, deadline, end, release: Some(release) })
     }
 
     /// Resolves when the locks that were dropped are released. Call it before the runtime ends, or the TTL ends them.
@@ -134,6 +135,7 @@ async fn keep(
 pub struct Lock {
     held: Held,
     fence: u64,
+    slot: Option<u8>,
     margin: Duration,
     deadline: watch::Receiver<BootTime>,
     end: watch::Receiver<Option<RenewalEnd>>,
@@ -144,6 +146,11 @@ impl Lock {
     /// The fencing token: send it with each write, so that the store can refuse a holder whose lease has ended.
     pub fn fence(&self) -> u64 {
         self.fence
+    }
+
+    /// The number of a permit, from 0.
+    pub fn slot(&self) -> Option<u8> {
+        self.slot
     }
 
     /// The name.

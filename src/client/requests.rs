@@ -12,7 +12,7 @@ use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
 use crate::api;
 use crate::duration::format_duration;
 use crate::redlock::clock::BootTime;
-use crate::types::{NodeId, ResourceName, Token};
+use crate::types::{NodeId, ResourceName, Token, WantedMode};
 
 /// Maximum number of pages of a list that are read: a million entries.
 const PAGES_MAX: usize = 1_000;
@@ -22,6 +22,8 @@ const PAGES_MAX: usize = 1_000;
 pub struct LockRequest {
     /// The name of the lock.
     pub resource: ResourceName,
+    /// How the lease shares it.
+    pub mode: WantedMode,
     /// TTL of the lease; `None`: the service's default.
     pub ttl: Option<Duration>,
     /// The owner's label.
@@ -41,6 +43,7 @@ impl LockRequest {
     pub fn of(resource: ResourceName) -> Self {
         Self {
             resource,
+            mode: WantedMode::Exclusive,
             ttl: None,
             owner: String::new(),
             note: String::new(),
@@ -101,6 +104,11 @@ impl Client {
         wait: Duration,
     ) -> Result<TimedLease, ClientError> {
         let mut body = json!({ "owner": request.owner, "note": request.note, "metadata": request.metadata });
+        match request.mode {
+            WantedMode::Exclusive => {}
+            WantedMode::Shared => body["mode"] = "shared".into(),
+            WantedMode::Permit { limit } => body["limit"] = limit.get().into(),
+        }
         if request.refuses_deadlock {
             body["on_deadlock"] = "refuse".into();
         }
@@ -131,7 +139,8 @@ impl Client {
         Ok(timed(response.json()?, response.started))
     }
 
-    /// `PATCH /locks/{resource}`: renews, and edits what `changes` names (`ttl`, `keep`, `note`, `metadata`).
+    /// `PATCH /locks/{resource}`: renews, and edits what `changes` names (`ttl`, `keep`, `note`, `metadata`); `mode` = `shared`
+    /// makes an exclusive lease a shared one.
     /// `timeout` is for each instance.
     ///
     /// Errors: [`ClientError`]. Cancel: it may or may not have been extended.
@@ -157,7 +166,7 @@ impl Client {
     }
 
     /// `DELETE /locks/{resource}?force=…`; with `fence`, only while the lease with this fence holds
-    /// it. Not repeated at another instance if one may have received it.
+    /// it, which also says which of several is meant. Not repeated at another instance if one may have received it.
     ///
     /// Errors: [`ClientError`]. Cancel: it may or may not have been ended.
     pub async fn force(

@@ -14,6 +14,10 @@ pub enum ProblemKind {
     Deadlock,
     /// Another request has the waiter's place.
     WaitReplaced,
+    /// Permits of another limit are held.
+    LimitDiffers,
+    /// The token holds the resource in another mode.
+    ModeDiffers,
     /// Fewer than a quorum of nodes voted.
     QuorumUnavailable,
     /// Another token holds the resource.
@@ -86,7 +90,7 @@ const fn entry(
 }
 
 /// In the order of [`ProblemKind`].
-const CATALOGUE: [Entry; 29] = [
+const CATALOGUE: [Entry; 31] = [
     entry(
         ProblemKind::Locked,
         "locked",
@@ -123,6 +127,23 @@ const CATALOGUE: [Entry; 29] = [
         "Another request has this place in the queue",
         "A later request of the same principal, with the same `wait_id` for the same resource, has taken this request's place:\n\
          mostly the same client, whose connection was cut. This request has left the queue and holds nothing.",
+    ),
+    entry(
+        ProblemKind::LimitDiffers,
+        "limit-differs",
+        StatusCode::CONFLICT,
+        "Another number of permits is in force",
+        "Permits of this resource are held that were asked for with another `limit`; the problem's `limit` is the one in force. All\n\
+         who use a resource have to ask for the same number of permits. To change it, wait until all permits are released.",
+    ),
+    entry(
+        ProblemKind::ModeDiffers,
+        "mode-differs",
+        StatusCode::CONFLICT,
+        "The token holds the lock in another mode",
+        "The token of the request holds the resource already, but in another mode (`mode`) or with another `limit`. A repeated\n\
+         request has to be the same one. An exclusive lease becomes a shared one by PATCH with `mode=shared`; a shared one never\n\
+         becomes exclusive: two readers that want to would wait for each other. Release and acquire.",
     ),
     entry(
         ProblemKind::QuorumUnavailable,

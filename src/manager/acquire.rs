@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::activity::AcquireSeen;
 use super::latency::Round;
 use super::service::LockManager;
-use super::types::{AcquireError, CycleEdge};
+use super::types::{AcquireError, CycleEdge, Inspection};
 use crate::auth::principal::{Principal, PrincipalName};
 use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
@@ -19,7 +19,7 @@ use crate::redlock::inspect::InspectionResult;
 use crate::redlock::node::Node;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
 use crate::waiting::deadlock::{Party, WaitEdge};
-use crate::waiting::event::{Admission, Mode, WaitError, WaitRequest};
+use crate::waiting::event::{Admission, WaitError, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey};
 
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
@@ -84,7 +84,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let request = WaitRequest {
             resources: if has_own_token { Box::pin(self.to_queue_for(params)).await } else { Arc::clone(resources) },
-            mode: Mode::Exclusive,
+            mode: params.mode,
             party,
             token: has_own_token.then(|| params.token.clone()),
             until,
@@ -108,7 +108,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 let inspected = Box::pin(self.engine().inspect_all(resources)).await;
                 Err(self.held_or_no_quorum(params, inspected, None, started))
             }
-            Err(error) => Err(self.acquire_error(params, error, admission == Admission::Queued, started)),
+            Err(error) => {
+                let held = match &error {
+                    // An exclusive acquire that meets shared leases or permits learns from the nodes that somebody holds the
+                    // resource, not who.
+                    WaitError::Refused(refusal) | WaitError::NotAsked(Some(refusal)) if is_unnamed(refusal) => {
+                        let inspected = Box::pin(self.engine().inspect(&refusal.resource)).await.ok();
+                        inspected.map(|inspected| self.inspection(&refusal.resource, inspected))
+                    }
+                    _ => None,
+                };
+                let error = self.acquire_error(params, error, admission == Admission::Queued, started);
+                Err(self.with_holders(params, error, held))
+            }
         }
     }
 
@@ -168,11 +180,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         match refusal.kind {
             RefusalKind::Ended(reason) => AcquireError::Ended(reason),
             RefusalKind::TooManyClaims => AcquireError::TooManyReplays,
-            RefusalKind::Split
-            | RefusalKind::NoQuorum
-            | RefusalKind::TooSlow
-            | RefusalKind::LimitDiffers(_)
-            | RefusalKind::ModeDiffers(_) => AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes)),
+            RefusalKind::LimitDiffers(limit) => AcquireError::LimitDiffers(limit),
+            RefusalKind::ModeDiffers(mode) => AcquireError::ModeDiffers(mode),
+            RefusalKind::Split | RefusalKind::NoQuorum | RefusalKind::TooSlow => {
+                AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes))
+            }
             RefusalKind::Held => {
                 let held = self.held_refusal(params, refusal);
                 match waited {
@@ -208,6 +220,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
+    /// The same error with the holders that an inspection showed. It keeps the earliest time of a free quorum.
+    fn with_holders(
+        &self,
+        params: &AcquireParams,
+        mut error: AcquireError,
+        inspection: Option<Inspection>,
+    ) -> AcquireError {
+        let (AcquireError::Held(held) | AcquireError::WaitTimeout { held, .. }) = &mut error else { return error };
+        let now = inspection.and_then(|inspection| self.held_by_others(params, vec![inspection]));
+        if let Some(now) = now.filter(|now| !now.holders.is_empty()) {
+            (held.reason, held.holders) = (now.reason, now.holders);
+        }
+        error
+    }
+
     /// What counts the waiter whose place such a request may take, if there is one.
     pub fn kept_permit(
         &self,
@@ -221,9 +248,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The labels of this token's lease, where a quorum has it.
     pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
-        let state = self.engine().inspect(resource).await.ok()?.state;
-        state.lease_of(token).map(|(record, _)| record.labels())
+        let inspected = self.engine().inspect(resource).await.ok()?;
+        inspected.state.lease_of(token).map(|(record, _)| record.labels())
     }
+}
+
+/// The nodes named no holder: another client's lock, or leases that are held together.
+fn is_unnamed(refusal: &Refusal) -> bool {
+    refusal.kind == RefusalKind::Held && refusal.holder.is_none() && refusal.members.is_empty()
 }
 
 /// A link of a deadlock, as it is shown.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::events::{EventKind, set_end, set_lease};
+use super::events::{EventKind, set_end, set_lease, set_mode};
 use super::latency::Round;
 use super::leases::OwnEnd;
 use super::service::LockManager;
@@ -10,6 +10,7 @@ use super::snapshots::LeaseChange;
 use super::types::*;
 use crate::protocol::{EndReason, LeaseRecord};
 use crate::redlock::clock::Clock;
+use crate::redlock::downgrade::DowngradeRefusal;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::inspect::ResourceState;
@@ -24,6 +25,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): it may or may not have taken effect; the old deadline is still valid.
     pub async fn extend(&self, request: ExtendRequest) -> Result<ExtendedLease, ExtendError> {
         let hash = request.token.hash();
+        if request.downgrade {
+            self.downgrade(&request.resource, &hash).await?;
+        }
         let labels = match request.note.is_some() || !request.metadata.is_empty() || request.kept_for.is_some() {
             true => Some(self.edited_labels(&request, &hash).await?),
             false => None,
@@ -60,11 +64,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.record_change(&request.resource, |until| {
             LeaseChange::Extended(extended.record.clone(), until(extended.deadline))
         });
-        self.shared.waiting.extended(&request.resource, extended.deadline);
+        self.shared.waiting.extended(&request.resource, extended.deadline, extended.record.mode.wanted());
         self.shared.events.publish(EventKind::Extended, self.wall_ms(), |event| {
             set_lease(event, &request.resource, &hash);
             event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
             event.fence = Some(extended.record.fence.0);
+            set_mode(event, extended.record.mode);
             event.valid_for_ms = u64::try_from(extended.deadline.since(self.now()).as_millis()).ok();
         });
         let lease = GrantedLease {
@@ -83,6 +88,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(ExtendedLease { lease, renewals: extended.record.renewals })
     }
 
+    /// Makes an exclusive lease a shared one, and lets those go on who wait for that.
+    ///
+    /// Cancel: some nodes may have done it; it counts as shared.
+    async fn downgrade(&self, resource: &ResourceName, hash: &TokenHash) -> Result<(), ExtendError> {
+        let outcome = self.engine().downgrade(resource, hash).await;
+        // Whatever the answer is, nodes may admit others now.
+        self.shared.waiting.lease_may_have_ended(resource);
+        match outcome {
+            Ok(_) => Ok(()),
+            Err(DowngradeRefusal::Lease(refusal)) => Err(self.extend_error(resource, hash, refusal)),
+            Err(DowngradeRefusal::Permit) => {
+                let detail = "a permit cannot become a shared lease: release it and acquire";
+                Err(ExtendError::Invalid("mode", detail.to_owned()))
+            }
+        }
+    }
+
     /// The labels that a quorum has, with the request's changes, and the TTL.
     async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<(Labels, Ttl), ExtendError> {
         let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
@@ -92,7 +114,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (mut labels, ttl) = match (view.state.lease_of(hash), &view.state) {
             (Some((record, _)), _) => (record.labels(), record.ttl),
             (None, ResourceState::Free) => return Err(ExtendError::Gone(GoneReason::Unknown)),
-            _ => return Err(ExtendError::NotHolder),
+            (None, _) => return Err(ExtendError::NotHolder),
         };
         if let Some(note) = &request.note {
             labels.note.clone_from(note);
@@ -195,10 +217,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let view = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;
         let inspection = self.inspection(&request.resource, view.clone());
         let etag = inspection.etag().ok_or(ForceError::NotHeld)?;
-        if request.if_match.as_ref().is_some_and(|wanted| *wanted != etag) {
+        let held = chosen_holder(&view.state, &request)?;
+        let is_seen =
+            |tag: &String| *tag == etag || held.as_ref().is_some_and(|record| record.fence.to_string() == *tag);
+        if !request.if_match.as_ref().is_none_or(is_seen) {
             return Err(ForceError::Changed { current: etag });
         }
-        let held = view.state.holders().first().map(|(record, _)| LeaseRecord::clone(record));
         let named = held.as_ref().map(|record| self.named(record));
         let token = held.map(|record| record.token);
         let (outcome, left) = match (view.state, request.mode, &token) {
@@ -272,6 +296,28 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 event.after_ms = lease.held.and_then(|held| u64::try_from(held.as_millis()).ok());
             }
         });
+    }
+}
+
+/// The lease that is meant; `None` for another client's lock.
+///
+/// Errors: nobody holds the resource, or not that one; or several do, and the request names none.
+fn chosen_holder(state: &ResourceState, request: &ForceRequest) -> Result<Option<LeaseRecord>, ForceError> {
+    let holders = state.holders();
+    let tagged = |record: &LeaseRecord| request.if_match.as_ref().is_some_and(|tag| *tag == record.fence.to_string());
+    let chosen = match (&request.holder, holders.as_slice()) {
+        (Some(named), _) => holders.iter().find(|(record, _)| record.token.id() == *named),
+        (None, []) => None,
+        (None, [only]) => Some(only),
+        (None, several) => {
+            let count = several.len();
+            Some(several.iter().find(|(record, _)| tagged(record)).ok_or(ForceError::SeveralHolders(count))?)
+        }
+    };
+    match chosen {
+        Some((record, _)) => Ok(Some(LeaseRecord::clone(record))),
+        None if matches!(state, ResourceState::Foreign { .. }) && request.holder.is_none() => Ok(None),
+        None => Err(ForceError::NotHeld),
     }
 }
 

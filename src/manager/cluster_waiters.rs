@@ -73,6 +73,7 @@ impl OtherInstance {
         resource.first.iter().enumerate().map(move |(i, waiter)| WaiterInfo {
             instance: instance.clone(),
             position: i + 1,
+            mode: waiter.mode(),
             owner: waiter.owner.to_string(),
             waiting: self.waited(waiter.waiting_ms, now),
         })
@@ -205,7 +206,11 @@ impl OwnWaiters {
             first: own
                 .first
                 .iter()
-                .map(|w| PublishedWaiter { owner: Arc::clone(&w.owner), waiting_ms: ms(w.since) })
+                .map(|w| PublishedWaiter {
+                    owner: Arc::clone(&w.owner),
+                    waiting_ms: ms(w.since),
+                    shares: PublishedWaiter::shares_of(w.mode),
+                })
                 .collect(),
         };
         let oldest = self.resources.first().and_then(|oldest| oldest.first.first());
@@ -291,6 +296,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let own = |(i, waiter): (usize, WaiterEntry)| WaiterInfo {
             instance: self.shared.instance.clone(),
             position: i + 1,
+            mode: waiter.mode,
             owner: waiter.owner.to_string(),
             waiting: now.since(waiter.since),
         };

@@ -1,6 +1,7 @@
 //! What an instance publishes and when, and what it believes of the others.
 
 use super::*;
+use crate::types::WantedMode;
 
 fn at(ms: u64) -> BootTime {
     BootTime::default().plus(Duration::from_mins(1)).plus(Duration::from_millis(ms))
@@ -8,7 +9,7 @@ fn at(ms: u64) -> BootTime {
 
 fn waiter(resource: &str, owner: &str, since_ms: u64) -> (ResourceName, usize, WaiterEntry) {
     let resource = ResourceName::parse(resource).expect("valid");
-    (resource, 1, WaiterEntry { owner: owner.into(), since: at(since_ms) })
+    (resource, 1, WaiterEntry { owner: owner.into(), mode: WantedMode::Exclusive, since: at(since_ms) })
 }
 
 fn own(count: u64) -> OwnWaiters {

@@ -20,7 +20,7 @@ use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{NotificationHandler, Topic};
 use crate::redlock::subscriptions::Subscriptions;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
 
 /// Streams of one instance: those of dashboards and log collectors, not one for each client.
 pub(crate) const LISTENERS_MAX: usize = 256;
@@ -407,6 +407,12 @@ pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
 pub(crate) fn set_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
     event.resource = Some(resource.to_string());
     event.token_id = Some(token.id().to_string());
+}
+
+/// Sets how the lease of an event shares its resource; nothing for an exclusive one.
+pub(crate) fn set_mode(event: &mut Event, mode: Mode) {
+    event.mode = Some(mode.wanted()).filter(|m| *m != WantedMode::Exclusive).map(|m| m.as_str().to_owned());
+    event.slot = mode.slot();
 }
 
 #[cfg(test)]

@@ -55,6 +55,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
 /// The state of `fence`; `None` if the answers do not decide it.
 fn judge(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_delay: Duration) -> Option<FenceState> {
+    if let ResourceState::Members(members) = &inspected.state {
+        let standing = members.iter().find(|member| member.record.fence == fence && member.agreeing >= quorum);
+        if let Some(member) = standing {
+            let (token_id, valid_for) = (member.record.token.id(), member.left.saturating_sub(lock_delay));
+            let is_over = valid_for.is_zero();
+            return Some(if is_over { FenceState::Over } else { FenceState::Current { token_id, valid_for } });
+        }
+    }
     if let ResourceState::Lease { record, left } = &inspected.state
         && inspected.agreeing >= quorum
     {

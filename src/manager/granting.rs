@@ -1,6 +1,6 @@
 //! From what the nodes granted to the leases that are answered: their labels, and who learns of them.
 
-use super::events::{EventKind, set_lease};
+use super::events::{EventKind, set_lease, set_mode};
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
 use super::types::GrantedLease;
@@ -61,6 +61,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 set_lease(event, &lease.resource, &hash);
                 event.owner = Some(lease.labels.owner.clone()).filter(|o| !o.is_empty());
                 event.fence = Some(lease.fence.0);
+                set_mode(event, lease.mode);
                 event.valid_for_ms = u64::try_from(lease.deadline.since(self.now()).as_millis()).ok();
             });
         }

@@ -163,6 +163,7 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
             token: self.lease.token.clone(),
             ttl: None,
             kept_for: None,
+            downgrade: false,
             fence: None,
             note: None,
             metadata: Vec::new(),

@@ -12,11 +12,10 @@ use crate::auth::principal::Principal;
 use crate::protocol::EndReason;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::ResourceState;
 use crate::redlock::kept::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::node::Node;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Fence, Labels, ResourceName, TokenHash};
+use crate::types::{Fence, Labels, Mode, ResourceName, TokenHash};
 
 /// How long, and how many.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +33,10 @@ pub enum KeptNews<'a> {
     Renewed {
         /// The leased resource.
         resource: &'a ResourceName,
+        /// The lease.
+        token: &'a TokenHash,
+        /// How it shares the resource.
+        mode: Mode,
         /// Who acquired it, see [`Labels::principal`].
         principal: &'a str,
         /// Until when it is promised.
@@ -47,6 +50,8 @@ pub enum KeptNews<'a> {
     Ended {
         /// The resource.
         resource: &'a ResourceName,
+        /// The lease.
+        token: &'a TokenHash,
         /// How it ended; `None`: by a request to this instance.
         end: Option<KeptEnd>,
     },
@@ -163,18 +168,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let found = self.engine().inspect(resource).await;
         let found =
             found.map_err(|answers| ReleaseError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))))?;
-        match found.state {
-            ResourceState::Lease { record, .. } if self.has_taken(&record.labels(), principal) => {
-                self.release_by_hash(resource, &record.token).await
-            }
-            _ => Err(ReleaseError::NotHolder),
+        let taken = found.state.holders().into_iter().find(|(record, _)| self.has_taken(&record.labels(), principal));
+        match taken.map(|(record, _)| record.token.clone()) {
+            Some(token) => self.release_by_hash(resource, &token).await,
+            None => Err(ReleaseError::NotHolder),
         }
     }
 
     /// A request to this instance has ended the lease.
     pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash) {
         if self.shared.keeper.forget(token) {
-            self.tell_kept(KeptNews::Ended { resource, end: None });
+            self.tell_kept(KeptNews::Ended { resource, token, end: None });
         }
     }
 }
@@ -185,8 +189,9 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
         let labels = record.labels();
         self.record_own_lease(token, (resource, &labels), deadline);
         self.record_change(resource, |until| LeaseChange::Extended(record.clone(), until(deadline)));
-        self.shared.waiting.extended(resource, deadline);
-        self.tell_kept(KeptNews::Renewed { resource, principal: &labels.principal, deadline, by });
+        self.shared.waiting.extended(resource, deadline, record.mode.wanted());
+        let (mode, principal) = (record.mode, &*labels.principal);
+        self.tell_kept(KeptNews::Renewed { resource, token, mode, principal, deadline, by });
     }
 
     fn not_renewed(&self, by: KeptBy) {
@@ -195,7 +200,7 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
 
     fn ended(&self, lease: KeptView<'_>, end: KeptEnd) {
         let KeptView { resource, token, record } = lease;
-        self.tell_kept(KeptNews::Ended { resource, end: Some(end) });
+        self.tell_kept(KeptNews::Ended { resource, token, end: Some(end) });
         if end == KeptEnd::KeptOut {
             // Its release was published.
             return;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::snapshots::SnapshotLease;
 use crate::protocol::{LeaseRecord, ListedLease};
-use crate::types::ResourceName;
+use crate::types::{Mode, ResourceName};
 
 /// The lists of all nodes as far as they have been read.
 pub(super) struct ListMerge {
@@ -19,15 +19,25 @@ pub(super) struct ListMerge {
 struct Copies {
     /// The nodes that have the name, one bit each.
     nodes: u64,
+    /// Those of them that list shared leases or permits.
+    with_members: u64,
     first: LeaseCopy,
-    /// Other leases, where the nodes disagree.
+    /// Other leases, where the nodes disagree, or where several are held together.
     others: Vec<LeaseCopy>,
 }
 
 /// One lease, with the TTL that each node which has it gives its key. Milliseconds.
 struct LeaseCopy {
     record: LeaseRecord,
+    /// One bit each.
+    nodes: u64,
     lefts: Vec<u64>,
+}
+
+impl LeaseCopy {
+    fn is_member(&self) -> bool {
+        self.record.mode != Mode::Exclusive
+    }
 }
 
 impl ListMerge {
@@ -43,48 +53,66 @@ impl ListMerge {
         let copy = |record, left_ms| {
             let mut lefts = Vec::with_capacity(self.nodes);
             lefts.push(left_ms);
-            LeaseCopy { record, lefts }
+            LeaseCopy { record, nodes: node, lefts }
         };
         for ListedLease { resource, record, left_ms } in page {
             let copies = match self.names.entry(resource) {
                 Entry::Vacant(name) => {
                     let first = copy(record, left_ms);
-                    name.insert(Box::new(Copies { nodes: node, first, others: Vec::new() }));
+                    let with_members = if first.is_member() { node } else { 0 };
+                    name.insert(Box::new(Copies { nodes: node, with_members, first, others: Vec::new() }));
                     continue;
                 }
                 Entry::Occupied(name) => name.into_mut(),
             };
-            if copies.nodes & node != 0 {
+            let is_member = record.mode != Mode::Exclusive;
+            let is_beside = is_member && copies.with_members & node != 0;
+            if copies.nodes & node != 0 && !is_beside {
                 continue;
             }
             copies.nodes |= node;
+            copies.with_members |= if is_member { node } else { 0 };
             let mut known = std::iter::once(&mut copies.first).chain(&mut copies.others);
             match known.find(|known| known.record.token == record.token) {
-                Some(known) => known.lefts.push(left_ms),
+                Some(known) if known.nodes & node != 0 => {}
+                Some(known) => {
+                    known.nodes |= node;
+                    known.lefts.push(left_ms);
+                }
                 None => copies.others.push(copy(record, left_ms)),
             }
         }
     }
 
-    /// For each name the lease that `quorum` nodes hold, or may hold: a `doubtful` node (one bit each), whose list is
-    /// incomplete or which may have forgotten leases, may hold what it did not list. `None` where no lease can have a quorum.
+    /// For each name the lease that `quorum` nodes hold, or may hold, or those that are held together: a `doubtful` node
+    /// (one bit each), whose list is incomplete or which may have forgotten leases, may hold what it did not list. `None`
+    /// where no lease can have a quorum.
     pub(super) fn held(
         self,
         quorum: usize,
         doubtful: u64,
     ) -> impl Iterator<Item = Option<(ResourceName, SnapshotLease)>> {
         self.names.into_iter().map(move |(resource, copies)| {
-            let Copies { nodes, first, others } = *copies;
+            let Copies { nodes, first, others, .. } = *copies;
             let unknown = usize::try_from((doubtful & !nodes).count_ones()).unwrap_or(0);
-            let most = std::iter::once(first).chain(others).max_by_key(|copy| copy.lefts.len())?;
-            let LeaseCopy { record, mut lefts } = most;
-            if lefts.len() + unknown < quorum {
-                return None;
-            }
-            lefts.sort_unstable_by(|a, b| b.cmp(a));
-            let confirmed = lefts.get(quorum.checked_sub(1)?).copied();
-            let left = Duration::from_millis(confirmed.or(lefts.first().copied())?);
-            Some((resource, SnapshotLease::new(record, left, confirmed.is_some())))
+            let of_quorum = |LeaseCopy { record, mut lefts, .. }: LeaseCopy| {
+                if lefts.len() + unknown < quorum {
+                    return None;
+                }
+                lefts.sort_unstable_by(|a, b| b.cmp(a));
+                let confirmed = lefts.get(quorum.checked_sub(1)?).copied();
+                let left = Duration::from_millis(confirmed.or(lefts.first().copied())?);
+                Some(SnapshotLease::new(record, left, confirmed.is_some()))
+            };
+            let mut all: Vec<LeaseCopy> = std::iter::once(first).chain(others).collect();
+            let most = (0..all.len()).max_by_key(|index| all[*index].lefts.len())?;
+            let lease = match all[most].is_member() {
+                true => SnapshotLease::of_members(
+                    all.into_iter().filter(LeaseCopy::is_member).filter_map(of_quorum).collect(),
+                )?,
+                false => of_quorum(all.swap_remove(most))?,
+            };
+            Some((resource, lease))
         })
     }
 }
@@ -128,6 +156,23 @@ mod tests {
         assert_eq!(held(twice.into(), 0), []);
         let changed = [(0, "a"), (1, "a"), (2, "b"), (2, "a")].map(|(node, token)| (node, listed("x", token, 10)));
         assert_eq!(held(changed.into(), 0), [], "a node's first entry counts");
+    }
+
+    #[test]
+    fn leases_that_are_held_together_each_need_a_quorum() {
+        let member = |token: &str, left_ms| {
+            let ListedLease { resource, record, .. } = listed("x", token, left_ms);
+            ListedLease { resource, record: LeaseRecord { mode: Mode::Shared, ..record }, left_ms }
+        };
+        let mut merge = ListMerge::new(5);
+        for (node, token) in [(0, "a"), (0, "b"), (0, "a"), (1, "b"), (1, "a"), (2, "b"), (3, "c"), (4, "a"), (4, "b")]
+        {
+            merge.add_page(node, vec![member(token, 10)]);
+        }
+        let held: Vec<_> = merge.held(3, 0).flatten().collect();
+        let [(_, lease)] = held.as_slice() else { panic!("one name: {held:?}") };
+        let tokens: Vec<_> = lease.all().map(|one| one.record.token.as_str()[..1].to_owned()).collect();
+        assert_eq!(tokens, ["a", "b"]);
     }
 
     #[test]

@@ -44,11 +44,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let others = &self.shared.cluster_waiters;
         let state = match inspected.state {
             ResourceState::Free => LockState::Free,
-            ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left, is_confirmed)),
-            ResourceState::Members(members) => match members.first() {
-                Some(HeldMember { record, left, .. }) => LockState::Held(self.holder(record, *left, is_confirmed)),
-                None => LockState::Free,
-            },
+            ResourceState::Lease { record, left } => LockState::Held(vec![self.holder(&record, left, is_confirmed)]),
+            ResourceState::Members(members) => {
+                let quorum = self.engine().quorum();
+                let holder = |m: &HeldMember| self.holder(&m.record, m.left, m.agreeing >= quorum);
+                let mut holders: Vec<HolderInfo> = members.iter().map(holder).collect();
+                holders.sort_by_key(|holder| (holder.mode.slot(), holder.fence));
+                LockState::Held(holders)
+            }
             ResourceState::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
         let members = self.engine().members();
@@ -92,14 +95,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut items: Vec<ListItem> = Vec::new();
         let limit = query.limit.clamp(1, LIST_LIMIT_MAX);
         let mut queued = waiting.iter().peekable();
-        let mut held = held.filter(|(_, lease)| lease.left > age).peekable();
+        let mut held = held.filter(|(_, lease)| lease.all().any(|one| one.left > age)).peekable();
         let mut next = None;
         loop {
             let item = match (held.peek(), queued.peek()) {
                 (None, None) => break,
                 (Some((h, _)), Some((q, _))) if h <= q => self.held_item(held.next(), &waiting, age),
                 (Some(_), None) => self.held_item(held.next(), &waiting, age),
-                _ => queued.next().map(|(r, n)| ListItem { resource: r.clone(), holder: None, waiting: n.clone() }),
+                _ => queued.next().map(|(r, n)| {
+                    let (resource, waiting) = (r.clone(), n.clone());
+                    ListItem { resource, holders: Vec::new(), waiting }
+                }),
             };
             let Some(item) = item else { break };
             if queued.peek().is_some_and(|(q, _)| **q == item.resource) {
@@ -139,9 +145,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         age: Duration,
     ) -> Option<ListItem> {
         let (resource, lease) = entry?;
+        let standing = lease.all().filter(|lease| lease.left > age);
+        let holder = |one: &SnapshotLease| self.holder(&one.record, one.left.saturating_sub(age), one.is_confirmed);
         Some(ListItem {
             resource: resource.clone(),
-            holder: Some(self.holder(&lease.record, lease.left.saturating_sub(age), lease.is_confirmed)),
+            holders: standing.map(holder).collect(),
             waiting: waiting.get(resource).cloned().unwrap_or_default(),
         })
     }
@@ -297,16 +305,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let blocked_by = if params.resources.len() > 1 { self.blocked_by(params, &refusal) } else { Vec::new() };
         let resource = &refusal.resource;
         let left = refusal.holder_left.unwrap_or_default();
-        let holder = refusal.holder.map(|record| self.holder(&record, left, true));
-        let reason = match &holder {
+        let records = refusal.holder.iter().filter(|_| refusal.members.is_empty()).chain(&refusal.members);
+        let holders: Vec<HolderInfo> = records.map(|record| self.holder(record, left, true)).collect();
+        let reason = match holders.iter().map(|holder| holder.valid_for).max() {
+            // A waiter of another instance is before it.
+            None if refusal.is_intent => HeldReason::Lease,
             None => HeldReason::Foreign,
-            Some(holder) if holder.valid_for.is_zero() => HeldReason::LockDelay,
+            Some(valid_for) if valid_for.is_zero() => HeldReason::LockDelay,
             Some(_) => HeldReason::Lease,
         };
         HeldRefusal {
             about: Box::new(HeldResources { resource: resource.clone(), blocked_by }),
             reason,
-            holders: holder.into_iter().collect(),
+            holders,
             waiting: self.shared.waiting.queue(|queue| queue.waiter_count(resource)),
             waiting_elsewhere: self.shared.cluster_waiters.waiting_for(resource, self.now()),
             free_in: refusal.free_in,
@@ -331,13 +342,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// resource. What its own token holds keeps it from nothing.
     pub(super) fn held_by_others(&self, params: &AcquireParams, known: Vec<Inspection>) -> Option<HeldRefusal> {
         let own = params.token.id();
-        let is_own = |found: &Inspection| matches!(&found.state, LockState::Held(holder) if holder.token_id == own);
+        let is_own = |found: &Inspection| found.holders().iter().any(|holder| holder.token_id == own);
         let is_held = |found: &Inspection| found.state != LockState::Free && !is_own(found);
         let blocked_by = known.iter().filter(|found| is_held(found) && params.resources.len() > 1).map(|found| {
-            let holder = match &found.state {
-                LockState::Held(holder) => Some(holder.clone()),
-                _ => None,
-            };
+            let holder = found.holders().first().cloned();
             BlockedBy { resource: found.resource.clone(), holder }
         });
         let blocked_by = blocked_by.collect();
@@ -349,11 +357,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (reason, holders, free_in) = match inspection.state {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
-            LockState::Held(holder) => {
-                let left = holder.valid_for.saturating_add(self.engine().settings.params.lock_delay);
-                let delayed = holder.valid_for.is_zero() && holder.is_confirmed;
+            LockState::Held(holders) => {
+                // The last shared lease ends the wait; of permits any one.
+                let ends = || holders.iter().map(|holder| holder.valid_for);
+                let left = if permits_free(&holders).is_some() { ends().min() } else { ends().max() };
+                let left = left.unwrap_or_default().saturating_add(self.engine().settings.params.lock_delay);
+                let delayed = holders.iter().all(|holder| holder.valid_for.is_zero() && holder.is_confirmed);
                 let reason = if delayed { HeldReason::LockDelay } else { HeldReason::Lease };
-                (reason, vec![holder], Some(left))
+                (reason, holders, Some(left))
             }
         };
         let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
@@ -368,6 +379,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let labels = record.labels();
         HolderInfo {
             token_id: record.token.id(),
+            mode: record.mode,
             fence: record.fence,
             kept_for: self.kept_for(&labels),
             labels,
@@ -396,17 +408,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 }
 
 fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
-    let owner = item.holder.as_ref().map(|h| h.labels.owner.as_str());
-    if query.owner.as_deref().is_some_and(|wanted| owner != Some(wanted)) {
+    let has_owner = |wanted: &str| item.holders.iter().any(|holder| holder.labels.owner == wanted);
+    if query.owner.as_deref().is_some_and(|wanted| !has_owner(wanted)) {
         return false;
     }
-    let running = item.holder.as_ref().is_some_and(|h| !h.valid_for.is_zero());
-    let is_unknown = item.holder.as_ref().is_some_and(|h| !h.is_confirmed);
+    let running = item.holders.iter().any(|holder| !holder.valid_for.is_zero());
+    let is_unknown = !item.holders.is_empty() && item.holders.iter().all(|holder| !holder.is_confirmed);
     match query.state {
         None => true,
         Some(ListState::Held) => running,
         Some(ListState::Waited) => !item.waiting.is_empty(),
-        Some(ListState::LockDelay) => item.holder.is_some() && !running && !is_unknown && !lock_delay.is_zero(),
+        Some(ListState::LockDelay) => !item.holders.is_empty() && !running && !is_unknown && !lock_delay.is_zero(),
         Some(ListState::Unknown) => is_unknown,
     }
 }
@@ -414,7 +426,7 @@ fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
 fn resource_on_node<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceOnNode {
     let mut on_node = ResourceOnNode {
         node: node.id().clone(),
-        holds: None,
+        holds: Vec::new(),
         foreign: false,
         ttl_ms: None,
         verdict: Verdict::of(answer.as_ref()),
@@ -423,9 +435,10 @@ fn resource_on_node<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceO
         match &inspection.lock {
             StoredLock::Free => {}
             StoredLock::Lease { record, left_ms } => {
-                (on_node.holds, on_node.ttl_ms) = (Some(record.token.id()), Some(*left_ms));
+                (on_node.holds, on_node.ttl_ms) = (vec![record.token.id()], Some(*left_ms));
             }
             StoredLock::Members(members) => {
+                on_node.holds = members.iter().map(|(record, _)| record.token.id()).collect();
                 on_node.ttl_ms = members.iter().map(|(_, left_ms)| *left_ms).max();
             }
             StoredLock::Foreign { left_ms, .. } => (on_node.foreign, on_node.ttl_ms) = (true, *left_ms),

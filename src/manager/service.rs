@@ -30,7 +30,7 @@ use crate::redlock::keeper::Keeper;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
-use crate::types::{Labels, ResourceName, TokenHash, WantedMode};
+use crate::types::{Labels, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
@@ -268,12 +268,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if request.kept_for.is_some() {
             self.check_kept_total().map_err(AcquireError::TooManyKept)?;
         }
-        let (ttl, kept_for, mode) = (request.ttl, request.kept_for, WantedMode::Exclusive);
+        let (mode, ttl, kept_for) = (request.mode, request.ttl, request.kept_for);
         let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
             key: place_key(&params.resources, request.principal.as_deref(), &keep.wait_id),
             terms: places::Terms {
+                mode: params.mode,
                 ttl: params.ttl,
                 labels: params.labels.clone(),
                 token: request.token.as_ref().map(|_| params.token.clone()),
@@ -282,13 +283,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             },
             permit: keep.permit.map(|permit| permit as places::Permit),
         });
-        let wanted = Wanted {
-            keep,
-            party: Party::new(&params.labels.principal, &params.labels.owner),
-            has_own_token: request.token.is_some(),
-            refuses_deadlock: request.refuses_deadlock,
-            principal: request.principal,
-        };
+        let party = Party::new(&params.labels.principal, &params.labels.owner);
+        let (has_own_token, refuses_deadlock) = (request.token.is_some(), request.refuses_deadlock);
+        let wanted = Wanted { keep, party, has_own_token, refuses_deadlock, principal: request.principal };
         let outcome = tokio::select! {
             biased;
             () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),

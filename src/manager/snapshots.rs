@@ -47,6 +47,8 @@ pub struct SnapshotLease {
     pub left: Duration,
     /// A quorum has it. Otherwise it may be held or not: the other nodes do not answer or have no vote.
     pub is_confirmed: bool,
+    /// Shared leases or permits that are held together with it.
+    pub others: Vec<SnapshotLease>,
     labels: OnceLock<LabelSummary>,
 }
 
@@ -64,7 +66,27 @@ pub struct LabelSummary {
 impl SnapshotLease {
     /// A lease of the snapshot.
     pub fn new(record: LeaseRecord, left: Duration, is_confirmed: bool) -> Self {
-        Self { record, left, is_confirmed, labels: OnceLock::new() }
+        Self { record, left, is_confirmed, others: Vec::new(), labels: OnceLock::new() }
+    }
+
+    /// One of several that are held together, with the others; `None` without any.
+    pub fn of_members(mut members: Vec<Self>) -> Option<Self> {
+        members.sort_by_key(|lease| (lease.record.mode.slot(), lease.record.fence));
+        let others = members.split_off(members.len().min(1));
+        Some(Self { others, ..members.pop()? })
+    }
+
+    /// It and those that are held together with it.
+    pub fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.others)
+    }
+
+    /// Those of them that `stays` accepts.
+    fn only(mut self, stays: impl Fn(&Self) -> bool) -> Option<Self> {
+        let mut members = std::mem::take(&mut self.others);
+        members.push(self);
+        members.retain(stays);
+        Self::of_members(members)
     }
 
     /// Its labels, parsed once for all pages that show them.
@@ -76,7 +98,7 @@ impl SnapshotLease {
 /// The held leases of the whole cluster at one time.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// By name.
+    /// By name; of leases that are held together the first.
     pub leases: BTreeMap<ResourceName, SnapshotLease>,
     /// When taking it began.
     pub taken: BootTime,
@@ -98,21 +120,36 @@ impl Snapshot {
     }
 
     fn apply(&mut self, ListedChange { resource, change, .. }: &ListedChange) {
-        let is_listed = |token: &TokenHash| self.leases.get(resource).is_some_and(|l| l.record.token == *token);
-        match change {
-            LeaseChange::Ended(token) if is_listed(token) => _ = self.leases.remove(resource),
-            LeaseChange::Ended(_) => {}
-            LeaseChange::Extended(record, _) if !is_listed(&record.token) => {}
+        let is = |token: &TokenHash, lease: &SnapshotLease| lease.record.token == *token;
+        let is_listed = |token| self.leases.get(resource).is_some_and(|lease| lease.all().any(|one| is(token, one)));
+        let listed = match change {
+            LeaseChange::Ended(token) if is_listed(token) => {
+                self.leases.remove(resource).and_then(|lease| lease.only(|one| !is(token, one)))
+            }
+            LeaseChange::Ended(_) => return,
+            LeaseChange::Extended(record, _) if !is_listed(&record.token) => return,
             LeaseChange::Granted(record, until) | LeaseChange::Extended(record, until) => {
                 let lease = SnapshotLease::new(record.clone(), until.since(self.taken), true);
-                self.leases.insert(resource.clone(), lease);
+                // What cannot be held beside it has ended.
+                let stays = |one: &SnapshotLease| !is(&record.token, one) && record.mode.is_compatible(one.record.mode);
+                let beside = self.leases.remove(resource).and_then(|lease| lease.only(stays));
+                let beside = beside.into_iter().flat_map(|mut first| {
+                    let mut members = std::mem::take(&mut first.others);
+                    members.push(first);
+                    members
+                });
+                SnapshotLease::of_members(beside.chain([lease]).collect())
             }
+        };
+        if let Some(listed) = listed {
+            self.leases.insert(resource.clone(), listed);
         }
     }
 
     /// The leases that a quorum has, and when the oldest of them was granted; `None` where too few nodes were read.
     fn count(&self, lock_delay: Duration) -> (Option<usize>, Option<u64>) {
-        let held = || self.leases.values().filter(|lease| lease.is_confirmed && lease.left > lock_delay);
+        let all = || self.leases.values().flat_map(SnapshotLease::all);
+        let held = || all().filter(|lease| lease.is_confirmed && lease.left > lock_delay);
         let granted = held().map(|lease| lease.labels().acquired_at_ms).filter(|at| *at > 0);
         (self.complete.then(|| held().count()), granted.min().filter(|_| self.complete))
     }

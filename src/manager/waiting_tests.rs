@@ -18,7 +18,7 @@ use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::notifications::NotificationSource;
-use crate::types::{Labels, NodeId, Ttl};
+use crate::types::{Labels, NodeId, Ttl, WantedMode};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
 
@@ -84,6 +84,7 @@ async fn managers() -> [Manager; 2] {
 fn request(resource: &str, owner: &str, wait: Duration) -> AcquireRequest {
     AcquireRequest {
         resource: ResourceName::parse(resource).expect("valid"),
+        mode: WantedMode::Exclusive,
         ttl: Ttl::from_ms(60_000).expect("in range"),
         wait,
         kept_for: None,

@@ -58,14 +58,14 @@ pub(super) struct ConnectionMetrics {
 
 impl ConnectionMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let help = "1 if the last reload succeeded, 0 if the content before it is still in force.";
+        let help = "0 if the last reload failed: what was before it is in force.";
         let reloads = gauges(r, "config_last_reload_successful", help, &["kind"]);
         let reloads = ReloadedFile::ALL.map(|kind| reloads.with_label_values(&[kind.as_str()]));
         reloads.iter().for_each(|gauge| gauge.set(1));
         let help = "Issuers of tokens by their keys in force: of the last reading, older, or none.";
         let issuers = gauges(r, "issuers", help, &["kind"]);
         let issuers = ["current", "outdated", "without-keys"].map(|kind| issuers.with_label_values(&[kind]));
-        let help = "Time since the oldest keys of an issuer that are in force were read; 0 without any.";
+        let help = "Age of the oldest keys of an issuer in force; 0 without any.";
         let certificate =
             "When the first certificate of the listener's chain expires, in seconds since 1970; not without TLS.";
         let key = "When the last key of the principal expires that is the first to have none, in seconds since 1970.";

@@ -15,9 +15,10 @@ use crate::manager::types::{
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::kept::{KeptBy, KeptEnd};
+use crate::types::WantedMode;
 
 /// Outcomes of an acquire. `abandoned`: the caller hung up.
-pub(crate) const ACQUIRE_OUTCOMES: [&str; 13] = [
+pub(crate) const ACQUIRE_OUTCOMES: [&str; 15] = [
     "granted",
     "replayed",
     "locked",
@@ -30,8 +31,12 @@ pub(crate) const ACQUIRE_OUTCOMES: [&str; 13] = [
     "too-many-kept",
     "draining",
     "wait-id",
+    "limit-differs",
+    "mode-differs",
     "abandoned",
 ];
+/// The mode whose series are there from the start; those of the others appear with their first event.
+const EXCLUSIVE: &str = "exclusive";
 /// The outcomes that have a round of requests to the nodes.
 pub(crate) const ROUND_OUTCOMES: [&str; 4] = ["granted", "replayed", "locked", "quorum-unavailable"];
 /// Outcomes of an extend. `expired`, `released`, `forced`, `unknown`: why the lease was gone.
@@ -52,7 +57,8 @@ pub(crate) const EXTEND_OUTCOMES: [&str; 10] = [
 pub(crate) const RELEASE_OUTCOMES: [&str; 7] =
     ["released", "not-holder", "expired", "again", "forced", "unknown", "quorum-unavailable"];
 /// Outcomes of a forced end.
-pub(crate) const FORCE_OUTCOMES: [&str; 5] = ["forced", "not-held", "changed", "foreign", "quorum-unavailable"];
+pub(crate) const FORCE_OUTCOMES: [&str; 6] =
+    ["forced", "not-held", "changed", "foreign", "several-holders", "quorum-unavailable"];
 /// How kept leases end.
 const KEPT_ENDS: [&str; 6] = ["request", "kept-out", "released", "forced", "revoked", "lost"];
 /// Modes of a forced end.
@@ -72,7 +78,10 @@ type Counters = HashMap<&'static str, IntCounter>;
 
 /// The handles.
 pub struct LeaseMetrics {
+    /// Of exclusive leases.
     acquires: Counters,
+    /// Of all modes.
+    acquires_by_mode: IntCounterVec,
     rounds: LazyHistograms,
     waits: LazyHistograms,
     ratios: Histogram,
@@ -92,11 +101,13 @@ impl LeaseMetrics {
             let family = counters(r, name, help, &["outcome"]);
             outcomes.iter().map(|outcome| (*outcome, family.with_label_values(&[outcome]))).collect()
         };
-        let help =
-            "Time at the nodes: for a grant the round that granted it, for a refusal without waiting all rounds.";
+        let help = "Time at the nodes, by outcome.";
         let rounds = histograms(r, "lock_acquire_duration_seconds", help, &ROUND_BUCKETS, &["outcome"]);
         let help = "Total duration of acquires with a wait deadline, by outcome.";
         let waits = histograms(r, "lock_wait_duration_seconds", help, &WAIT_BUCKETS, &["outcome"]);
+        let acquires = counters(r, "lock_acquire_total", "Acquires by outcome and mode.", &["outcome", "mode"]);
+        let of_exclusive = |outcome: &&'static str| (*outcome, acquires.with_label_values(&[*outcome, EXCLUSIVE]));
+        let exclusive = ACQUIRE_OUTCOMES.iter().map(of_exclusive).collect();
         let help = "Fraction of the TTL that was left when a lease was granted.";
         let ratios = histogram(r, "lock_valid_at_grant_ratio", help, &RATIO_BUCKETS);
         let help = "Forced ends by mode and outcome.";
@@ -104,7 +115,7 @@ impl LeaseMetrics {
         let both = FORCE_MODES.iter().flat_map(|mode| FORCE_OUTCOMES.iter().map(move |outcome| (*mode, *outcome)));
         let help = "Leases lost by the connection that held them.";
         let lost = counters(r, "lock_lost_total", help, &["reason"]);
-        let help = "How long leases were held, as far as this instance knows, by how they ended.";
+        let help = "How long leases were held, by how they ended.";
         let held = histograms(r, "lock_held_duration_seconds", help, &HELD_BUCKETS, &["end"]);
         let help = "Renewals of kept leases, by the granter or an adopter.";
         let renewals = counters(r, "lock_kept_renewals_total", help, &["by", "outcome"]);
@@ -117,7 +128,8 @@ impl LeaseMetrics {
                 renewals
             },
             kept_ends: KEPT_ENDS.iter().map(|end| (*end, kept_ends.with_label_values(&[end]))).collect(),
-            acquires: by_outcome("lock_acquire_total", "Acquires by outcome.", &ACQUIRE_OUTCOMES),
+            acquires: exclusive,
+            acquires_by_mode: acquires,
             rounds: LazyHistograms::new(rounds, &ROUND_OUTCOMES),
             waits: LazyHistograms::new(waits, &ACQUIRE_OUTCOMES),
             ratios,
@@ -171,6 +183,7 @@ impl LeaseMetrics {
             Err(ForceError::NotHeld) => "not-held",
             Err(ForceError::Changed { .. }) => "changed",
             Err(ForceError::ForeignRevoke) => "foreign",
+            Err(ForceError::SeveralHolders(_)) => "several-holders",
             Err(ForceError::NoQuorum(_)) => "quorum-unavailable",
         };
         if let Some(counter) = self.forces.get(&(mode, label)) {
@@ -224,6 +237,7 @@ pub struct GrantMeasure {
 /// An acquire in progress. Dropped without an outcome it counts as `abandoned`.
 pub struct AcquireWatch {
     leases: Arc<LeaseMetrics>,
+    mode: WantedMode,
     may_wait: bool,
     /// `None` if the request does not wait.
     waiting: Option<WaitingGuard>,
@@ -233,9 +247,9 @@ pub struct AcquireWatch {
 
 impl AcquireWatch {
     /// Starts measuring. `may_wait`: the acquire has a wait deadline, and its request counts as waiting.
-    pub fn begin(leases: &Arc<LeaseMetrics>, may_wait: bool, requests: &RequestMetrics) -> Self {
+    pub fn begin(leases: &Arc<LeaseMetrics>, mode: WantedMode, may_wait: bool, requests: &RequestMetrics) -> Self {
         let waiting = may_wait.then(|| WaitingGuard::begin(requests));
-        Self { leases: Arc::clone(leases), may_wait, waiting, began: SystemClock.now(), ended: false }
+        Self { leases: Arc::clone(leases), mode, may_wait, waiting, began: SystemClock.now(), ended: false }
     }
 
     /// The request stops waiting, since a stream waits in its place.
@@ -261,6 +275,8 @@ impl AcquireWatch {
             Err(AcquireError::Ended(_)) => "lease-expired",
             Err(AcquireError::Deadlock { .. }) => "deadlock",
             Err(AcquireError::TooManyReplays) => "too-many-replays",
+            Err(AcquireError::LimitDiffers(_)) => "limit-differs",
+            Err(AcquireError::ModeDiffers(_)) => "mode-differs",
             Err(AcquireError::TooManyWaiters { .. }) => "too-many-waiters",
             Err(AcquireError::TooManyKept(_)) => "too-many-kept",
             Err(AcquireError::Draining { .. }) => "draining",
@@ -271,7 +287,10 @@ impl AcquireWatch {
 
     fn record(&self, label: &str, round: Option<Duration>) -> Duration {
         let took = SystemClock.now().since(self.began);
-        count(&self.leases.acquires, label);
+        match self.mode {
+            WantedMode::Exclusive => count(&self.leases.acquires, label),
+            mode => self.leases.acquires_by_mode.with_label_values(&[label, mode.as_str()]).inc(),
+        }
         match (round, self.may_wait) {
             (Some(round), _) => self.leases.rounds.observe(label, round.min(took)),
             (None, false) => self.leases.rounds.observe(label, took),

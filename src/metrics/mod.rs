@@ -23,7 +23,7 @@ use crate::manager::types::{
     ExtendError, ForceError, ForceMode, Forced, LeaseOutcome, LostReason, NodeSummary, ReleaseError,
 };
 use crate::protocol::UnreachableKind;
-use crate::types::NodeId;
+use crate::types::{NodeId, WantedMode};
 use connections::{ConnectionMetrics, IssuerCounts, ReloadedFile};
 use leases::{AcquireWatch, LeaseMetrics};
 use nodes::NodeMetrics;
@@ -142,7 +142,12 @@ impl Metrics {
 
     /// Measures an acquire until it has an outcome or is dropped. `may_wait`: it has a wait deadline.
     pub fn watch_acquire(&self, may_wait: bool) -> AcquireWatch {
-        AcquireWatch::begin(&self.leases, may_wait, &self.requests)
+        self.watch_acquire_in(WantedMode::Exclusive, may_wait)
+    }
+
+    /// The same for a lease of this mode.
+    pub fn watch_acquire_in(&self, mode: WantedMode, may_wait: bool) -> AcquireWatch {
+        AcquireWatch::begin(&self.leases, mode, may_wait, &self.requests)
     }
 
     /// Counts a connection until the guard is dropped.
@@ -235,11 +240,11 @@ impl Metrics {
 
 impl InstanceMetrics {
     fn new(r: &Registry) -> Self {
-        let skipped = "Clean-ups that were left to the TTL because too many were in progress.";
-        let missing = "Nodes found without a lease that an extend had just confirmed on a quorum.";
-        let help = "Audit records by outcome: written, dropped (full queue), or failed to be written.";
+        let skipped = "Clean-ups left to the TTL: too many at a time.";
+        let missing = "Nodes without a lease that an extend had just confirmed.";
+        let help = "Audit records by outcome.";
         let audit = counters(r, "audit_records_total", help, &["outcome"]);
-        let help = "Deadlocks confirmed by a quorum; their newest request waits on, or was refused.";
+        let help = "Deadlocks that a quorum confirmed.";
         let deadlocks = counters(r, "lock_deadlocks_total", help, &["outcome"]);
         Self {
             deadlocks: ["reported", "refused"].map(|outcome| deadlocks.with_label_values(&[outcome])),
@@ -248,17 +253,17 @@ impl InstanceMetrics {
             cluster_locks_held: quantity(
                 r,
                 "cluster_locks_held",
-                "Leases in the whole cluster, as last read from the nodes; NaN while too few of them answer.",
+                "Leases in the cluster, as last read; NaN while too few nodes answer.",
             ),
             cluster_longest_held: quantity(
                 r,
                 "cluster_lock_longest_held_seconds",
-                "Age of the oldest lease of cluster_locks_held; 0 without leases, NaN as there.",
+                "Age of the oldest lease of cluster_locks_held.",
             ),
             cluster_locks_age: quantity(
                 r,
                 "cluster_locks_age_seconds",
-                "Time since the leases of cluster_locks_held were read; NaN before the first time.",
+                "Age of cluster_locks_held; NaN before the first reading.",
             ),
             kept: gauge(r, "lock_kept", "Leases that this instance keeps."),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
@@ -287,11 +292,7 @@ impl InstanceMetrics {
             cleanups_skipped: counter(r, "cleanups_skipped_total", skipped),
             under_replicated: counter(r, "leases_under_replicated_total", missing),
             repaired: counter(r, "leases_repaired_total", "Leases restored on nodes that had lost them."),
-            clock_jumps: sum(
-                r,
-                "clock_jump_seconds_total",
-                "Sum of the jumps of this machine's wall clock, in both directions.",
-            ),
+            clock_jumps: sum(r, "clock_jump_seconds_total", "Jumps of this machine's wall clock, both ways."),
             draining: gauge(r, "draining", "1 while the instance shuts down."),
         }
     }

@@ -71,12 +71,12 @@ impl NodeVectors {
             counters(r, "node_errors_total", "Calls to a node without a usable answer, by kind.", &["node", "kind"]);
         let up = gauges(r, "node_up", "1 while the node answers.", &["node"]);
         let votes = gauges(r, "node_votes", "1 while the node votes.", &["node"]);
-        let help = "Time until a node in quarantine votes again; 0 if it votes or the time is not known.";
+        let help = "Time until a node in quarantine votes again; 0 if not known.";
         let votes_in = quantities(r, "node_votes_in_seconds", help, &["node"]);
         let latency = quantities(r, "node_probe_seconds", "Round trip of the last probe of the node.", &["node"]);
-        let help = "The node's clock minus the estimated cluster time, at the last probe.";
+        let help = "The node's clock minus the cluster's time.";
         let clock_offset = quantities(r, "node_clock_offset_seconds", help, &["node"]);
-        let help = "Restarts of the node that were detected: each may have lost leases.";
+        let help = "Restarts of the node that were detected.";
         let restarts = counters(r, "node_restarts_total", help, &["node"]);
         let help = "Quarantines of the node that began, by reason.";
         let quarantines = counters(r, "node_quarantines_total", help, &["node", "reason"]);

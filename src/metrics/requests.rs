@@ -112,7 +112,7 @@ impl RequestMetrics {
     pub fn new(r: &Registry, routes: &[RouteLabels]) -> Self {
         let help = "Requests by route, method and status code.";
         let requests = counters(r, "http_requests_total", help, &["route", "method", "code"]);
-        let help = "From the head of the request to the head of the answer, without the time spent waiting for a lock.";
+        let help = "From the request to the head of the answer, without the wait for a lock.";
         let durations = histograms(r, "http_request_duration_seconds", help, &BUCKETS, &["route", "method", "class"]);
         let series = |route: &'static str, method: &'static str, codes: &[u16], timed: bool| {
             let mut classes: Vec<u16> =
@@ -145,7 +145,7 @@ impl RequestMetrics {
         }
         let help = "Requests in flight, by kind; hold and events are streams.";
         let in_flight = gauges(r, "http_requests_in_flight", help, &["kind"]);
-        let help = "Requests refused for missing credentials, a missing right, or a host name that is not allowed.";
+        let help = "Requests refused by who asks or under which host name.";
         let denials = counters(r, "auth_failures_total", help, &["reason"]);
         Self {
             routes: known,

@@ -41,7 +41,7 @@ fn has(text: &str, line: &str) {
 fn every_count_of_leases_and_errors_exists_from_the_start() {
     let text = text(&metrics(), &[]);
     for outcome in ACQUIRE_OUTCOMES {
-        has(&text, &format!("redlockd_lock_acquire_total{{outcome=\"{outcome}\"}} 0"));
+        has(&text, &format!("redlockd_lock_acquire_total{{mode=\"exclusive\",outcome=\"{outcome}\"}} 0"));
     }
     for (how, outcome) in FORCE_MODES.iter().flat_map(|how| FORCE_OUTCOMES.map(|o| (how, o))) {
         has(&text, &format!("redlockd_lock_force_total{{how=\"{how}\",outcome=\"{outcome}\"}} 0"));
@@ -118,7 +118,7 @@ fn a_dropped_request_counts_as_abandoned_and_no_longer_as_in_flight() {
     drop(request);
     assert_in_flight(0, 0);
     let shown = text(&metrics, &[]);
-    has(&shown, "redlockd_lock_acquire_total{outcome=\"abandoned\"} 1");
+    has(&shown, "redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"abandoned\"} 1");
     has(&shown, "redlockd_lock_wait_duration_seconds_count{outcome=\"abandoned\"} 1");
     let line = "redlockd_http_requests_total{code=\"abandoned\",method=\"POST\",route=\"/locks/{resource}\"} 1";
     has(&shown, line);
@@ -132,9 +132,9 @@ fn an_ended_request_is_counted_once_and_without_its_waiting_time() {
     metrics.watch_acquire(true).ended(Err(&AcquireError::Draining { wait_id: None }));
     request.answered(201, Duration::from_secs(3_600));
     let shown = text(&metrics, &[]);
-    has(&shown, "redlockd_lock_acquire_total{outcome=\"granted\"} 1");
-    has(&shown, "redlockd_lock_acquire_total{outcome=\"draining\"} 1");
-    has(&shown, "redlockd_lock_acquire_total{outcome=\"abandoned\"} 0");
+    has(&shown, "redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"granted\"} 1");
+    has(&shown, "redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"draining\"} 1");
+    has(&shown, "redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"abandoned\"} 0");
     has(&shown, "redlockd_lock_wait_duration_seconds_count{outcome=\"draining\"} 1");
     has(&shown, "redlockd_lock_acquire_duration_seconds_count{outcome=\"granted\"} 1");
     has(&shown, "redlockd_lock_valid_at_grant_ratio_sum 0.75");
@@ -163,7 +163,7 @@ fn a_replay_is_not_counted_as_a_grant() {
     let metrics = metrics();
     metrics.watch_acquire(false).ended(Ok(GrantMeasure { is_replay: true, ..GRANT }));
     let shown = text(&metrics, &[]);
-    has(&shown, "redlockd_lock_acquire_total{outcome=\"replayed\"} 1");
+    has(&shown, "redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"replayed\"} 1");
     has(&shown, "redlockd_lock_valid_at_grant_ratio_count 0");
 }
 

@@ -17,6 +17,9 @@ pub const WAITERS_KEY: &str = "redlockd:waiters";
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
 /// String with a TTL: exists while any resource may have a block, so that a node without one looks at no other key.
 pub const BLOCKS_KEY: &str = "redlockd:blocks";
+/// Before a resource's name: the hash of its shared leases or permits.
+const MEMBERS_PREFIX: &str = "redlockd:m:";
+const INTENT_PREFIX: &str = "redlockd:i:";
 const BLOCK_PREFIX: &str = "redlockd:block:";
 const FENCE_PREFIX: &str = "redlockd:fence:";
 const GONE_PREFIX: &str = "redlockd:gone:";
@@ -155,6 +158,16 @@ pub fn waiters(instance: &str) -> String {
 /// The block of a resource: a hash of token hash, or [`FOREIGN_FIELD`], to `end in ms|claims`.
 pub fn block(resource: &ResourceName) -> String {
     [BLOCK_PREFIX, resource.as_str()].concat()
+}
+
+/// The shared leases or permits of a resource: a hash, see `members.lua`.
+pub fn members(resource: &ResourceName) -> String {
+    [MEMBERS_PREFIX, resource.as_str()].concat()
+}
+
+/// The intent of a caller that waits for a resource: its token's hash.
+pub fn intent(resource: &ResourceName) -> String {
+    [INTENT_PREFIX, resource.as_str()].concat()
 }
 
 /// The name of a tombstone's key behind its prefix, as [`token_tombstone`] and [`attempt_tombstone`] make it.

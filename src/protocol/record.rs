@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::types::{Fence, Labels, Mode, PermitLimit, TokenHash, Ttl};
+use crate::types::{Fence, Labels, Mode, PermitLimit, TokenHash, Ttl, WantedMode};
 
 /// The maximum renewal count: it has six digits in the lock's value. Further renewals are not counted.
 pub const MAX_RENEWALS: u32 = 999_999;
 /// The maximum number of attempts that may claim one lease (replays of one `POST`); further ones are refused.
 pub const MAX_CLAIMS: usize = 16;
+/// The maximum number of shared leases that a resource has at a time: further ones are refused.
+pub const MEMBERS_MAX: usize = 1_000;
+/// As many members stand in a refusal.
+pub(super) const MEMBERS_SHOWN: usize = 8;
 /// The longest value of a foreign client's lock that is copied, in bytes. Redlock clients store some 20 to 40.
 pub(super) const FOREIGN_VALUE_MAX: usize = 1_024;
 /// An attempt's id and the comma behind it.
@@ -83,15 +87,33 @@ impl LeaseRecord {
 
 /// What stands before a member's record.
 fn member_prefix(mode: Mode) -> String {
+    if mode == Mode::Exclusive { String::new() } else { format!("M{}|", member_mode(mode)) }
+}
+
+/// A member's mode as the scripts have it; `e` of an exclusive lease.
+pub(super) fn member_mode(mode: Mode) -> String {
     match mode {
-        Mode::Exclusive => String::new(),
-        Mode::Shared => "Ms|".into(),
-        Mode::Permit { slot, limit } => format!("Mp{slot}/{limit}|"),
+        Mode::Exclusive => "e".into(),
+        Mode::Shared => "s".into(),
+        Mode::Permit { slot, limit } => format!("p{slot}/{limit}"),
+    }
+}
+
+/// What the members of a resource have in common, behind `S|` in its lock's value.
+pub(super) fn member_kind(mode: WantedMode) -> String {
+    mode.limit().map_or_else(|| "s".into(), |limit| format!("p{limit}"))
+}
+
+/// Reads [`member_kind`].
+pub(super) fn parse_kind(text: &str) -> Option<WantedMode> {
+    match text {
+        "s" => Some(WantedMode::Shared),
+        _ => Some(WantedMode::Permit { limit: PermitLimit::new(text.strip_prefix('p')?.parse().ok()?)? }),
     }
 }
 
 /// `s`, or `p` with slot and limit.
-fn parse_member_mode(text: &str) -> Option<Mode> {
+pub(super) fn parse_member_mode(text: &str) -> Option<Mode> {
     if text == "s" {
         return Some(Mode::Shared);
     }

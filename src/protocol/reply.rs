@@ -9,7 +9,7 @@ use super::read::ReadEntry;
 use super::record::LeaseRecord;
 use super::view::{View, ViewId};
 use super::waiters::WaitersPage;
-use crate::types::{Fence, NodeId, ResourceName, TokenHash};
+use crate::types::{Fence, Mode, NodeId, ResourceName, TokenHash, WantedMode};
 
 /// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,6 +54,16 @@ pub enum Reply {
     /// Another token holds it. `left_ms` is the key's TTL, `None` for a foreign key without one; `record` is `None` for
     /// a foreign client's lock.
     Held { left_ms: Option<u64>, record: Option<LeaseRecord> },
+    /// A vote for a shared lease or a permit. `joined`: the token already had it on this node.
+    Admitted { fence: Fence, joined: bool },
+    /// Shared leases or permits hold it, or another caller's intent stands.
+    HeldByMembers(HeldByMembers),
+    /// This token holds the resource in this mode.
+    ModeDiffers { mode: Mode },
+    /// The exclusive lease is a shared one now, or was before, with this record and end.
+    Downgraded { record: LeaseRecord, left_ms: u64 },
+    /// Whether this caller's intent stands now, or none does where it was withdrawn.
+    Intent { is_own: bool },
     /// Extended, edited or written back. `record` is the lease as it is now; `before_ms` is the key's former TTL.
     Updated { record: LeaseRecord, before_ms: u64 },
     /// The node has no such key.
@@ -95,6 +105,21 @@ pub enum Reply {
     Status(NodeStatus),
     /// Reply to changes of the view.
     Member(MemberStatus),
+}
+
+/// What keeps a request out beside which others may hold the resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldByMembers {
+    /// Until it may be free for the request, by this node.
+    pub left_ms: u64,
+    /// How they share it; `None` where only an intent stands.
+    pub kind: Option<WantedMode>,
+    /// Another caller's intent keeps the request out.
+    pub is_intent: bool,
+    /// The slots of permits.
+    pub taken: BTreeSet<u8>,
+    /// Some of them.
+    pub members: Vec<LeaseRecord>,
 }
 
 /// One lease of a set that a node granted, as in [`Reply::Granted`].

@@ -1,14 +1,15 @@
 //! Reads the items of a script's reply in order. Trusts nothing: a reply of another shape is [`Malformed`], never a panic,
 //! since anything may answer at a node's address.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use deadpool_redis::redis::Value;
 
-use super::record::LeaseRecord;
-use super::reply::{EndReason, Found, ListedLease, NoVote, Released, Reply};
+use super::record::{LeaseRecord, parse_kind, parse_member_mode};
+use super::reply::{EndReason, Found, HeldByMembers, ListedLease, NoVote, Released, Reply};
 use super::view::{View, ViewId};
-use crate::types::{Fence, ResourceName};
+use crate::types::{Fence, Mode, ResourceName};
 
 /// Fences and times are below it: a script's numbers are doubles.
 const NUMBER_MAX: u64 = 1 << 53;
@@ -147,6 +148,48 @@ impl<'a> ReplyReader<'a> {
             }
         }
         Ok(leases)
+    }
+
+    /// The mode in which a token holds a resource: `e`, or a member's.
+    pub(super) fn member_mode(&mut self) -> Result<Mode, Malformed> {
+        match self.text()? {
+            "e" => Ok(Mode::Exclusive),
+            text => parse_member_mode(text).ok_or_else(|| Malformed("has an unknown mode".into())),
+        }
+    }
+
+    /// The rest of an inspection: the remaining time and the record of each member.
+    pub(super) fn members(&mut self) -> Result<Vec<(LeaseRecord, u64)>, Malformed> {
+        let mut members = Vec::new();
+        while self.remaining() > 0 {
+            let left_ms = self.number()?;
+            members.push((self.member()?, left_ms));
+        }
+        if members.is_empty() { malformed("has no member") } else { Ok(members) }
+    }
+
+    fn member(&mut self) -> Result<LeaseRecord, Malformed> {
+        let record = LeaseRecord::parse(self.bytes()?).filter(|record| record.mode != Mode::Exclusive);
+        record.ok_or_else(|| Malformed("has no member where one should be".into()))
+    }
+
+    /// The rest of [`Reply::HeldByMembers`].
+    pub(super) fn held_by_members(&mut self) -> Result<Reply, Malformed> {
+        let left_ms = self.left_ms()?.unwrap_or_default();
+        let kind = match self.text()? {
+            "" => None,
+            text => Some(parse_kind(text).ok_or_else(|| Malformed("has an unknown kind of members".into()))?),
+        };
+        let is_intent = self.flag()?;
+        let mut taken = BTreeSet::new();
+        for slot in self.text()?.split(',').filter(|slot| !slot.is_empty()) {
+            taken.insert(slot.parse::<u8>().map_err(|_| Malformed("has a slot that is no number".into()))?);
+        }
+        let mut members = Vec::new();
+        while self.remaining() > 0 {
+            members.push(self.member()?);
+        }
+        Ok(Reply::HeldByMembers(HeldByMembers { left_ms, kind, is_intent, taken, members }))
     }
 
     /// All of [`Reply::Released`].

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use super::acquire::AcquireArgs;
 use super::acquire_set::AcquireSetArgs;
+use super::acquire_shared::AcquireSharedArgs;
 use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
+use super::downgrade::DowngradeArgs;
 use super::fill::FillArgs;
+use super::intent::IntentArgs;
 use super::kept::KeptArgs;
 use super::list::ListArgs;
 use super::membership::AdmitArgs;
@@ -25,8 +28,18 @@ use crate::types::ResourceName;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Take the resource if it is free, or join the lease that this token already has.
-    /// Replies: [`Reply::Granted`], [`Reply::Held`], [`Reply::Ended`], [`Reply::TooManyClaims`], [`Reply::NoVote`].
+    /// Replies: [`Reply::Granted`], [`Reply::Held`], [`Reply::HeldByMembers`], [`Reply::ModeDiffers`], [`Reply::Ended`],
+    /// [`Reply::TooManyClaims`], [`Reply::NoVote`].
     Acquire(AcquireArgs),
+    /// Take a shared lease, or the permit with one slot, or join the one that this token already has.
+    /// Replies: [`Reply::Admitted`], [`Reply::Held`], [`Reply::HeldByMembers`], [`Reply::ModeDiffers`], [`Reply::Ended`],
+    /// [`Reply::TooManyClaims`], [`Reply::FenceTooFarAhead`], [`Reply::NoVote`].
+    AcquireShared(AcquireSharedArgs),
+    /// Make an exclusive lease a shared one. Replies: [`Reply::Downgraded`], [`Reply::Missing`], [`Reply::Other`],
+    /// [`Reply::ModeDiffers`], [`Reply::Ended`], [`Reply::NoVote`].
+    Downgrade(DowngradeArgs),
+    /// Leave the intent of a caller that waits, or withdraw it. Replies: [`Reply::Intent`].
+    Intent(IntentArgs),
     /// Take several resources with one token, or join the leases that it already has: all of them, or none.
     /// Replies: [`Reply::SetGranted`], [`Reply::SetRefused`], [`Reply::NoVote`].
     AcquireSet(AcquireSetArgs),
@@ -96,15 +109,12 @@ impl Request {
 
     /// Whether its answer is a vote of the process that the request's view names, or stands for one.
     pub fn needs_vote(&self) -> bool {
-        matches!(
-            self,
-            Self::Acquire(_)
-                | Self::AcquireSet(_)
-                | Self::Update(_)
-                | Self::Restore(_)
-                | Self::Inspect { .. }
-                | Self::Read(_)
-        )
+        self.takes() || matches!(self, Self::Update(_) | Self::Restore(_) | Self::Inspect { .. } | Self::Read(_))
+    }
+
+    /// Whether it changes who may hold a resource, so that it is sent only to the process that the view names.
+    pub(super) fn takes(&self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::AcquireSet(_) | Self::AcquireShared(_) | Self::Downgrade(_))
     }
 
     /// Whether it is about the process and the list, and asked also of processes that are in no list yet, or no longer.
@@ -126,6 +136,9 @@ impl Request {
     pub fn operation(&self) -> &'static str {
         match self {
             Self::Acquire(_) => "acquire",
+            Self::AcquireShared(_) => "acquire_shared",
+            Self::Downgrade(_) => "downgrade",
+            Self::Intent(_) => "intent",
             Self::AcquireSet(_) => "acquire_set",
             Self::Update(_) => "update",
             Self::Restore(_) => "restore",
@@ -152,6 +165,9 @@ impl Request {
     pub fn resource(&self) -> Option<&ResourceName> {
         match self {
             Self::Acquire(AcquireArgs { resource, .. })
+            | Self::AcquireShared(AcquireSharedArgs { resource, .. })
+            | Self::Downgrade(DowngradeArgs { resource, .. })
+            | Self::Intent(IntentArgs { resource, .. })
             | Self::Update(UpdateArgs { resource, .. })
             | Self::Restore(RestoreArgs { resource, .. })
             | Self::Cancel(CancelArgs { resource, .. })
@@ -176,9 +192,12 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 20] = [
+pub const OPERATIONS: [&str; 23] = [
     "acquire",
     "acquire_set",
+    "acquire_shared",
+    "downgrade",
+    "intent",
     "update",
     "restore",
     "cancel",

@@ -43,16 +43,16 @@ impl NodeScript {
     }
 }
 
-/// Declares the script of an operation from its Lua file; `with_marker` puts `marker.lua` before it.
+/// Declares the script of an operation from its Lua files, one after the other; `with_marker` puts `marker.lua` before them.
 macro_rules! node_script {
-    ($file:literal) => {
+    ($($file:literal),+) => {
         pub(super) static SCRIPT: std::sync::LazyLock<crate::protocol::script::NodeScript> =
-            std::sync::LazyLock::new(|| crate::protocol::script::NodeScript::new(include_str!($file)));
+            std::sync::LazyLock::new(|| crate::protocol::script::NodeScript::new(concat!($(include_str!($file)),+)));
     };
-    (with_marker $file:literal) => {
+    (with_marker $($file:literal),+) => {
         pub(super) static SCRIPT: std::sync::LazyLock<crate::protocol::script::NodeScript> =
             std::sync::LazyLock::new(|| {
-                crate::protocol::script::NodeScript::new(concat!(include_str!("../marker.lua"), include_str!($file)))
+                crate::protocol::script::NodeScript::new(concat!(include_str!("../marker.lua"), $(include_str!($file)),+))
             });
     };
 }

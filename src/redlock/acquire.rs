@@ -1,11 +1,11 @@
 //! Acquire: one attempt, with its own start, id and clean-up. When to make another one is decided in `waiting`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::acquire_shared::{held_in, is_vote, kind_of, members_in, members_left};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -43,8 +43,8 @@ pub(crate) struct AcquireParams {
 /// The leases that a quorum granted, one for each resource. If dropped without [`Grant::keep`], its attempt is cancelled on all
 /// nodes in the background.
 pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
-    engine: Redlock<N, C, E>,
-    undo: Undo<N, C, E>,
+    pub(super) engine: Redlock<N, C, E>,
+    pub(super) undo: Undo<N, C, E>,
     /// In the order of the resources.
     pub leases: Box<[GrantedLease]>,
     /// How each shares its resource, with the slot of a permit.
@@ -55,7 +55,7 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     pub deadline: BootTime,
     /// Number of nodes that had granted when the quorum was reached.
     pub granted: usize,
-    min_validity: Duration,
+    pub(super) min_validity: Duration,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
@@ -111,11 +111,9 @@ pub(crate) struct Refusal {
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
     /// Shared leases or permits that hold the resource, each once, as nodes report them: some of them where there are many.
-    #[allow(dead_code, reason = "not read yet")]
     pub members: Vec<LeaseRecord>,
-    /// Slots of permits that a node reports as taken.
-    #[allow(dead_code, reason = "not read yet")]
-    pub taken: BTreeSet<u8>,
+    /// On a node the intent of another caller, which waits, keeps the request out; there may be no holder.
+    pub is_intent: bool,
 }
 
 /// Reason of a [`Refusal`].
@@ -134,10 +132,8 @@ pub(crate) enum RefusalKind {
     /// Too many attempts claim this token's lease.
     TooManyClaims,
     /// Permits of another limit are held, and there was no quorum.
-    #[allow(dead_code, reason = "nodes grant no permits yet")]
     LimitDiffers(PermitLimit),
     /// This token holds the resource in another mode or with another limit.
-    #[allow(dead_code, reason = "nodes grant one mode yet")]
     ModeDiffers(Mode),
 }
 
@@ -155,8 +151,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Cancel: the attempt is cancelled on all nodes in the background.
     pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         if params.mode != WantedMode::Exclusive {
-            // Nodes grant no other mode yet.
-            return Err(self.refusal(params, &Tally::of_list(self.nodes.len(), self.size())));
+            return self.attempt_shared(params, started).await;
         }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
@@ -200,7 +195,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// One round of an attempt, repeated with the same attempt and stamp if the view changed meanwhile.
-    async fn acquire_round(
+    pub(super) async fn acquire_round(
         &self,
         request: Request,
         params: &AcquireParams,
@@ -292,7 +287,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// Of one resource, whose answers are in `tally`. `all`: as the nodes gave them.
-    pub(super) fn refusal_of(&self, resource: &ResourceName, tally: &Tally, all: &Tally) -> Refusal {
+    pub(super) fn refusal_of(
+        &self,
+        (resource, wanted): (&ResourceName, WantedMode),
+        tally: &Tally,
+        all: &Tally,
+    ) -> Refusal {
         let blocker = Blocker::most_common(tally);
         let voters = tally.received().filter(|(_, a)| is_vote(a)).count();
         let silent = tally.size().saturating_sub(tally.received().count());
@@ -308,14 +308,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             (Some(reason), _) => RefusalKind::Ended(reason),
             _ if tally.received().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
             _ if voters + silent < need => RefusalKind::NoQuorum,
+            _ if let Some(kind) = kind_of(tally, wanted, blocked + silent + failed) => kind,
             (None, Some(b)) if b.nodes + blocked + silent + failed >= need => RefusalKind::Held,
             _ => RefusalKind::Split,
         };
         let taken = tally.received().map(|(_, answer)| match answer {
-            Ok(Reply::Granted { .. } | Reply::Missing) => Some(Duration::ZERO),
+            Ok(Reply::Granted { .. } | Reply::Missing | Reply::Admitted { .. }) => Some(Duration::ZERO),
             Ok(Reply::Held { left_ms, .. }) => left_ms.map(Duration::from_millis),
             Ok(Reply::NoVote(NoVote::Blocked { left_ms })) => Some(Duration::from_millis(*left_ms)),
-            _ => None,
+            answer => members_left(answer),
         });
         let taken = taken.chain(std::iter::repeat_n(Some(Duration::ZERO), silent));
         Refusal {
@@ -329,18 +330,18 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             holder_left: blocker.as_ref().and_then(|b| b.left),
             holder: blocker.and_then(|b| b.record),
             free_in: quorum_free_in(taken, need),
-            members: Vec::new(),
-            taken: BTreeSet::new(),
+            members: members_in(tally).into_iter().cloned().collect(),
+            is_intent: held_in(tally).any(|held| held.is_intent),
         }
     }
 }
 
 /// What the rounds of one attempt came to.
-struct Rounds {
+pub(super) struct Rounds {
     /// For each resource whether a quorum had the token's lease before.
-    joined: Vec<bool>,
+    pub(super) joined: Vec<bool>,
     /// A node may have a key of this attempt, perhaps since a round before a change of the view.
-    took_effect: bool,
+    pub(super) took_effect: bool,
 }
 
 /// The node answered, and the answer proves that no key was set there.
@@ -348,6 +349,7 @@ fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     match answer {
         Some(Ok(reply)) => {
             matches!(reply, Reply::Held { .. } | Reply::NoVote(_) | Reply::Ended { .. } | Reply::SetRefused { .. })
+                || matches!(reply, Reply::HeldByMembers(_) | Reply::ModeDiffers { .. })
         }
         Some(Err(Unreachable { kind, .. })) => {
             matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unsuitable)
@@ -356,18 +358,10 @@ fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     }
 }
 
-fn is_vote(answer: &NodeResult) -> bool {
-    match answer {
-        // It votes, and does not know whether the resource is free.
-        Ok(Reply::NoVote(NoVote::Blocked { .. })) => true,
-        Ok(Reply::NoVote(_)) | Err(_) => false,
-        Ok(_) => true,
-    }
-}
-
 /// The lock that most refusing nodes report.
 struct Blocker {
     record: Option<LeaseRecord>,
+    is_shared: bool,
     nodes: usize,
     left: Option<Duration>,
 }
@@ -376,15 +370,23 @@ impl Blocker {
     fn most_common(tally: &Tally) -> Option<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for (_, answer) in tally.received() {
-            let Ok(Reply::Held { left_ms, record }) = answer else { continue };
+            let (left_ms, record, is_shared) = match answer {
+                Ok(Reply::Held { left_ms, record }) => (*left_ms, record.as_ref(), false),
+                Ok(Reply::HeldByMembers(held)) => (Some(held.left_ms), held.members.first(), true),
+                _ => continue,
+            };
             let left = left_ms.map(Duration::from_millis);
-            let same = |b: &&mut Self| b.record.as_ref().map(|r| &r.token) == record.as_ref().map(|r| &r.token);
+            let same = |b: &&mut Self| {
+                is_shared && b.is_shared
+                    || is_shared == b.is_shared && b.record.as_ref().map(|r| &r.token) == record.map(|r| &r.token)
+            };
             match groups.iter_mut().find(same) {
                 Some(group) => {
                     group.nodes += 1;
                     group.left = group.left.max(left);
+                    group.record = group.record.take().or(record.cloned());
                 }
-                None => groups.push(Self { record: record.clone(), nodes: 1, left }),
+                None => groups.push(Self { record: record.cloned(), is_shared, nodes: 1, left }),
             }
         }
         groups.into_iter().max_by_key(|b| b.nodes)

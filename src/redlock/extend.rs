@@ -15,7 +15,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{
     EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, UpdateArgs, View,
 };
-use crate::types::{Fence, ResourceName, TokenHash, Ttl};
+use crate::types::{Fence, Mode, ResourceName, TokenHash, Ttl};
 
 /// What an extend asks for.
 #[derive(Debug, Clone)]
@@ -58,6 +58,21 @@ pub struct ConfirmedExtension {
     pub granted: usize,
 }
 
+/// The fence to answer for a member: that which a quorum shows. Where none does, the lowest: it is not above the one that a quorum
+/// gave to the lease, as one of these nodes gave it too, so that every later lease has a higher one. The highest may be one node's
+/// alone.
+pub(super) fn certain_fence(tally: &Tally, of: Option<Mode>, quorum: usize) -> Option<Fence> {
+    let shown = tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::Updated { record, .. } | Reply::Downgraded { record, .. }) => {
+            of.is_none_or(|of| agrees(record.mode, of)).then_some(record.fence)
+        }
+        _ => None,
+    });
+    let shown: Vec<Fence> = shown.collect();
+    let agreed = shown.iter().find(|fence| shown.iter().filter(|other| other == fence).count() >= quorum);
+    agreed.or_else(|| shown.iter().min()).copied()
+}
+
 /// Why a lease was not extended.
 #[derive(Debug, Clone)]
 pub enum ExtendRefusal {
@@ -86,6 +101,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut lower = None;
         let mut renewal = true;
         let mut repeats = VIEW_REPEATS;
+        let mut until = Until::Won;
         loop {
             let started = self.clock.now();
             let Some(ttl) = extension.ttl_at(self.cluster_clock.request_time_at(started)) else {
@@ -105,7 +121,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 Ok(Reply::NoVote(NoVote::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
                 _ => false,
             };
-            let tally = self.round(&self.everyone(), request, started, deadline, Until::Won, is_yes).await;
+            let tally = self.round(&self.everyone(), request, started, deadline, until, is_yes).await;
             let minority = mutant::is(Mutant::ExtendByMinority) && tally.yes() > 0;
             if tally.decision() != Decision::Reached && repeats > 0 && self.has_moved_on(&tally) {
                 repeats -= 1;
@@ -125,6 +141,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
             let (most_common, votes, highest, next) = fences(&tally);
+            match most_common_mode(&tally) {
+                None => {}
+                // A slot that an earlier attempt left behind answered first, or a fence that no quorum has.
+                Some((_, agreeing)) if agreeing.min(votes) < tally.quorum() && until == Until::Won && !minority => {
+                    until = Until::All;
+                    continue;
+                }
+                Some((mode, agreeing)) if agreeing >= tally.quorum() || minority => {
+                    let fence = certain_fence(&tally, Some(mode), tally.quorum()).unwrap_or(most_common);
+                    return self.extended(extension, ttl, started, fence, &tally);
+                }
+                Some(_) => return Err(self.unknown(&tally)),
+            }
             if votes < tally.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
                 // The nodes have different fences: bring the highest to a quorum first.
                 (fence, renewal, lower) = (Some(highest), false, next);
@@ -142,22 +171,33 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         fence: Fence,
         tally: &Tally,
     ) -> Result<ConfirmedExtension, ExtendRefusal> {
-        let updated = || {
+        let member = most_common_mode(tally).map(|(mode, _)| mode);
+        let all = || {
             tally.received().filter_map(|(_, a)| match a {
-                Ok(Reply::Updated { record, .. }) if record.fence == fence => Some(record),
+                Ok(Reply::Updated { record, .. }) => {
+                    Some(record).filter(|of| member.is_none_or(|mode| agrees(of.mode, mode)))
+                }
                 _ => None,
             })
         };
-        let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
-        let record = updated().max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
+        let is_mixed = all().any(|record| Some(record.mode) != member.or(Some(Mode::Exclusive)));
+        let updated = || all().filter(|record| record.fence == fence || member.is_some());
+        let unknown = || self.unknown(tally);
+        let its = all().filter(|record| record.fence == fence);
+        let mut record = its.max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
+        record.mode = member.unwrap_or(record.mode);
         // Nothing is promised for a longer TTL than every one of them has: one node alone may show any.
         let ttl = ttl.unwrap_or_else(|| updated().fold(record.ttl, |shortest, record| shortest.min(record.ttl)));
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {
             return Err(unknown());
         }
-        let missing: Vec<usize> = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
-        if !missing.is_empty() {
+        let misses =
+            |a: &NodeResult| misses_the_lease(a) || member.is_some() && matches!(a, Ok(Reply::Other { fence: None }));
+        let missing: Vec<usize> = tally.received().filter(|(_, a)| misses(a)).map(|(i, _)| i).collect();
+        // A member's fence is put on a node only if a quorum has given it to this lease, and one form of it.
+        let is_certain = member.is_none() || !is_mixed && all().filter(|of| of.fence == fence).count() >= tally.quorum();
+        if !missing.is_empty() && is_certain {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
         }
@@ -186,7 +226,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    fn extend_refusal(&self, tally: &Tally, requested: Option<Fence>) -> ExtendRefusal {
+    fn unknown(&self, tally: &Tally) -> ExtendRefusal {
+        ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) }
+    }
+
+    pub(super) fn extend_refusal(&self, tally: &Tally, requested: Option<Fence>) -> ExtendRefusal {
         let (mut missing, mut other, mut ended, mut changed) = (0, 0, Vec::new(), None);
         for (_, answer) in tally.received() {
             match answer {
@@ -203,7 +247,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
         }
         if missing + other + ended.len() < tally.quorum() {
-            return ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
+            return self.unknown(tally);
         }
         match (ended.first(), requested, changed) {
             (Some(reason), ..) => ExtendRefusal::Gone(Some(*reason)),
@@ -244,6 +288,22 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 fn misses_the_lease(answer: &NodeResult) -> bool {
     use NoVote::{Blocked, Quarantined, Unseeded};
     matches!(answer, Ok(Reply::Missing | Reply::NoVote(Quarantined { .. } | Unseeded { .. } | Blocked { .. })))
+}
+
+/// A node's record agrees with a lease of this mode: also that of a node that did not get a downgrade, which keeps more callers out.
+fn agrees(shown: Mode, of: Mode) -> bool {
+    shown == of || of == Mode::Shared && shown == Mode::Exclusive
+}
+
+/// Of members: the most common mode and slot, and how many yes-votes agree with it. `None`: all are of an exclusive lease.
+fn most_common_mode(tally: &Tally) -> Option<(Mode, usize)> {
+    let modes = tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::Updated { record, .. }) => Some(record.mode),
+        _ => None,
+    });
+    let modes: Vec<Mode> = modes.collect();
+    let votes = |of: Mode| modes.iter().filter(|mode| agrees(**mode, of)).count();
+    modes.iter().filter(|mode| **mode != Mode::Exclusive).map(|mode| (*mode, votes(*mode))).max_by_key(|(_, n)| *n)
 }
 
 /// The most common fence of the yes-votes, its number of votes, the highest fence, and the next lower one.

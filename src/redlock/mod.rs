@@ -13,11 +13,13 @@
 //!   task of its own.
 
 pub(crate) mod acquire;
+mod acquire_shared;
 pub mod backoff;
 mod cleanup;
 pub mod clock;
 pub(crate) mod cluster_clock;
 mod declare;
+pub(crate) mod downgrade;
 pub mod engine;
 pub mod entropy;
 pub(crate) mod extend;

@@ -191,6 +191,11 @@ impl Verdict {
             Reply::Held { left_ms, record } => {
                 Self::Held { left_ms: *left_ms, holder: record.as_ref().map(|r| (r.token.clone(), r.fence)) }
             }
+            Reply::HeldByMembers(held) => Self::Held {
+                left_ms: Some(held.left_ms),
+                holder: held.members.first().map(|r| (r.token.clone(), r.fence)),
+            },
+            Reply::ModeDiffers { .. } => Self::Other,
             Reply::SetRefused { refused } => match refused.first() {
                 Some((_, why)) => Self::of_reply(why),
                 None => Self::Refused,

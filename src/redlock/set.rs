@@ -27,7 +27,9 @@ pub(super) fn request_for(params: &AcquireParams, attempt: AttemptId, labels: Ar
 /// What a node granted of the resource with this index.
 pub(super) fn granted(answer: &NodeResult, index: usize) -> Option<GrantedLease> {
     match answer {
-        Ok(Reply::Granted { fence, joined }) => Some(GrantedLease { fence: *fence, joined: *joined }),
+        Ok(Reply::Granted { fence, joined } | Reply::Admitted { fence, joined }) => {
+            Some(GrantedLease { fence: *fence, joined: *joined })
+        }
         Ok(Reply::SetGranted { leases }) => leases.get(index).copied(),
         _ => None,
     }
@@ -45,10 +47,11 @@ fn answer_for(answer: &NodeResult, index: usize) -> NodeResult {
             let why = refused.iter().find(|(refused, _)| *refused == index).map(|(_, why)| why.clone());
             Ok(why.unwrap_or(Reply::Missing))
         }
-        other => match granted(other, index) {
-            Some(GrantedLease { fence, joined }) => Ok(Reply::Granted { fence, joined }),
-            None => other.clone(),
+        Ok(Reply::SetGranted { leases }) => match leases.get(index) {
+            Some(GrantedLease { fence, joined }) => Ok(Reply::Granted { fence: *fence, joined: *joined }),
+            None => answer.clone(),
         },
+        other => other.clone(),
     }
 }
 
@@ -66,10 +69,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Of several resources, the first that is held counts, with the others that are; otherwise the first of all.
     pub(super) fn refusal(&self, params: &AcquireParams, tally: &Tally) -> Refusal {
         if let [resource] = &*params.resources {
-            return self.refusal_of(resource, tally, tally);
+            return self.refusal_of((resource, params.mode), tally, tally);
         }
         let each = params.resources.iter().enumerate();
-        let each = each.map(|(index, name)| self.refusal_of(name, &tally.map(|a| answer_for(a, index)), tally));
+        let each =
+            each.map(|(index, name)| self.refusal_of((name, params.mode), &tally.map(|a| answer_for(a, index)), tally));
         let first = each.reduce(|mut first, mut next| {
             if rank(next.kind) < rank(first.kind) {
                 std::mem::swap(&mut first, &mut next);

@@ -94,7 +94,8 @@ impl HourSection {
         for ((name, owner), held) in hour.held.iter().filter(|((name, _), _)| is_visible(name)) {
             add(name, owner, *held);
         }
-        for (name, lease) in overview.leases.leases.iter().filter(|(_, lease)| lease.is_confirmed) {
+        let all = overview.leases.leases.iter().flat_map(|(name, lease)| lease.all().map(move |one| (name, one)));
+        for (name, lease) in all.filter(|(_, lease)| lease.is_confirmed) {
             let labels = lease.labels();
             if labels.acquired_at_ms > 0 && lease.left > overview.age {
                 add(name.as_str(), &labels.owner, format::since(wall_ms, labels.acquired_at_ms).min(HOUR));

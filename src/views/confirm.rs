@@ -6,7 +6,8 @@ use askama::Template;
 use super::format;
 use super::layout::Layout;
 use super::lock::{self, HolderDetails};
-use crate::manager::types::{ForceMode, Inspection, LockState};
+use crate::manager::types::{ForceMode, HolderInfo, Inspection, LockState};
+use crate::types::TokenId;
 
 /// Why a submitted form was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +45,8 @@ impl FormError {
 /// The operator's last form, if it was rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RejectedForm {
+    /// Which of several leases the page is about.
+    pub lease: Option<TokenId>,
     /// Tag of the lease that the operator saw.
     pub tag: String,
     /// The reason as typed.
@@ -60,6 +63,8 @@ pub(crate) struct ConfirmPage {
     resource: String,
     is_now: bool,
     holder: Option<HolderDetails>,
+    /// Leases that are held beside it.
+    others: usize,
     is_foreign: bool,
     foreign_left: String,
     tag: String,
@@ -70,19 +75,29 @@ pub(crate) struct ConfirmPage {
 impl ConfirmPage {
     /// `inspection`: the present state of the lock.
     pub(crate) fn new(layout: Layout, mode: ForceMode, inspection: &Inspection, rejected: RejectedForm) -> Self {
-        let (held, foreign) = match &inspection.state {
-            LockState::Held(view) => (Some(lock::holder(view, 0)), None),
-            LockState::Foreign { left, .. } => (None, Some(left.map(format::time))),
-            LockState::Free => (None, None),
+        let foreign = match &inspection.state {
+            LockState::Foreign { left, .. } => Some(left.map(format::time)),
+            LockState::Held(_) | LockState::Free => None,
+        };
+        let holders = inspection.holders();
+        let is_meant = |holder: &&HolderInfo| match &rejected.lease {
+            Some(lease) => holder.token_id == *lease,
+            None => holders.len() == 1 || holder.fence.to_string() == rejected.tag,
+        };
+        let meant = holders.iter().find(is_meant);
+        let tag = match foreign {
+            Some(_) => inspection.etag(),
+            None => meant.map(|holder| holder.fence.to_string()),
         };
         Self {
             layout,
             resource: inspection.resource.to_string(),
             is_now: mode == ForceMode::Now,
-            holder: held,
+            holder: meant.map(|view| lock::holder(view, 0)),
+            others: holders.len() - usize::from(meant.is_some()),
             is_foreign: foreign.is_some(),
             foreign_left: foreign.flatten().unwrap_or_default(),
-            tag: inspection.etag().unwrap_or_default(),
+            tag: tag.unwrap_or_default(),
             waiting: inspection.waiting,
             rejected,
         }

@@ -151,7 +151,8 @@ pub(crate) fn row(event: &Event) -> EventRow {
         resource: event.resource.clone().unwrap_or_default(),
         node: event.node.as_deref().map(format::visible).unwrap_or_default(),
         instance: event.instance.as_deref().map(format::visible).unwrap_or_default(),
-        owner: event.owner.as_deref().map(format::visible).unwrap_or_default(),
+        // The cycle names the owners of a deadlock.
+        owner: event.owner.as_deref().filter(|_| event.event != "deadlock").map(format::visible).unwrap_or_default(),
         details: details.join(", "),
     }
 }

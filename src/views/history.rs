@@ -17,6 +17,10 @@ pub(crate) const HOUR_MS: u64 = 3_600_000;
 const BARS_MAX: usize = 200;
 /// Waiters that have a row of their own.
 const WAITERS_MAX: usize = 5;
+/// Rows of leases that are held at the same time.
+const HOLDER_ROWS_MAX: usize = 6;
+/// By so much two bars of one row may overlap: the times are of two clocks, and short bars are drawn wider than they are.
+const OVERLAP_MAX: u64 = 4;
 /// Incidents that are marked at most.
 const MARKS_MAX: usize = 50;
 /// The narrowest bar that can be seen.
@@ -88,12 +92,13 @@ impl LockHistory {
     pub(crate) fn new(
         resource: &str,
         events: &[Arc<Event>],
-        holder: Option<PresentHolder<'_>>,
+        holders: &[PresentHolder<'_>],
         waiters: &[(String, Duration)],
         (wall_ms, period_ms): (u64, u64),
     ) -> Self {
         let window = Window { from_ms: wall_ms.saturating_sub(period_ms), to_ms: wall_ms };
-        let present = holder.map(|(owner, since_ms)| window.span(owner, (since_ms, wall_ms), 0, "holds"));
+        let present = holders.iter().take(BARS_MAX);
+        let present = present.map(|(owner, since_ms)| window.span(owner, (*since_ms, wall_ms), 0, "holds"));
         let ended = events.iter().filter(|event| event.resource.as_deref() == Some(resource)).filter_map(|event| {
             let end = match (event.event.as_str(), event.reason.as_deref()) {
                 ("released", _) => "released",
@@ -106,10 +111,13 @@ impl LockHistory {
             (event.at_ms > window.from_ms)
                 .then(|| window.span(event.owner.as_deref().unwrap_or_default(), (from_ms, event.at_ms), 0, end))
         });
+        let mut spans: Vec<Span> = present.chain(ended).take(BARS_MAX).collect();
+        let rows = spread(&mut spans);
         let waiting = waiters.iter().take(WAITERS_MAX).enumerate().map(|(i, (owner, waited))| {
             let from_ms = wall_ms.saturating_sub(format::ms(*waited));
-            window.span(owner, (from_ms, wall_ms), i + 1, "waits")
+            window.span(owner, (from_ms, wall_ms), i + rows, "waits")
         });
+        spans.extend(waiting);
         let is_incident = |event: &&Arc<Event>| event.resource.is_none() && event.cycle.is_none();
         let marks = events.iter().filter(is_incident).filter(|event| event.at_ms > window.from_ms).take(MARKS_MAX);
         let mark = |event: &Arc<Event>| {
@@ -117,10 +125,7 @@ impl LockHistory {
             let subject = if row.node.is_empty() { String::new() } else { format!(" {}", row.node) };
             Mark { x: window.x(event.at_ms), title: format!("{}: {}{subject}", clock(event.at_ms), row.kind.text) }
         };
-        Self {
-            spans: present.into_iter().chain(ended.take(BARS_MAX)).chain(waiting).collect(),
-            marks: marks.map(mark).collect(),
-        }
+        Self { spans, marks: marks.map(mark).collect() }
     }
 
     /// Whether there is nothing to draw.
@@ -132,6 +137,19 @@ impl LockHistory {
     pub(crate) fn height(&self) -> usize {
         (self.spans.iter().map(|span| span.row).max().unwrap_or(0) + 1) * ROW + 2
     }
+}
+
+/// Gives leases that were held at the same time rows of their own, as far as there are; returns how many rows there are, at
+/// least one.
+fn spread(spans: &mut [Span]) -> usize {
+    let mut begins = [u64::MAX; HOLDER_ROWS_MAX];
+    // Newest first: a row is free for what ended before it begins.
+    for span in spans.iter_mut() {
+        let end = (span.x + span.width).saturating_sub(OVERLAP_MAX);
+        span.row = begins.iter().position(|begin| *begin >= end).unwrap_or(HOLDER_ROWS_MAX - 1);
+        begins[span.row] = begins[span.row].min(span.x);
+    }
+    spans.iter().map(|span| span.row + 1).max().unwrap_or(1)
 }
 
 /// The time that is drawn. Milliseconds since 1970.
@@ -198,8 +216,8 @@ mod tests {
             event("released", 7_200, Some(60)),
         ];
         let waiters = [("bob".to_owned(), Duration::from_secs(360))];
-        let holder = Some(("", NOW_MS - 450_000));
-        let drawn = LockHistory::new("a", &events, holder, &waiters, (NOW_MS, HOUR_MS));
+        let holder = [("", NOW_MS - 450_000)];
+        let drawn = LockHistory::new("a", &events, &holder, &waiters, (NOW_MS, HOUR_MS));
         let places: Vec<_> = drawn.spans.iter().map(|span| (span.row, span.x, span.width, span.end)).collect();
         assert_eq!(
             places,
@@ -209,12 +227,22 @@ mod tests {
         assert_eq!(drawn.spans[1].title(), "ann: 17:42:03 to 17:57:03, 15 m 00 s, released");
         assert_eq!(drawn.marks, [Mark { x: 640, title: "17:47:03: node down n1".into() }]);
         assert_eq!(drawn.height(), 2 * ROW + 2);
-        assert!(LockHistory::new("b", &events, None, &[], (NOW_MS, HOUR_MS)).is_empty());
+        assert!(LockHistory::new("b", &events, &[], &[], (NOW_MS, HOUR_MS)).is_empty());
+    }
+
+    #[test]
+    fn leases_that_are_held_together_have_rows_of_their_own() {
+        let holders = [("ann", NOW_MS - 1_800_000), ("bob", NOW_MS - 900_000)];
+        let waiters = [("eve".to_owned(), Duration::from_secs(60))];
+        let drawn =
+            LockHistory::new("a", &[event("released", 1_200, Some(1_200))], &holders, &waiters, (NOW_MS, HOUR_MS));
+        let rows: Vec<_> = drawn.spans.iter().map(|span| (span.row, span.end)).collect();
+        assert_eq!(rows, [(0, "holds"), (1, "holds"), (1, "released"), (2, "waits")]);
     }
 
     #[test]
     fn a_short_tenure_can_be_seen_and_stays_within_the_drawing() {
-        let drawn = LockHistory::new("a", &[event("released", 0, Some(1))], None, &[], (NOW_MS, HOUR_MS));
+        let drawn = LockHistory::new("a", &[event("released", 0, Some(1))], &[], &[], (NOW_MS, HOUR_MS));
         assert_eq!((drawn.spans[0].x, drawn.spans[0].width), (WIDTH - BAR_MIN, BAR_MIN));
         assert!(!drawn.spans[0].has_text);
     }

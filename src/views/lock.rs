@@ -11,13 +11,15 @@ use super::format;
 use super::history::{HOUR_MS, LockHistory};
 use super::layout::Layout;
 use crate::api::Event;
-use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo};
+use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo, mode_of};
 use crate::protocol::{InstanceName, NoVote};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
-use crate::types::ResourceName;
+use crate::types::{PermitLimit, ResourceName, TokenId, WantedMode};
 
 /// Maximum number of events shown.
 const EVENTS_SHOWN: usize = 50;
+/// Maximum number of holders shown.
+const HOLDERS_SHOWN: usize = 100;
 /// Maximum number of waiters shown.
 const WAITERS_SHOWN: usize = 200;
 
@@ -57,6 +59,8 @@ impl CompletedAction {
 /// The holder as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HolderDetails {
+    /// The number of its permit; empty if it is none.
+    pub slot: String,
     /// Owner label; empty if it gave none.
     pub owner: String,
     /// The owner label, encoded for a query.
@@ -107,6 +111,7 @@ pub(crate) fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
     let held = format::since(wall_ms, view.labels.acquired_at_ms);
     let pair = |(k, v): (&String, &String)| (format::visible(k), format::visible(v));
     HolderDetails {
+        slot: view.mode.slot().map(|slot| slot.to_string()).unwrap_or_default(),
         owner: format::visible(&view.labels.owner),
         owner_query: format::query(&view.labels.owner),
         note: format::visible(&view.labels.note),
@@ -170,14 +175,18 @@ fn verdict(verdict: &Verdict) -> Badge {
     }
 }
 
-fn node_row(view: &ResourceOnNode, holder: Option<&HolderInfo>) -> NodeAnswerRow {
+fn node_row(view: &ResourceOnNode, holders: &[HolderInfo]) -> NodeAnswerRow {
     let is_silent = matches!(view.verdict, Verdict::Unreachable(_) | Verdict::NotAwaited);
-    let holds = match (&view.holds, view.foreign) {
-        (Some(id), _) if holder.is_some_and(|h| h.token_id == *id) => "this lease".to_owned(),
-        (Some(id), _) => format!("another lease: {id}"),
-        (None, true) => "a lock of another Redlock client".to_owned(),
-        (None, false) if is_silent => "-".to_owned(),
-        (None, false) => "nothing".to_owned(),
+    let is_known = |id: &&TokenId| holders.iter().any(|holder| holder.token_id == **id);
+    let known = view.holds.iter().filter(is_known).count();
+    let holds = match (view.holds.as_slice(), view.foreign) {
+        ([_], _) if known == 1 && holders.len() == 1 => "this lease".to_owned(),
+        ([id], _) if known == 0 => format!("another lease: {id}"),
+        ([], true) => "a lock of another Redlock client".to_owned(),
+        ([], false) if is_silent => "-".to_owned(),
+        ([], false) => "nothing".to_owned(),
+        (all, _) if known == all.len() => format!("{known} of these leases"),
+        (all, _) => format!("{known} of these leases, {} others", all.len() - known),
     };
     let ttl = view.ttl_ms.map(std::time::Duration::from_millis);
     NodeAnswerRow {
@@ -238,7 +247,12 @@ pub(crate) struct LockPage {
     url: String,
     state: Badge,
     sentence: String,
-    holder: Option<HolderDetails>,
+    /// One, or several that are held together.
+    holders: Vec<HolderDetails>,
+    /// How many hold it beside those that are shown.
+    further: usize,
+    /// Of permits: whether each slot is taken.
+    slots: Vec<bool>,
     is_foreign: bool,
     is_free: bool,
     can_end: bool,
@@ -273,7 +287,9 @@ impl LockPage {
             url: format!("{base_url}/locks/{resource}"),
             state: badge("unknown", Severity::Bad),
             sentence: "Fewer than a quorum of the nodes answered, so the holder cannot be determined.".to_owned(),
-            holder: None,
+            holders: Vec::new(),
+            further: 0,
+            slots: Vec::new(),
             is_foreign: false,
             is_free: false,
             can_end: false,
@@ -304,10 +320,7 @@ impl LockPage {
     }
 
     fn fill(&mut self, inspection: &Inspection, wall_ms: u64) {
-        let held = match &inspection.state {
-            LockState::Held(holder) => Some(holder),
-            _ => None,
-        };
+        let holders = inspection.holders();
         (self.state, self.sentence) = match &inspection.state {
             LockState::Free => (badge("free", Severity::Neutral), "The lock is not held.".to_owned()),
             LockState::Held(_) | LockState::Foreign { .. } if !inspection.is_confirmed() => {
@@ -315,18 +328,20 @@ impl LockPage {
                                 vote. Its holder may not rely on it, and nobody else can acquire the lock until enough nodes vote.";
                 (badge("unknown", Severity::Bad), sentence.to_owned())
             }
-            LockState::Held(holder) if holder.valid_for.is_zero() => (
+            LockState::Held(holders) if holders.iter().all(|holder| holder.valid_for.is_zero()) => (
                 badge("expired", Severity::Warn),
                 "The last lease has expired; the lock is free after the safety margin.".to_owned(),
             ),
-            LockState::Held(_)
-                if inspection.quorum.granted == inspection.quorum.needed && inspection.quorum.nodes > 1 =>
+            LockState::Held(holders)
+                if holders.len() == 1
+                    && inspection.quorum.granted == inspection.quorum.needed
+                    && inspection.quorum.nodes > 1 =>
             {
                 let sentence = "Exactly a quorum of the nodes reports this lease. Its holder may rely on it; if one of them fails, it may \
                                 not be renewed.";
                 (badge("held by a bare quorum", Severity::Warn), sentence.to_owned())
             }
-            LockState::Held(_) => (badge("held", Severity::Good), String::new()),
+            LockState::Held(holders) => (badge("held", Severity::Good), together(holders)),
             LockState::Foreign { left, .. } => {
                 let left =
                     left.map_or_else(|| "without expiry".to_owned(), |l| format!("for another {}", format::time(l)));
@@ -338,13 +353,27 @@ impl LockPage {
         self.is_foreign = matches!(inspection.state, LockState::Foreign { .. });
         self.is_free = inspection.state == LockState::Free;
         self.can_end = inspection.etag().is_some();
-        self.holder = held.map(|view| holder(view, wall_ms));
+        self.holders = holders.iter().take(HOLDERS_SHOWN).map(|view| holder(view, wall_ms)).collect();
+        self.further = holders.len() - self.holders.len();
+        let taken = |slot: u8| holders.iter().any(|holder| holder.mode.slot() == Some(slot));
+        self.slots = (0..inspection.mode().limit().map_or(0, PermitLimit::get)).map(taken).collect();
         let count = inspection.quorum;
         self.agreement = format!("{} of {} nodes report it, {} are needed", count.granted, count.nodes, count.needed);
-        self.nodes = inspection.nodes.iter().map(|view| node_row(view, held)).collect();
+        self.nodes = inspection.nodes.iter().map(|view| node_row(view, holders)).collect();
         (self.waiting, self.waiters_known) = (inspection.waiting, inspection.waiters_known);
         let shown = inspection.waiters.iter().take(WAITERS_SHOWN);
         self.waiters = shown.map(|waiter| waiter_row(waiter, &inspection.instance)).collect();
+    }
+}
+
+/// How several share the lock, in one sentence; empty for an exclusive lease.
+fn together(holders: &[HolderInfo]) -> String {
+    let count = holders.len();
+    match mode_of(holders) {
+        WantedMode::Permit { limit } => format!("{count} of {limit} permits are held."),
+        WantedMode::Shared if count == 1 => "One shared lease: others may be held beside it.".to_owned(),
+        WantedMode::Shared => format!("{count} shared leases: others may be held beside them."),
+        WantedMode::Exclusive => String::new(),
     }
 }
 
@@ -355,16 +384,12 @@ fn history(
     recent: &[Arc<Event>],
     wall_ms: u64,
 ) -> LockHistory {
-    let held = inspection.filter(|i| i.is_confirmed()).map(|inspection| &inspection.state);
-    let holder = match held {
-        Some(LockState::Held(holder)) if holder.labels.acquired_at_ms > 0 => {
-            Some((holder.labels.owner.as_str(), holder.labels.acquired_at_ms))
-        }
-        _ => None,
-    };
+    let holders = inspection.filter(|i| i.is_confirmed()).map(Inspection::holders).unwrap_or_default();
+    let holders = holders.iter().map(|holder| &holder.labels).filter(|labels| labels.acquired_at_ms > 0);
+    let holders: Vec<_> = holders.map(|labels| (labels.owner.as_str(), labels.acquired_at_ms)).collect();
     let waiters = inspection.map(|inspection| inspection.waiters.as_slice()).unwrap_or_default();
     let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.owner.clone(), waiter.waiting)).collect();
-    LockHistory::new(resource.as_str(), recent, holder, &waiters, (wall_ms, HOUR_MS))
+    LockHistory::new(resource.as_str(), recent, &holders, &waiters, (wall_ms, HOUR_MS))
 }
 
 #[cfg(test)]
@@ -379,16 +404,16 @@ mod tests {
     fn the_state_on_a_node_is_described() {
         let view = |foreign, verdict| ResourceOnNode {
             node: NodeId::parse("n1").expect("valid"),
-            holds: None,
+            holds: Vec::new(),
             foreign,
             ttl_ms: Some(4_200),
             verdict,
         };
         let quarantined = view(false, Verdict::NoVote(NoVote::Quarantined { left_ms: 61_000 }));
-        let row = node_row(&quarantined, None);
+        let row = node_row(&quarantined, &[]);
         assert_eq!((row.state.text.as_str(), row.holds.as_str()), ("in quarantine for another 1 m 01 s", "nothing"));
-        assert_eq!(node_row(&view(true, Verdict::Granted), None).holds, "a lock of another Redlock client");
-        assert_eq!(node_row(&view(false, Verdict::NotAwaited), None).holds, "-");
+        assert_eq!(node_row(&view(true, Verdict::Granted), &[]).holds, "a lock of another Redlock client");
+        assert_eq!(node_row(&view(false, Verdict::NotAwaited), &[]).holds, "-");
         assert_eq!((row.ttl.as_str(), row.ttl_ms), ("4 s", 4_200));
     }
 

@@ -17,7 +17,7 @@ use super::wait_graph::WaitGraph;
 use super::waiters::DeadlockRow;
 use crate::manager::overview::Overview;
 use crate::manager::snapshots::{LabelSummary, SnapshotLease};
-use crate::types::ResourceName;
+use crate::types::{Mode, ResourceName};
 
 /// A column heading with a link that sorts by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,9 @@ pub(crate) struct LockRow {
     pub resource: String,
     /// State of the resource.
     pub state: Badge,
-    /// Owner label; empty if there is none.
+    /// How several leases share it, as text: `3 shared`, `2 of 3 permits`; empty for an exclusive lease.
+    pub together: String,
+    /// Owner label; empty if there is none. Of the first of several.
     pub owner: String,
     /// The owner label, encoded for a query.
     pub owner_query: String,
@@ -121,12 +123,16 @@ struct Candidate<'a> {
     waiting: usize,
 }
 
-impl Candidate<'_> {
+impl<'a> Candidate<'a> {
+    fn owners(&self) -> impl Iterator<Item = &'a str> {
+        self.lease.into_iter().flat_map(SnapshotLease::all).map(|lease| &*lease.labels().owner)
+    }
+
     /// Whether this text, in lower case, is part of the name or of what the holder says of itself.
     fn contains(&self, text: &str) -> bool {
         let is_in = |whole: &str| whole.to_lowercase().contains(text);
         is_in(self.name.as_str())
-            || self.lease.is_some_and(|lease| {
+            || self.lease.into_iter().flat_map(SnapshotLease::all).any(|lease| {
                 let labels = lease.record.labels();
                 is_in(&labels.owner) || is_in(&labels.note) || labels.metadata.values().any(|value| is_in(value))
             })
@@ -155,9 +161,18 @@ impl<'a> LockList<'a> {
     fn state(&self, candidate: &Candidate<'a>) -> ListedState {
         match candidate.lease {
             None => ListedState::Waited,
-            Some(lease) if !lease.is_confirmed => ListedState::Unknown,
-            Some(lease) if self.valid_for(lease).is_zero() => ListedState::LockDelay,
+            Some(lease) if lease.all().all(|one| !one.is_confirmed) => ListedState::Unknown,
+            Some(lease) if lease.all().all(|one| self.valid_for(one).is_zero()) => ListedState::LockDelay,
             Some(_) => ListedState::Held,
+        }
+    }
+
+    fn together(&self, lease: &SnapshotLease) -> String {
+        let count = lease.all().filter(|one| self.is_listed(one)).count();
+        match lease.record.mode {
+            Mode::Exclusive => String::new(),
+            Mode::Shared => format!("{count} shared"),
+            Mode::Permit { limit, .. } => format!("{count} of {limit} permits"),
         }
     }
 
@@ -168,7 +183,12 @@ impl<'a> LockList<'a> {
     fn summary(&self) -> LocksSummary {
         let overview = self.overview;
         LocksSummary {
-            held: overview.leases.leases.values().filter(|lease| !self.valid_for(lease).is_zero()).count(),
+            held: overview
+                .leases
+                .leases
+                .values()
+                .filter(|lease| lease.all().any(|one| !self.valid_for(one).is_zero()))
+                .count(),
             waiting: overview.total_waiting(),
             longest_wait: overview.longest_wait.map_or_else(|| "-".to_owned(), format::time),
             age_ms: format::ms(overview.age),
@@ -181,13 +201,13 @@ impl<'a> LockList<'a> {
     fn candidates(&self, query: &LocksQuery) -> Vec<Candidate<'a>> {
         let (leases, waiting) = (&self.overview.leases.leases, &self.overview.waiting);
         let has_waiters = !waiting.is_empty();
-        let held = leases.iter().filter(|(_, lease)| self.is_listed(lease));
+        let held = leases.iter().filter(|(_, lease)| lease.all().any(|one| self.is_listed(one)));
         let held = held.map(|(name, lease)| Candidate {
             name,
             lease: Some(lease),
             waiting: if has_waiters { waiting.get(name).copied().unwrap_or(0) } else { 0 },
         });
-        let has_listed_lease = |name| leases.get(name).is_some_and(|lease| self.is_listed(lease));
+        let has_listed_lease = |name| leases.get(name).is_some_and(|lease| lease.all().any(|one| self.is_listed(one)));
         let waited = waiting.iter().filter(|(name, _)| !has_listed_lease(*name));
         let waited = waited.map(|(name, n)| Candidate { name, lease: None, waiting: *n });
         let (owner, find) = (query.owner.to_lowercase(), query.find.to_lowercase());
@@ -198,7 +218,7 @@ impl<'a> LockList<'a> {
                     Some(ListedState::Waited) => c.waiting > 0,
                     Some(wanted) => self.state(c) == wanted,
                 }
-                && (owner.is_empty() || self.facts(c).is_some_and(|f| f.owner.to_lowercase().contains(&owner)))
+                && (owner.is_empty() || c.owners().any(|name| name.to_lowercase().contains(&owner)))
                 && (find.is_empty() || c.contains(&find))
         };
         held.chain(waited).filter(matches).collect()
@@ -247,6 +267,7 @@ impl<'a> LockList<'a> {
         let mut row = LockRow {
             resource: candidate.name.to_string(),
             state: badge(text, severity),
+            together: candidate.lease.map(|lease| self.together(lease)).unwrap_or_default(),
             owner: String::new(),
             owner_query: String::new(),
             note: String::new(),

@@ -66,7 +66,8 @@ impl OwnersPage {
     ) -> Self {
         let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
-        let held = snapshot.leases.iter().filter(|(_, lease)| lease.is_confirmed && lease.left > overview.age);
+        let all = snapshot.leases.iter().flat_map(|(name, lease)| lease.all().map(move |one| (name, one)));
+        let held = all.filter(|(_, lease)| lease.is_confirmed && lease.left > overview.age);
         for (resource, lease) in held {
             let facts = lease.labels();
             let sum = sums.entry(&facts.owner).or_default();

@@ -12,6 +12,7 @@ use super::history::{LockHistory, Mark, Span};
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::overview::{ListedWaiter, Overview};
+use crate::manager::snapshots::SnapshotLease;
 use crate::types::ResourceName;
 
 /// The periods to choose from: as in queries and on the page, with the ends of the scale. Units: milliseconds.
@@ -125,12 +126,12 @@ impl TimelinePage {
         let (mut lanes, mut height, mut hidden) = (Vec::new(), 0, 0);
         for (name, known) in order {
             let lease = ResourceName::parse(name).ok().and_then(|name| overview.leases.leases.get(&name));
-            let lease =
-                lease.filter(|lease| lease.is_confirmed && lease.left > overview.age).map(|lease| lease.labels());
-            let holder =
-                lease.filter(|labels| labels.acquired_at_ms > 0).map(|labels| (&*labels.owner, labels.acquired_at_ms));
+            let standing = lease.into_iter().flat_map(SnapshotLease::all);
+            let standing = standing.filter(|lease| lease.is_confirmed && lease.left > overview.age);
+            let labels = standing.map(SnapshotLease::labels).filter(|labels| labels.acquired_at_ms > 0);
+            let holders: Vec<_> = labels.map(|labels| (&*labels.owner, labels.acquired_at_ms)).collect();
             let events = of_names.remove(name).unwrap_or_default();
-            let drawn = LockHistory::new(name, &events, holder, &known.waiters, now);
+            let drawn = LockHistory::new(name, &events, &holders, &known.waiters, now);
             if drawn.is_empty() {
                 continue;
             }
@@ -142,7 +143,7 @@ impl TimelinePage {
             height = y + drawn.height() + SPACE;
             lanes.push(Lane { resource: name.to_owned(), y, spans: drawn.spans, waiting });
         }
-        let marks = LockHistory::new("", &incidents, None, &[], now).marks;
+        let marks = LockHistory::new("", &incidents, &[], &[], now).marks;
         Self { layout, lanes, marks, height, hidden, complete: overview.leases.complete, query }
     }
 }

@@ -5,17 +5,20 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::entry::{Activity, Queue};
-use super::event::{Action, RefuseReason, WaiterId};
+use super::entry::{Activity, Queue, Resource};
+use super::event::{Action, Blocker, Mode, RefuseReason, WaiterId};
+use super::runs::is_permit;
 use crate::mutant::{Mutant, is};
 use crate::redlock::notifications::LeaseTag;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{PERMITS_MAX, ResourceName, TokenHash};
 
 /// Edges that one search visits at most, since it runs under the lock of all queues. Beyond it no cycle
 /// is found.
 pub(crate) const SEARCH_MAX: usize = 256;
 /// Longest cycle that is reported: each of its resources costs an inspection of the nodes.
 pub(crate) const CYCLE_MAX: usize = 16;
+/// Holders of one resource that are searched, where shared leases stand: the first that are seen.
+pub(crate) const HOLDERS_KNOWN_MAX: usize = 64;
 
 /// Separates a principal from an owner: no principal's name has it.
 const SEPARATOR: char = '\0';
@@ -118,23 +121,67 @@ fn path_to(found: &[(WaitEdge, Option<usize>)], last: usize) -> Option<Vec<WaitE
 
 /// The search among the waiters of a queue.
 impl Queue {
-    /// This lease was seen on nodes, whatever was reported of its end before. If its owner closes a cycle in the
-    /// wait-for graph, the newest waiter in it checks.
-    pub(super) fn holder_seen(
+    /// These leases were seen on nodes, whatever was reported of their ends before: of each resource that is named, all
+    /// that are known. If an owner closes a cycle in the wait-for graph, the newest waiter in it checks.
+    pub(super) fn holders_seen(&mut self, blockers: &[Blocker]) {
+        let mut resources: Vec<&ResourceName> = blockers.iter().map(|blocker| &blocker.resource).collect();
+        resources.dedup();
+        for resource in resources {
+            let of_it = || blockers.iter().filter(|blocker| blocker.resource == *resource);
+            let Some(known) = self.resources.get_mut(resource) else { continue };
+            let leases =
+                of_it().filter_map(|blocker| Some((LeaseTag::of(blocker.lease.as_ref()?), blocker.is_confirmed)));
+            let after = known.filter.on_seen_held(leases);
+            known.seen = of_it().map(|blocker| blocker.mode).next();
+            let permits =
+                of_it().filter(|blocker| is_permit(blocker.mode)).filter_map(|blocker| blocker.lease.as_ref());
+            known.permits = permits.map(LeaseTag::of).take(PERMITS_MAX.into()).collect();
+            let before = std::mem::take(&mut known.holders);
+            let mut holders: Vec<Holder> = Vec::new();
+            if self.settings.limits.detects_deadlocks {
+                // What is known of a holder stays known, though an attempt may have met only its token.
+                let holder = |blocker: &Blocker| {
+                    let known = before.iter().find(|known| Some(&known.token) == blocker.lease.as_ref());
+                    known.cloned().or_else(|| blocker.holder())
+                };
+                holders.extend(of_it().filter_map(holder).take(HOLDERS_KNOWN_MAX));
+                known.holders.clone_from(&holders);
+            }
+            self.wake(resource, after, None);
+            holders.retain(|holder| before.iter().all(|known| known.token != holder.token));
+            holders.iter().for_each(|holder| self.suspect(holder));
+        }
+    }
+
+    /// A lease of this resource was granted here.
+    pub(super) fn holder_granted(
         &mut self,
         resource: &ResourceName,
         lease: &TokenHash,
         holder: Option<Holder>,
-        is_confirmed: bool,
+        mode: Mode,
     ) {
         let Some(known) = self.resources.get_mut(resource) else { return };
-        let after = known.filter.on_seen_held(LeaseTag::of(lease), is_confirmed);
-        let is_new = known.holder.as_ref().is_none_or(|known| known.token != *lease);
-        if self.settings.limits.detects_deadlocks && is_new {
-            known.holder = holder.clone();
+        let after = known.filter.on_seen_held([(LeaseTag::of(lease), true)].into_iter());
+        let mut is_new = false;
+        if self.settings.limits.detects_deadlocks {
+            if !known.seen.is_some_and(|seen| seen.is_compatible(mode)) {
+                known.holders.clear();
+            }
+            is_new = known.holders.iter().all(|h| h.token != *lease) && known.holders.len() < HOLDERS_KNOWN_MAX;
+            known.holders.extend(holder.clone().filter(|_| is_new));
         }
-        self.wake(resource, after);
-        let Some(holder) = holder.filter(|_| self.settings.limits.detects_deadlocks && is_new) else { return };
+        known.permits.retain(|_| is_permit(mode));
+        if is_permit(mode) && known.permits.len() < PERMITS_MAX.into() {
+            known.permits.push(LeaseTag::of(lease));
+        }
+        known.seen = Some(mode);
+        self.wake(resource, after, None);
+        holder.filter(|_| is_new).iter().for_each(|holder| self.suspect(holder));
+    }
+
+    /// Lets the newest waiter of a cycle check it, if this holder closes one.
+    fn suspect(&mut self, holder: &Holder) {
         let first = self.edges_of(&holder.party, WaiterId::MAX, SEARCH_MAX);
         let cycle = shortest_cycle(first, |party, limit| self.edges_of(party, WaiterId::MAX, limit));
         let Some(newest) = cycle.into_iter().flatten().map(|edge| edge.waiter).max() else { return };
@@ -151,15 +198,24 @@ impl Queue {
 
     fn edges(&self, id: WaiterId) -> impl Iterator<Item = WaitEdge> {
         let waiter = self.waiters.get(&id);
-        let edge = move |(party, resource): (&Party, &ResourceName)| {
-            let holder = self.resources.get(resource)?.holder.clone()?;
-            Some(WaitEdge { party: party.clone(), waiter: id, resource: resource.clone(), holder })
-        };
         let wants = waiter.into_iter().flat_map(|waiter| {
             let party = waiter.request.party.iter();
-            party.flat_map(|party| waiter.request.resources.iter().map(move |resource| (party, resource)))
+            party.flat_map(move |party| waiter.request.resources.iter().map(move |resource| (party, resource, waiter)))
         });
-        wants.filter_map(edge)
+        wants.flat_map(move |(party, resource, waiter)| {
+            // Any permit that ends will do: to wait for permits of which one holder waits for oneself is no deadlock.
+            let blocks = |known: &&Resource| {
+                let (wanted, seen) = (waiter.request.mode, known.seen.unwrap_or(Mode::Exclusive));
+                !(seen.is_compatible(wanted) || is_permit(seen) && is_permit(wanted))
+            };
+            let holders = self.resources.get(resource).filter(blocks).into_iter().flat_map(|known| &known.holders);
+            holders.map(move |holder| WaitEdge {
+                party: party.clone(),
+                waiter: id,
+                resource: resource.clone(),
+                holder: holder.clone(),
+            })
+        })
     }
 
     pub(super) fn edges_of(&self, party: &Party, newest: WaiterId, limit: usize) -> Vec<WaitEdge> {

@@ -18,9 +18,9 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
-use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler, NotificationSource, Topic};
+use crate::redlock::notifications::{Notice, NotificationHandler, NotificationSource, Topic};
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenHash};
 
 /// What a waiter's task is to do.
 enum Step {
@@ -36,6 +36,8 @@ enum Step {
 
 /// How the queue reaches a waiter's task.
 struct Slot {
+    /// Of the lease that it asks for.
+    token: TokenHash,
     /// What it has to do, and when it sends the timer's event.
     next: Mutex<(Option<Step>, BootTime)>,
     changed: Notify,
@@ -45,6 +47,8 @@ pub(super) struct State {
     pub(super) queue: Queue,
     slots: BTreeMap<WaiterId, Arc<Slot>>,
     places: Places,
+    /// Of the waiters whose intents stand.
+    intents: BTreeMap<WaiterId, TokenHash>,
     next: WaiterId,
 }
 
@@ -80,7 +84,13 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let local_nodes = local.fold(0, |set, (i, _)| set | 1 << i);
         let (nodes, retry, poll) = (engine.size(), engine.settings.retry, engine.settings.poll);
         let queue = Queue::new(QueueSettings { limits, nodes, local_nodes, retry, poll });
-        let state = Mutex::new(State { queue, slots: BTreeMap::new(), places: Places::default(), next: 0 });
+        let state = Mutex::new(State {
+            queue,
+            slots: BTreeMap::new(),
+            places: Places::default(),
+            intents: BTreeMap::new(),
+            next: 0,
+        });
         let (channels, on_deadlock) = (RwLock::default(), OnceLock::new());
         let shared = Arc::new(Shared { engine, state, channels, party_of, on_deadlock });
         shared.follow_list();
@@ -113,7 +123,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         on_round: impl Fn(BootTime, &Result<Grant<N, C, E>, Refusal>),
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
-        let place = self.enter(request, keep).map_err(WaitError::Differs)?;
+        let place = self.enter(request, &params.token, keep).map_err(WaitError::Differs)?;
         // Once an attempt may have set a key, its own lease is none that was there before.
         let (mut granted, mut last, mut took_effect) = (None, None::<Refusal>, false);
         let entered = engine.clock.now();
@@ -179,9 +189,17 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     }
 
     /// The place that the request names, or else a new one at the end of its queues. Errors: the field in which it differs.
-    fn enter(&self, request: WaitRequest, keep: Option<KeepPlace>) -> Result<Place<N, C, E>, &'static str> {
+    fn enter(
+        &self,
+        request: WaitRequest,
+        token: &TokenHash,
+        keep: Option<KeepPlace>,
+    ) -> Result<Place<N, C, E>, &'static str> {
         let next = Mutex::new((None, BootTime::from_nanos(u64::MAX)));
-        let (slot, key) = (Arc::new(Slot { next, changed: Notify::new() }), keep.as_ref().map(|keep| keep.key.clone()));
+        let (slot, key) = (
+            Arc::new(Slot { token: token.clone(), next, changed: Notify::new() }),
+            keep.as_ref().map(|keep| keep.key.clone()),
+        );
         let state = &mut *self.0.state.lock();
         let State { queue, places, .. } = state;
         let kept = keep.as_ref().map(|keep| places.take(keep, |waiter| queue.is_queued(waiter)));
@@ -232,47 +250,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
-    /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.
-    ///
-    /// Why nobody is refused by mistake: each lease in the cycle was known before the first inspection and is
-    /// still there after the last one, and each waiter entered its queue before the first inspection and is still
-    /// in it after the last one, which the queue checks. So there was an instant, that of the first inspection, at
-    /// which the whole cycle existed.
-    async fn is_confirmed(&self, cycle: &[WaitEdge]) -> bool {
-        let lock_delay = self.0.engine.settings.params.lock_delay;
-        for edge in cycle.iter().filter(|_| !is(Mutant::DeadlockUnverified)) {
-            let inspected = self.0.engine.inspect(&edge.resource).await;
-            // A lease that has run out ends the cycle by itself.
-            let is_held = inspected.is_ok_and(|inspected| {
-                inspected.state.lease_of(&edge.holder.token).is_some_and(|(_, left)| left > lock_delay)
-            });
-            if !is_held {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// See [`Event::LeaseEnded`].
-    pub(crate) fn lease_ended(&self, resource: &ResourceName, lease: Option<LeaseTag>) {
-        self.0.handle(Event::LeaseEnded(resource.clone(), lease));
-    }
-
-    /// See [`Event::LeaseMayHaveEnded`].
-    pub(crate) fn lease_may_have_ended(&self, resource: &ResourceName) {
-        self.0.handle(Event::LeaseMayHaveEnded(resource.clone()));
-    }
-
-    /// A lease was extended here to this deadline.
-    pub(crate) fn extended(&self, resource: &ResourceName, deadline: BootTime) {
-        self.0.handle(Event::HeldUntil(resource.clone(), self.keys_gone(deadline)));
-    }
-
-    /// When the keys of a lease with this deadline are gone from the nodes.
-    fn keys_gone(&self, deadline: BootTime) -> BootTime {
-        deadline.plus(self.0.engine.settings.params.lock_delay)
-    }
-
     /// Reads the queue.
     pub(crate) fn queue<T>(&self, read: impl FnOnce(&Queue) -> T) -> T {
         read(&self.0.state.lock().queue)
@@ -301,6 +278,9 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
                     Action::Grant(waiter) => state.step(waiter, Step::Grant),
                     Action::Refuse(waiter, reason) => state.step(waiter, Step::Refuse(reason)),
                     Action::Arm(waiter, at) => state.arm(waiter, at),
+                    Action::Intent { waiter, resources, is_withdrawn } => {
+                        self.intend(state, waiter, &resources, is_withdrawn);
+                    }
                     Action::ReportDeadlock(cycle) => {
                         self.on_deadlock.get().into_iter().for_each(|observer| observer(&cycle));
                     }
@@ -317,6 +297,26 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
                     }
                 }
             }
+        }
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
+    /// Sends an intent to all nodes, or withdraws it, in the background: whatever becomes of it, only the order depends on it.
+    fn intend(&self, state: &mut State, waiter: WaiterId, resources: &[ResourceName], is_withdrawn: bool) {
+        let token = match is_withdrawn {
+            true => state.intents.remove(&waiter),
+            false => state.slots.get(&waiter).map(|slot| slot.token.clone()),
+        };
+        let Some(token) = token else { return };
+        if !is_withdrawn {
+            state.intents.insert(waiter, token.clone());
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        for resource in resources {
+            let (engine, resource, token) = (self.engine.clone(), resource.clone(), token.clone());
+            let intent = async move { engine.intend(&resource, &token, is_withdrawn).await };
+            self.engine.tasks.spawn_on(intent, &runtime);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::entry::{Queue, Resource, Waiter};
 use super::event::{Action, HandoverPlan, Mode, WaitLimits, WaiterEntry, WaiterId};
+use super::runs::is_permit;
 use super::wake::{NeededNotices, YIELD_PAUSE};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
@@ -37,12 +38,12 @@ impl Queue {
             // Waiters of other instances go first: only the pause wakes anybody, no notice about this lease.
             known.consecutive_handovers = 0;
             known.filter.ignore(lease);
-            return self.wake(resource, Some(YIELD_PAUSE));
+            return self.wake(resource, Some(YIELD_PAUSE), Some(lease));
         }
         let before = if others_wait.is_none() { known.consecutive_handovers } else { 0 };
         known.consecutive_handovers = before.saturating_add(1);
         known.filter.on_handover(lease);
-        self.wake(resource, Some(Duration::ZERO));
+        self.wake(resource, Some(Duration::ZERO), Some(lease));
     }
 
     pub(super) fn notice(&mut self, resource: &ResourceName, node: usize, notice: Notice) {
@@ -54,26 +55,18 @@ impl Queue {
         let silent = nodes.saturating_sub((self.connected & self.members).count_ones());
         let needed = NeededNotices { ended: quorum.saturating_sub(silent).max(1), withdrawn: quorum };
         let after = self.resources.get_mut(resource).and_then(|known| known.filter.on_notice(node, notice, needed));
-        self.wake(resource, after);
+        self.wake(resource, after, notice.lease);
     }
 
     /// A lease of this resource has ended, or may have: the first waiters ask after this time.
-    pub(super) fn wake(&mut self, resource: &ResourceName, after: Option<Duration>) {
+    pub(super) fn wake(&mut self, resource: &ResourceName, after: Option<Duration>, lease: Option<LeaseTag>) {
         let (Some(after), Some(known)) = (after, self.resources.get_mut(resource)) else { return };
         if is(Mutant::EndWakesNobody) {
             return;
         }
         known.held = None;
-        self.wake_first_at(resource, self.now.plus(after));
-    }
-
-    pub(super) fn wake_first_at(&mut self, resource: &ResourceName, at: BootTime) {
-        for id in self.head(resource) {
-            if self.waiters.get(&id).is_some_and(|waiter| waiter.is_first) {
-                self.update(id, |waiter| waiter.wake(at));
-                self.proceed(id);
-            }
-        }
+        let frees_one = lease.is_some_and(|lease| known.permits.contains(&lease));
+        self.wake_first_at(resource, self.now.plus(after), frees_one);
     }
 
     /// Whether this resource is subscribed to on a quorum of nodes now. Any quorum has a node in common with
@@ -157,7 +150,10 @@ impl Queue {
         let waiter = self.waiters.get(&id)?;
         let held = waiter.request.resources.iter().filter(|resource| self.is_subscribed(resource)).filter_map(|r| {
             let (until, mode) = self.resources.get(r)?.held?;
-            (!mode.is_compatible(waiter.request.mode)).then_some(until)
+            let wanted = waiter.request.mode;
+            // Who wants another number of permits is not to wait, but to be refused.
+            let asks = mode.is_compatible(wanted) || is_permit(mode) && is_permit(wanted);
+            (!asks).then_some(until)
         });
         held.max()
     }
@@ -224,5 +220,5 @@ impl Queue {
 
 fn entry(waiter: &Waiter) -> WaiterEntry {
     let owner = waiter.request.party.as_ref().map_or("", |party| party.owner());
-    WaiterEntry { owner: Arc::from(owner), since: waiter.since }
+    WaiterEntry { owner: Arc::from(owner), mode: waiter.request.mode, since: waiter.since }
 }

@@ -9,6 +9,7 @@ use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits,
 use super::wake::WakeFilter;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
+use crate::redlock::notifications::LeaseTag;
 use crate::types::{ResourceName, TokenHash};
 
 /// No time is later.
@@ -62,8 +63,12 @@ pub(super) struct Resource {
     pub(super) filter: WakeFilter,
     /// A lease that was granted or extended here holds it until then, unless its end is reported.
     pub(super) held: Option<(BootTime, Mode)>,
-    /// Who holds it, where that one has an owner and deadlocks are searched for.
-    pub(super) holder: Option<Holder>,
+    /// Permits that were seen since it was last held in another way; at most as many as there are.
+    pub(super) permits: Vec<LeaseTag>,
+    /// How it was held when that was last seen.
+    pub(super) seen: Option<Mode>,
+    /// Who held it then, as far as they have owners and deadlocks are searched for.
+    pub(super) holders: Vec<Holder>,
     pub(super) consecutive_handovers: u32,
     pub(super) wants_subscription: bool,
     /// Nodes that confirmed the subscription, one bit each.
@@ -84,6 +89,12 @@ pub(super) struct Waiter {
     pub(super) attempt_at: BootTime,
     /// The resource may have become free: it asks although a lease seems to run on.
     pub(super) is_woken: bool,
+    /// So it was when it asked the last time.
+    pub(super) was_woken: bool,
+    /// It left it to the first one of its run, which was asking, to ask.
+    pub(super) defers: bool,
+    /// It has gone to sleep while it was first.
+    pub(super) has_slept: bool,
     /// Its subscriptions were complete when it began to ask.
     pub(super) was_subscribed: bool,
     /// It was refused before its subscriptions were complete: it asks when they are.
@@ -96,6 +107,10 @@ pub(super) struct Waiter {
     pub(super) recheck_at: BootTime,
     pub(super) has_reported: bool,
     pub(super) tries: u32,
+    /// When to leave its intent on the nodes, again.
+    pub(super) intent_at: BootTime,
+    /// It may stand there.
+    pub(super) has_intent: bool,
     /// Attempts in a row that met a lease which a quorum did not confirm.
     pub(super) unconfirmed: u32,
     /// Pauses so far since the last clear answer.
@@ -126,6 +141,9 @@ impl Waiter {
             is_absent: false,
             attempt_at: now,
             is_woken: false,
+            was_woken: false,
+            has_slept: false,
+            defers: false,
             was_subscribed: false,
             awaits_subscription: false,
             // Its token may be that of the present lease, which it gets again.
@@ -134,6 +152,8 @@ impl Waiter {
             recheck_at: NEVER,
             has_reported: false,
             tries: 0,
+            intent_at: NEVER,
+            has_intent: false,
             unconfirmed: 0,
             pauses: 0,
             request,
@@ -145,7 +165,7 @@ impl Waiter {
     }
 
     pub(super) fn wake(&mut self, at: BootTime) {
-        (self.attempt_at, self.is_woken) = (self.attempt_at.min(at), true);
+        (self.attempt_at, self.is_woken, self.defers) = (self.attempt_at.min(at), true, false);
     }
 }
 
@@ -157,7 +177,7 @@ impl Queue {
         match request.admission {
             Admission::Passing => None,
             Admission::Once => {
-                let somebody = request.resources.iter().any(|resource| !self.head(resource).is_empty());
+                let somebody = request.resources.iter().any(|resource| self.keeps_out(resource, request.mode));
                 somebody.then_some(RefuseReason::OthersWait)
             }
             Admission::Queued if self.queued >= limits.total => {

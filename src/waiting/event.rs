@@ -101,9 +101,9 @@ pub enum Event {
         /// Whether it is open.
         is_up: bool,
     },
-    /// A lease that was granted or extended here holds this resource until then (when its keys are gone), unless
-    /// its end is reported.
-    HeldUntil(ResourceName, BootTime),
+    /// A lease of this mode that was granted or extended here holds this resource until then (when its keys are gone),
+    /// unless its end is reported.
+    HeldUntil(ResourceName, BootTime, Mode),
 }
 
 /// The result of an attempt.
@@ -128,12 +128,14 @@ pub enum AttemptOutcome {
     NotJoined,
 }
 
-/// What kept a waiter from a resource.
+/// What kept a waiter from a resource: one lease, or one of several that are held together.
 #[derive(Debug, Clone)]
 pub struct Blocker {
     /// The resource.
     pub resource: ResourceName,
-    /// The lease; `None` for a foreign client's lock.
+    /// How it is held.
+    pub mode: Mode,
+    /// The lease; `None` for a foreign client's lock, and where nodes do not say.
     pub lease: Option<TokenHash>,
     /// Who holds it, where that is known.
     pub party: Option<Party>,
@@ -150,16 +152,27 @@ impl AttemptOutcome {
         quorum: usize,
         party_of: impl Fn(&LeaseRecord) -> Option<Party>,
     ) -> Self {
-        let blocker = |refusal: &Refusal| Blocker {
-            resource: refusal.resource.clone(),
-            lease: refusal.holder.as_ref().map(|record| record.token.clone()),
-            party: refusal.holder.as_ref().and_then(&party_of),
-            is_confirmed: refusal.holder_nodes >= quorum,
-            free_in: refusal.free_in,
+        let blockers = |refusal: &Refusal| {
+            let blocker = |mode, record: Option<&LeaseRecord>| Blocker {
+                resource: refusal.resource.clone(),
+                mode,
+                lease: record.map(|record| record.token.clone()),
+                party: record.and_then(&party_of),
+                is_confirmed: refusal.holder_nodes >= quorum,
+                free_in: refusal.free_in,
+            };
+            let members = refusal.members.iter().map(|record| blocker(record.mode.wanted(), Some(record)));
+            let members: Vec<Blocker> = members.collect();
+            match members.is_empty() {
+                true => vec![blocker(Mode::Exclusive, refusal.holder.as_ref())],
+                false => members,
+            }
         };
         match refusal.kind {
             kind if kind.is_final() => Self::Final,
-            RefusalKind::Held => Self::Held(std::iter::once(refusal).chain(&refusal.others).map(blocker).collect()),
+            RefusalKind::Held => {
+                Self::Held(std::iter::once(refusal).chain(&refusal.others).flat_map(blockers).collect())
+            }
             RefusalKind::Split => Self::Split,
             _ => Self::NoQuorum,
         }
@@ -195,6 +208,16 @@ pub enum Action {
     Subscribe(ResourceName),
     /// Give the subscriptions up.
     Unsubscribe(ResourceName),
+    /// Have the nodes admit no new shared leases or permits of these resources before this waiter, for a while; or again, where
+    /// `is_withdrawn`.
+    Intent {
+        /// The waiter.
+        waiter: WaiterId,
+        /// What it waits for.
+        resources: Arc<[ResourceName]>,
+        /// It waits no more.
+        is_withdrawn: bool,
+    },
     /// Send [`Event::Timer`] of this waiter then, instead of at the time before.
     Arm(WaiterId, BootTime),
 }
@@ -255,6 +278,8 @@ pub enum HandoverPlan {
 pub struct WaiterEntry {
     /// The owner that it names.
     pub owner: Arc<str>,
+    /// What it waits for.
+    pub mode: Mode,
     /// When it began to wait.
     pub since: BootTime,
 }

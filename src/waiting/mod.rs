@@ -1,6 +1,6 @@
 //! Waiting for locks: one state machine for the queues of an instance (`queue`, with what a notice means in
-//! `wake`, the search for deadlocks in `deadlock`, and places of callers who are away in `places`), and what runs it on
-//! clocks, nodes and tasks (`driver`, and `handover` for releases).
+//! `wake`, runs of compatible waiters in `runs`, the search for deadlocks in `deadlock`, and places of callers who are away
+//! in `places`), and what runs it on clocks, nodes and tasks (`driver`, with `known`, and `handover` for releases).
 
 mod channels;
 pub mod deadlock;
@@ -10,8 +10,10 @@ mod entry;
 pub mod event;
 mod handover;
 mod held;
+mod known;
 pub(crate) mod places;
 pub mod queue;
+mod runs;
 pub mod wake;
 
 #[cfg(test)]

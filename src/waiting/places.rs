@@ -11,7 +11,7 @@ use super::entry::{Activity, NEVER, Queue};
 use super::event::WaiterId;
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
-use crate::types::{Labels, ResourceName, TokenHash, Ttl, WaitId};
+use crate::types::{Labels, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
 
 /// How long a place is kept while its caller is away: time for a proxy that cut the line to be asked again.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(30);
@@ -34,6 +34,8 @@ pub(crate) struct PlaceKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// Of the lease.
+    pub mode: WantedMode,
+    /// Of the lease.
     pub ttl: Ttl,
     /// Of the lease; `acquired_at_ms` may differ.
     pub labels: Labels,
@@ -50,6 +52,8 @@ impl Terms {
     fn difference(&self, other: &Self) -> Option<&'static str> {
         let (own, others) = (&self.labels, &other.labels);
         let fields = [
+            ("limit", self.mode.limit() == other.mode.limit()),
+            ("mode", self.mode == other.mode),
             ("ttl", self.ttl == other.ttl),
             ("owner", own.owner == others.owner),
             ("note", own.note == others.note),
@@ -177,6 +181,8 @@ impl Queue {
         if !self.is_queued(id) || is(Mutant::AbsentForgotten) {
             return self.cancel(id);
         }
+        let was_woken = self.takes_wake_along(id);
+        self.withdraw_intent(id);
         let asked = self.stop(id);
         let mut resources = None;
         self.update(id, |waiter| {
@@ -185,7 +191,9 @@ impl Queue {
             (waiter.recheck_at, waiter.awaits_subscription) = (NEVER, false);
             resources = Some(waiter.request.resources.clone());
         });
-        self.left(&resources.unwrap_or_default(), asked);
+        let resources = resources.unwrap_or_default();
+        self.left(&resources, asked);
+        self.pass_wake_on(&resources, was_woken);
     }
 
     /// Its caller is there again, and waits until then: it goes before those behind it. Of these one may be asking; if
@@ -214,15 +222,18 @@ impl Queue {
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
         let is_first = |id: &WaiterId| self.waiters.get(id).is_some_and(|waiter| waiter.is_first);
         let behind: Vec<WaiterId> = order.copied().filter(|id| is_first(id) && !head.contains(id)).collect();
+        let was_woken = behind.iter().any(|id| self.takes_wake_along(*id));
         for id in behind {
             if self.waiters.get(&id).is_some_and(|waiter| matches!(waiter.activity, Activity::Due { .. })) {
                 self.stop(id);
             }
+            self.withdraw_intent(id);
             self.update(id, |waiter| {
                 (waiter.is_first, waiter.attempt_at, waiter.is_woken) = (false, NEVER, false);
             });
             self.proceed(id);
         }
+        self.pass_wake_on(std::slice::from_ref(resource), was_woken);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whose place it is, until when, and how many are kept.
 
 use super::*;
+use crate::types::PermitLimit;
 
 fn at(s: u64) -> BootTime {
     BootTime::default().plus(Duration::from_secs(s))
@@ -13,7 +14,8 @@ fn keep(resource: &str, wait_id: &str, ttl_ms: u64) -> KeepPlace {
         wait_id: WaitId::parse(wait_id).expect("valid"),
     };
     let ttl = Ttl::from_ms(ttl_ms).expect("in range");
-    let terms = Terms { ttl, labels: Labels::default(), token: None, refuses_deadlock: false, kept_for: None };
+    let mode = WantedMode::Exclusive;
+    let terms = Terms { mode, ttl, labels: Labels::default(), token: None, refuses_deadlock: false, kept_for: None };
     KeepPlace { key, terms, permit: Some(Arc::new(7_u8)) }
 }
 
@@ -52,6 +54,8 @@ fn each_field_that_differs_is_named() {
         ("note", labels(|l| l.note = "x".into())),
         ("metadata", labels(|l| drop(l.metadata.insert("k".into(), "v".into())))),
         ("token", Terms { token: TokenHash::parse(&"a".repeat(64)), ..own.clone() }),
+        ("mode", Terms { mode: WantedMode::Shared, ..own.clone() }),
+        ("limit", Terms { mode: WantedMode::Permit { limit: PermitLimit::new(3).expect("in range") }, ..own.clone() }),
         ("keep", Terms { kept_for: Some(Duration::from_secs(60)), ..own.clone() }),
         ("on_deadlock", Terms { refuses_deadlock: true, ..own.clone() }),
     ] {

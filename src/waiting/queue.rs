@@ -70,14 +70,14 @@ impl Queue {
             Event::ReleaseSent { resource, lease, others_wait } => self.release_sent(&resource, lease, others_wait),
             Event::LeaseEnded(resource, lease) => {
                 let after = self.resources.get_mut(&resource).and_then(|r| r.filter.on_certain_end(lease));
-                self.wake(&resource, after);
+                self.wake(&resource, after, lease);
             }
-            Event::LeaseMayHaveEnded(resource) => self.wake(&resource, Some(SETTLE_PAUSE)),
+            Event::LeaseMayHaveEnded(resource) => self.wake(&resource, Some(SETTLE_PAUSE), None),
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
             Event::List { members } => self.list(members),
-            Event::HeldUntil(resource, until) => self.set_held(&resource, until, Mode::Exclusive),
+            Event::HeldUntil(resource, until, mode) => self.set_held(&resource, until, mode),
         }
         self.start_due();
         std::mem::take(&mut self.actions)
@@ -112,9 +112,11 @@ impl Queue {
     }
 
     pub(super) fn cancel(&mut self, id: WaiterId) {
+        let was_woken = self.takes_wake_along(id);
         let asked = self.stop(id);
         if let Some(waiter) = self.remove(id) {
             self.left(&waiter.request.resources, asked);
+            self.pass_wake_on(&waiter.request.resources, was_woken);
         }
     }
 
@@ -127,19 +129,22 @@ impl Queue {
         if asked {
             self.start_due();
             let soon = self.now.plus(SETTLE_PAUSE);
-            resources.iter().for_each(|resource| self.wake_first_at(resource, soon));
+            resources.iter().for_each(|resource| self.wake_first_at(resource, soon, true));
         }
     }
 
     /// Answers that there is no lease.
     pub(super) fn refuse(&mut self, id: WaiterId, reason: RefuseReason) {
+        let was_woken = self.takes_wake_along(id);
         let Some(waiter) = self.remove(id) else { return };
         self.actions.push(Action::Refuse(id, reason));
         self.find_first(&waiter.request.resources);
+        self.pass_wake_on(&waiter.request.resources, was_woken);
     }
 
     /// Removes a waiter; those behind it are not woken yet.
     fn remove(&mut self, id: WaiterId) -> Option<Box<Waiter>> {
+        self.withdraw_intent(id);
         self.leave_queues(id);
         self.stop(id);
         self.waiters.remove(&id)
@@ -183,22 +188,6 @@ impl Queue {
 
     // Who is first, and what it does.
 
-    /// Waiters at the head of a queue that are compatible with each other: one, or several shared ones. Those whose
-    /// callers are away are passed.
-    pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
-        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
-        let mut present = order.filter(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent));
-        let mode = |id: &WaiterId| self.waiters.get(id).map_or(Mode::Exclusive, |waiter| waiter.request.mode);
-        if is(Mutant::NewestFirst) {
-            return present.next_back().copied().into_iter().collect();
-        }
-        let first = present.clone().next().map(mode);
-        let is_head = |(index, id): &(usize, &WaiterId)| {
-            *index == 0 || first.is_some_and(|first| first.is_compatible(mode(id))) || is(Mutant::EveryoneContends)
-        };
-        present.by_ref().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
-    }
-
     /// Finds who has become first now that these queues have changed.
     pub(super) fn find_first(&mut self, resources: &[ResourceName]) {
         for id in resources.iter().flat_map(|resource| self.head(resource)).collect::<Vec<_>>() {
@@ -209,6 +198,7 @@ impl Queue {
             }
             let jitter = self.draw(WAKE_JITTER);
             let at = self.held_until(id).map_or(self.now, |until| until.plus(jitter));
+            let at = self.follows(id, true).map_or(at, |other| at.max(other));
             self.update(id, |waiter| (waiter.is_first, waiter.attempt_at) = (true, at));
             self.proceed(id);
         }
@@ -218,7 +208,7 @@ impl Queue {
     pub(super) fn proceed(&mut self, id: WaiterId) {
         let (now, poll) = (self.now, self.settings.poll);
         let jitter = self.draw(WAKE_JITTER);
-        let held_until = self.held_until(id);
+        let (held_until, follows) = (self.held_until(id), self.follows(id, false));
         let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| !waiter.is_absent) else { return };
         let waits = waiter.waits();
         let is_over = waits && now >= waiter.request.until;
@@ -236,7 +226,9 @@ impl Queue {
         if waits && waiter.is_first && waiter.attempt_at <= now && !waiter.is_woken && !is_over {
             // Its holder extended it through this instance meanwhile: the nodes need not be asked.
             let extended = held_until.filter(|until| *until > now);
-            waiter.attempt_at = extended.map_or(waiter.attempt_at, |until| until.plus(jitter));
+            let follows = follows.filter(|_| waiter.has_slept);
+            waiter.defers = follows.is_some();
+            waiter.attempt_at = follows.or(extended.map(|until| until.plus(jitter))).unwrap_or(waiter.attempt_at);
         }
         let at = if waiter.is_first { waiter.attempt_at } else { NEVER };
         if at <= now || is_over {
@@ -255,9 +247,11 @@ impl Queue {
                 return self.actions.push(Action::CheckCycle(id, cycle));
             }
         }
-        let Some(waiter) = self.waiters.get(&id) else { return };
+        let intent_at = self.leave_intent(id);
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        waiter.has_slept |= waiter.is_first;
         let until = if waits { waiter.request.until } else { NEVER };
-        self.actions.push(Action::Arm(id, at.min(until).min(waiter.recheck_at)));
+        self.actions.push(Action::Arm(id, at.min(until).min(waiter.recheck_at).min(intent_at)));
     }
 
     /// Returns until when it waits to ask.
@@ -304,6 +298,7 @@ impl Queue {
         }
         self.update(id, |waiter| {
             waiter.activity = Activity::Asking { is_counted: waits, has_left: false };
+            (waiter.was_woken, waiter.defers) = (waiter.is_woken, false);
             (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
             (waiter.was_subscribed, waiter.awaits_subscription) = (was_subscribed, false);
         });
@@ -344,7 +339,7 @@ impl Queue {
     fn granted(&mut self, id: WaiterId, lease: &TokenHash, until: BootTime) {
         let Some(waiter) = self.remove(id) else { return };
         self.actions.push(Action::Grant(id));
-        let WaitRequest { resources, mode, party, token, .. } = waiter.request;
+        let WaitRequest { resources, mode, party, token, .. } = waiter.request.clone();
         for resource in resources.iter() {
             self.set_held(resource, until, mode);
             let Some(known) = self.resources.get_mut(resource) else { continue };
@@ -362,7 +357,8 @@ impl Queue {
                 }
             }
             let holder = party.clone().map(|party| Holder { party, token: lease.clone() });
-            self.holder_seen(resource, lease, holder, true);
+            self.holder_granted(resource, lease, holder, mode);
+            self.lead(resource, &waiter);
             for id in order {
                 let wants_it = |other: &Waiter| other.request.token == token;
                 if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {
@@ -386,10 +382,9 @@ impl Queue {
         let (now, poll) = (self.now, self.settings.poll);
         let relies = was_subscribed || is(Mutant::ListensTooLate);
         let mut free_at = now;
+        self.holders_seen(blockers);
+        self.met_members(id, blockers.iter().any(|blocker| blocker.mode != Mode::Exclusive));
         for blocker in blockers {
-            if let Some(lease) = &blocker.lease {
-                self.holder_seen(&blocker.resource, lease, blocker.holder(), blocker.is_confirmed);
-            }
             self.subscribe(&blocker.resource);
             // A lease of this service ends with a notice or at its time; a lock of another client may end without, and nobody
             // listens for what the waiter's token held when it entered.

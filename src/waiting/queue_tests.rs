@@ -9,11 +9,13 @@ use proptest::prelude::*;
 use super::super::deadlock::{Party, WaitEdge};
 use super::super::ends::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
+use super::super::runs::INTENT_RENEWED;
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::mutant;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::notifications::{LeaseTag, Notice};
+use crate::types::PermitLimit;
 
 const NODES: usize = 3;
 const POLL: Duration = Duration::from_secs(1);
@@ -33,6 +35,10 @@ fn token(number: u64) -> TokenHash {
 
 fn tag(number: u64) -> LeaseTag {
     LeaseTag::of(&token(number))
+}
+
+fn permit(limit: u64) -> Mode {
+    Mode::Permit { limit: PermitLimit::new(limit).expect("in range") }
 }
 
 /// A queue with the times that its waiters sleep until, and what it asked for last.
@@ -100,6 +106,25 @@ impl Bench {
         self.enqueue(Self::request(names, Mode::Exclusive)).0
     }
 
+    fn enter_for_permit(&mut self, resource: &str, limit: u64) -> WaiterId {
+        self.enqueue(Self::request(&[resource], permit(limit))).0
+    }
+
+    /// The attempt of a waiter finds that all permits are held, by these leases.
+    fn refused_for_permit(&mut self, waiter: WaiterId, resource: &str, leases: &[u64]) -> Vec<WaiterId> {
+        let mode = self.queue.waiters[&waiter].request.mode;
+        let blocker = |lease: &u64| Blocker {
+            resource: name(resource),
+            mode,
+            lease: Some(token(*lease)),
+            party: None,
+            is_confirmed: true,
+            free_in: Some(ms(60_000)),
+        };
+        let blockers = leases.iter().map(blocker).collect();
+        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(blockers)))
+    }
+
     fn enter_shared(&mut self, names: &[&str]) -> WaiterId {
         self.enqueue(Self::request(names, Mode::Shared)).0
     }
@@ -117,8 +142,20 @@ impl Bench {
         owner: Option<&str>,
         is_confirmed: bool,
     ) -> Vec<WaiterId> {
+        self.refused_as(waiter, resource, (lease, Mode::Exclusive), owner, is_confirmed)
+    }
+
+    fn refused_as(
+        &mut self,
+        waiter: WaiterId,
+        resource: &str,
+        (lease, mode): (u64, Mode),
+        owner: Option<&str>,
+        is_confirmed: bool,
+    ) -> Vec<WaiterId> {
         let blocker = Blocker {
             resource: name(resource),
+            mode,
             lease: Some(token(lease)),
             party: owner.and_then(|owner| Party::new("", owner)),
             is_confirmed,
@@ -231,7 +268,7 @@ fn a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_
 fn a_request_that_does_not_wait_asks_at_once_although_a_lease_is_known_to_run_on() {
     let mut bench = Bench::new(LIMITS);
     bench.asleep("a", 1);
-    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(60_000))));
+    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(60_000)), Mode::Exclusive));
     let request = Bench::request(&["a"], Mode::Exclusive);
     let (passing, asked) = bench.enqueue(WaitRequest { admission: Admission::Passing, ..request });
     assert_eq!(asked, [passing]);
@@ -353,7 +390,7 @@ fn a_release_hands_over_and_what_is_reported_of_it_later_wakes_nobody() {
     }
     assert_eq!(bench.sleeps_until(second), sleeps_until);
     // Its holder extends it meanwhile: the waiter does not ask at the former end.
-    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(120_000))));
+    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(120_000)), Mode::Exclusive));
     assert_eq!(bench.timer(second), NOBODY);
     assert!(bench.sleeps_until(second) > sleeps_until.plus(ms(50_000)));
 }
@@ -524,6 +561,134 @@ fn a_run_of_shared_waiters_is_served_together_and_an_exclusive_one_waits_for_one
     assert_eq!(bench.ended("a", 5), [late, r3]);
 }
 
+#[test]
+fn as_many_ask_as_there_are_permits_and_the_end_of_one_wakes_one() {
+    let mut bench = Bench::new(LIMITS);
+    let waiters: Vec<_> = (0..4).map(|_| bench.enter_for_permit("a", 2)).collect();
+    assert_eq!(bench.queue.asking, 2, "the third is not among the first");
+    bench.granted(waiters[0], 1);
+    assert_eq!(bench.queue.asking, 2, "the next one does not know whether one is free");
+    bench.granted(waiters[1], 2);
+    bench.subscribed("a");
+    for _ in 0..2 {
+        bench.refused_for_permit(waiters[2], "a", &[1, 2]);
+        bench.refused_for_permit(waiters[3], "a", &[1, 2]);
+    }
+    assert_eq!(bench.queue.asking, 0);
+    assert!(waiters[2..].iter().all(|waiter| bench.sleeps_until(*waiter) > bench.now.plus(ms(59_000))));
+    let late = bench.enter_for_permit("a", 2);
+    assert_eq!((bench.notice("a", 0, 1, false), bench.notice("a", 1, 1, false)), (vec![], vec![waiters[2]]));
+    assert_eq!(
+        bench.granted(waiters[2], 3),
+        NOBODY,
+        "one was free; the one that is first now sleeps as the other does"
+    );
+    assert_eq!(bench.sleeps_until(late), bench.sleeps_until(waiters[3]).plus(SETTLE_PAUSE));
+    assert_eq!(bench.ended("a", 2), [waiters[3]]);
+    // It leaves with the wake: the next one asks instead.
+    assert_eq!(bench.on(Event::Cancel(waiters[3])), NOBODY);
+    assert_eq!(bench.sleeps_until(late), bench.now.plus(SETTLE_PAUSE), "the clean-up may be on its way");
+}
+
+#[test]
+fn a_writer_that_waits_for_readers_leaves_its_intent_and_takes_it_back() {
+    let mut bench = Bench::new(LIMITS);
+    let writer = bench.enter(&["a"]);
+    let intents = |bench: &Bench| {
+        let intent = |action: &Action| match action {
+            Action::Intent { waiter, is_withdrawn, .. } => Some((*waiter, *is_withdrawn)),
+            _ => None,
+        };
+        bench.last.iter().filter_map(intent).collect::<Vec<_>>()
+    };
+    bench.subscribed("a");
+    for _ in 0..2 {
+        bench.refused_as(writer, "a", (1, Mode::Shared), None, true);
+    }
+    assert_eq!((intents(&bench), bench.sleeps_until(writer)), (vec![(writer, false)], bench.now.plus(INTENT_RENEWED)));
+    assert_eq!(bench.timer(writer), NOBODY, "it only leaves it again");
+    assert_eq!(intents(&bench), [(writer, false)]);
+    assert_eq!(bench.ended("a", 1), [writer]);
+    bench.granted(writer, 2);
+    assert_eq!(intents(&bench), [(writer, true)]);
+    // Nobody else leaves one: readers let each other in, and permits end one by one.
+    for mode in [Mode::Shared, permit(2)] {
+        let other = bench.enqueue(Bench::request(&["b"], mode)).0;
+        bench.refused_as(other, "b", (3, if mode == Mode::Shared { permit(2) } else { Mode::Shared }), None, true);
+        assert_eq!(intents(&bench), []);
+        bench.on(Event::Cancel(other));
+    }
+    let held = bench.enter(&["c"]);
+    bench.refused(held, "c", 4);
+    assert_eq!(intents(&bench), [], "one exclusive lease lets nobody in");
+}
+
+#[test]
+fn what_ends_before_permits_wakes_all_who_want_one() {
+    let mut bench = Bench::new(LIMITS);
+    let (first, second) = (bench.enter_for_permit("a", 2), bench.enter_for_permit("a", 2));
+    bench.subscribed("a");
+    bench.refused(first, "a", 9);
+    bench.refused(second, "a", 9);
+    for waiter in [first, second] {
+        if bench.sleeps_until(waiter) <= bench.now {
+            bench.timer(waiter);
+        }
+    }
+    while bench.queue.asking > 0 {
+        bench.refused(first, "a", 9);
+        bench.refused(second, "a", 9);
+    }
+    assert_eq!(bench.ended("a", 9), [first, second], "both can be granted");
+    // Who wants another number of them is answered, though they are held.
+    bench.granted(first, 1);
+    bench.granted(second, 2);
+    let (other, asked) = bench.enqueue(Bench::request(&["a"], permit(3)));
+    assert_eq!(asked, [other]);
+    bench.on(Event::AttemptFinished(other, AttemptOutcome::Final));
+    assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt));
+}
+
+#[test]
+fn a_shared_request_that_does_not_wait_goes_with_shared_waiters_and_past_nobody_else() {
+    let mut bench = Bench::new(LIMITS);
+    let once = |mode| WaitRequest { admission: Admission::Once, ..Bench::request(&["a"], mode) };
+    bench.enter_shared(&["a"]);
+    assert_eq!(bench.enqueue(once(Mode::Shared)).1.len(), 1);
+    for other in [Mode::Exclusive, permit(2)] {
+        bench.enqueue(once(other));
+        assert_eq!(bench.reason(), Some(&RefuseReason::OthersWait));
+    }
+    bench.enter(&["a"]);
+    bench.enqueue(once(Mode::Shared));
+    assert_eq!(bench.reason(), Some(&RefuseReason::OthersWait), "a writer waits");
+}
+
+/// `ann` and `bob` read a, `cat` has b; `cat` wants to write a and `bob` wants b.
+#[test]
+fn a_deadlock_through_one_of_several_readers_is_found_and_one_through_permits_is_none() {
+    for mode in [Mode::Shared, permit(2)] {
+        let mut bench = Bench::new(LIMITS);
+        let wanted = if mode == Mode::Shared { Mode::Exclusive } else { mode };
+        let cat = bench.enqueue(WaitRequest { mode: wanted, ..with_owner("a", "cat", true) }).0;
+        let reader = |lease, owner| Blocker {
+            resource: name("a"),
+            mode,
+            lease: Some(token(lease)),
+            party: Party::new("", owner),
+            is_confirmed: true,
+            free_in: Some(ms(60_000)),
+        };
+        let readers = vec![reader(1, "ann"), reader(2, "bob")];
+        bench.on(Event::AttemptFinished(cat, AttemptOutcome::Held(readers)));
+        let bob = bench.enqueue(with_owner("b", "bob", true)).0;
+        bench.refused_by(bob, "b", 3, Some("cat"), true);
+        let is_checked =
+            bench.last.iter().any(|action| matches!(action, Action::CheckCycle(waiter, _) if *waiter == bob));
+        assert_eq!(is_checked, mode == Mode::Shared, "{mode:?}: any permit that ends will do");
+    }
+}
+
 fn with_owner(resource: &str, owner: &str, refuses_deadlock: bool) -> WaitRequest {
     let party = Party::new("", owner);
     WaitRequest { party, refuses_deadlock, ..Bench::request(&[resource], Mode::Exclusive) }
@@ -609,10 +774,11 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 impl World {
     fn is_free_for(&self, request: &WaitRequest) -> Option<&'static str> {
-        NAMES
-            .into_iter()
-            .filter(|r| request.resources.contains(&name(r)))
-            .find(|r| self.held.get(r).into_iter().flatten().any(|(_, mode)| !mode.is_compatible(request.mode)))
+        NAMES.into_iter().filter(|r| request.resources.contains(&name(r))).find(|r| {
+            let held = self.held.get(r).map(Vec::as_slice).unwrap_or_default();
+            let limit = request.mode.limit().map_or(usize::MAX, |limit| limit.get().into());
+            held.iter().any(|(_, mode)| !mode.is_compatible(request.mode)) || held.len() >= limit
+        })
     }
 
     fn event(&mut self, kind: u8, pick: prop::sample::Index) {
@@ -625,7 +791,11 @@ impl World {
         match kind {
             0..4 => {
                 let names = [&["a"][..], &["b"], &["c"], &["a", "b"], &["b", "c"], &["a", "b", "c"]][pick.index(6)];
-                let mode = if pick.index(7) < 3 { Mode::Shared } else { Mode::Exclusive };
+                let mode = match pick.index(9) {
+                    0..3 => Mode::Shared,
+                    3..5 if names.len() == 1 => permit(2),
+                    _ => Mode::Exclusive,
+                };
                 let request = WaitRequest { until: END, ..Bench::request(names, mode) };
                 let (waiter, _) = self.bench.enqueue(request.clone());
                 self.wants.insert(waiter, request);
@@ -651,8 +821,8 @@ impl World {
                 let waiter = self.asking.remove(pick.index(self.asking.len()));
                 let request = self.wants[&waiter].clone();
                 if let Some(blocked) = self.is_free_for(&request) {
-                    let lease = self.held[blocked][0].0;
-                    self.bench.refused(waiter, blocked, lease);
+                    let lease = self.held[blocked][0];
+                    self.bench.refused_as(waiter, blocked, lease, None, true);
                 } else {
                     self.leases += 1;
                     for r in NAMES.into_iter().filter(|r| request.resources.contains(&name(r))) {

@@ -45,8 +45,8 @@ pub(super) struct NeededNotices {
 pub(super) struct WakeFilter {
     /// The latest ends; notices about several leases may be interleaved.
     ends: VecDeque<TrackedEnd>,
-    /// The lease that the last attempt found on a quorum of nodes.
-    confirmed: Option<LeaseTag>,
+    /// The leases that the last attempt found on a quorum of nodes; of many, [`TRACKED_MAX`].
+    confirmed: Vec<LeaseTag>,
 }
 
 /// What is known of the end of one lease.
@@ -121,7 +121,7 @@ impl WakeFilter {
     pub(super) fn on_notice(&mut self, node: usize, notice: Notice, needed: NeededNotices) -> Option<Duration> {
         // A withdrawn attempt mostly had no quorum. If the head found it on a quorum, it is a lease that ended,
         // and the nodes without a subscription may have ended it as well.
-        let is_confirmed = notice.lease.is_some() && notice.lease == self.confirmed;
+        let is_confirmed = notice.lease.is_some_and(|lease| self.confirmed.contains(&lease));
         let withdrawn = notice.withdrawn && !is_confirmed;
         let end = self.track(notice.lease);
         if end.wake == WakeState::Done && notice.lease.is_none() {
@@ -145,20 +145,26 @@ impl WakeFilter {
         is_first.then_some(SETTLE_PAUSE)
     }
 
-    /// The lease was found on nodes, whatever was reported of its end: an attempt of its token may have been
+    /// The leases were found on nodes, whatever was reported of their ends: an attempt of such a token may have been
     /// withdrawn and another one granted, whose end counts again. What was reported during the head's attempt,
-    /// which still found the lease on other nodes, counts now. `is_confirmed`: a quorum has it.
-    pub(super) fn on_seen_held(&mut self, lease: LeaseTag, is_confirmed: bool) -> Option<Duration> {
-        self.confirmed = is_confirmed.then_some(lease);
-        let known = self.ends.iter().position(|e| e.lease == Some(lease));
-        let known = known.filter(|_| !mutant::is(Mutant::EndsCountOnce));
-        let end = known.and_then(|index| self.ends.remove(index));
-        end.is_some_and(|e| e.is_new).then_some(SETTLE_PAUSE)
+    /// which still found a lease on other nodes, counts now. With each, whether a quorum has it.
+    pub(super) fn on_seen_held(&mut self, leases: impl Iterator<Item = (LeaseTag, bool)>) -> Option<Duration> {
+        let mut is_new = false;
+        self.confirmed.clear();
+        for (lease, is_confirmed) in leases {
+            if is_confirmed && self.confirmed.len() < TRACKED_MAX {
+                self.confirmed.push(lease);
+            }
+            let known = self.ends.iter().position(|e| e.lease == Some(lease));
+            let known = known.filter(|_| !mutant::is(Mutant::EndsCountOnce));
+            is_new |= known.and_then(|index| self.ends.remove(index)).is_some_and(|end| end.is_new);
+        }
+        is_new.then_some(SETTLE_PAUSE)
     }
 
     /// The head was granted the resource: later notices about the ends that led to it wake nobody.
     pub(super) fn on_granted(&mut self) {
-        self.confirmed = None;
+        self.confirmed.clear();
         for end in &mut self.ends {
             (end.wake, end.is_new) = (WakeState::Done, false);
         }

@@ -14,6 +14,7 @@ mod hands;
 mod hooks;
 mod incident;
 mod live;
+mod modes;
 mod no_script;
 mod pages;
 #[path = "../it/hooks/receiver.rs"]

@@ -1,6 +1,7 @@
 //! Compares the replies of two nodes, which must be equal except for readings of their clocks.
 
 use redlockd::protocol::{NoVote, NodeInspection, NodeResult, ReadEntry, Reply, StoredLock, Vote};
+use redlockd::types::Mode;
 
 /// Kinds of replies that the sequences must have produced, or the test proves too little.
 pub const EXPECTED_KINDS: [&str; 69] = [
@@ -75,6 +76,36 @@ pub const EXPECTED_KINDS: [&str; 69] = [
     "waiters Waiters true true",
 ];
 
+/// The same of the sequences about shared leases and permits.
+pub const EXPECTED_MEMBER_KINDS: [&str; 26] = [
+    "acquire_shared Admitted false",
+    "acquire_shared Admitted true",
+    "acquire_shared HeldByMembers true",
+    "acquire_shared HeldByMembers false",
+    "acquire_shared Held true true",
+    "acquire_shared Held true false",
+    "acquire_shared ModeDiffers",
+    "acquire_shared Ended Released",
+    "acquire_shared Ended Cancelled",
+    "acquire_shared Ok FenceTooFarAhead",
+    "acquire_shared NoVote Blocked",
+    "acquire Granted false",
+    "acquire HeldByMembers false",
+    "acquire ModeDiffers",
+    "cancel Match",
+    "cancel Other",
+    "downgrade Downgraded",
+    "downgrade Ok Missing",
+    "downgrade Other false",
+    "downgrade ModeDiffers",
+    "inspect Members",
+    "intent Intent true",
+    "intent Intent false",
+    "restore Ok Restored",
+    "update Other true",
+    "update Updated s",
+];
+
 /// Whether two replies are equal, with clock readings and remaining TTLs at most `slack_us` apart.
 pub fn agree(a: &NodeResult, b: &NodeResult, slack_us: u64) -> bool {
     match (a, b) {
@@ -96,6 +127,12 @@ pub fn kind_of(answer: &NodeResult) -> String {
         Ok(Reply::Member(member)) => if member.is_done { "Done" } else { "Not Done" }.to_owned(),
         Ok(Reply::Ended { reason }) => format!("Ended {reason:?}"),
         Ok(Reply::Released(released)) => format!("{:?}", released.found),
+        Ok(Reply::Admitted { joined, .. }) => format!("Admitted {joined}"),
+        Ok(Reply::HeldByMembers(held)) => format!("HeldByMembers {}", held.is_intent),
+        Ok(Reply::ModeDiffers { .. }) => "ModeDiffers".to_owned(),
+        Ok(Reply::Downgraded { .. }) => "Downgraded".to_owned(),
+        Ok(Reply::Intent { is_own }) => format!("Intent {is_own}"),
+        Ok(Reply::Updated { record, .. }) if record.mode == Mode::Shared => "Updated s".to_owned(),
         Ok(Reply::Granted { joined, .. }) => format!("Granted {joined}"),
         Ok(Reply::SetGranted { leases }) => format!("SetGranted {}", leases.iter().any(|lease| lease.joined)),
         Ok(Reply::SetRefused { refused }) => {
@@ -136,6 +173,15 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
         Reply::Held { left_ms: Some(left_ms), .. } => vec![ms(left_ms)],
         Reply::SetRefused { refused } => refused.iter_mut().flat_map(|(_, why)| clocks_of(why)).collect(),
         Reply::Updated { before_ms, .. } => vec![ms(before_ms)],
+        Reply::Downgraded { left_ms, .. } => vec![ms(left_ms)],
+        Reply::HeldByMembers(held) => {
+            held.members.sort_by(|a, b| a.token.cmp(&b.token));
+            vec![ms(&mut held.left_ms)]
+        }
+        Reply::Kept(page) => {
+            page.due.sort_by(|a, b| (&a.resource, &a.record.token).cmp(&(&b.resource, &b.record.token)));
+            page.due.iter_mut().map(|due| ms(&mut due.left_ms)).collect()
+        }
         Reply::Revoked { left_ms } => vec![ms(left_ms)],
         Reply::NoVote(of) => no_vote(of),
         Reply::Waiters(page) => {
@@ -147,7 +193,10 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
             match lock {
                 StoredLock::Lease { left_ms, .. } => clocks.push(ms(left_ms)),
                 StoredLock::Foreign { left_ms: Some(left_ms), .. } => clocks.push(ms(left_ms)),
-                StoredLock::Members(members) => clocks.extend(members.iter_mut().map(|(_, left_ms)| ms(left_ms))),
+                StoredLock::Members(members) => {
+                    members.sort_by(|(a, _), (b, _)| a.token.cmp(&b.token));
+                    clocks.extend(members.iter_mut().map(|(_, left_ms)| ms(left_ms)));
+                }
                 StoredLock::Foreign { left_ms: None, .. } | StoredLock::Free => {}
             }
             clocks

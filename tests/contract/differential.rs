@@ -16,22 +16,24 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
-    AcquireArgs, AcquireSetArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs,
-    FillEntry, InstanceName, LeaseRecord, ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs,
-    ReleaseArgs, Reply, Request, RequestStamp, RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock,
-    Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs,
+    DowngradeArgs, EndReason, FillArgs, FillEntry, InstanceName, IntentArgs, KeptArgs, LeaseRecord, ListArgs,
+    ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp, RequestTime,
+    RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
 };
-use redlockd::types::{Fence, Mode, NodeId, ResourceName};
+use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName};
 
-use super::comparison::{EXPECTED_KINDS, agree, kind_of};
+use super::comparison::{EXPECTED_KINDS, EXPECTED_MEMBER_KINDS, agree, kind_of};
 use super::redis_server::RedisServer;
 use super::steps::{
-    Ask, FOREIGN, FenceKind, Filled, FilledKind, MemberKind, RESOURCES, SentAtKind, Step, Who, seeded_runner, steps,
+    Ask, FOREIGN, FenceKind, Filled, FilledKind, MODES, MemberKind, RESOURCES, SentAtKind, Step, Who, member_steps,
+    seeded_runner, steps,
 };
 use super::subject::{Server, Subject, attempt, name, token, ttl, view_id};
 
 /// The number of sequences, and the maximum number of steps of one: a few thousand steps in some seconds.
 const SEQUENCES: u32 = 150;
+const MEMBER_SEQUENCES: u32 = 200;
 const STEPS: usize = 60;
 /// Fixed, so that every run tests the same.
 const SEED: [u8; 32] = *b"redlockd contract differential 1";
@@ -39,6 +41,8 @@ const SEED: [u8; 32] = *b"redlockd contract differential 1";
 /// it read: one millisecond each.
 const ROUNDING_MS: u64 = 6;
 const MAX_PAGES: usize = 100;
+/// A busy machine may delay the next command by as much.
+const SCHEDULING_US: u64 = 1_000;
 
 const GUARD: Duration = Duration::from_secs(5);
 const BRIEF_MS: u64 = 15;
@@ -123,6 +127,25 @@ impl<'a> Pair<'a> {
                 ttl: ttl(*ms),
                 labels: "{\"o\":\"|\"}".into(),
             }),
+            Ask::AcquireShared { resource, token: t, attempt: a, ms, mode, proposed } => {
+                Request::AcquireShared(AcquireSharedArgs {
+                    resource: r(resource),
+                    token: token(*t),
+                    mode: mode_of(*mode),
+                    attempt: at(resource, t, a),
+                    ttl: ttl(*ms),
+                    labels: "{\"o\":\"|\"}".into(),
+                    proposed: Some(self.fence(*proposed)).filter(|f| *f > 0).map(Fence),
+                })
+            }
+            Ask::Downgrade { resource, token: t, attempts } => {
+                let claims: String = attempts.iter().map(|a| format!("{},", at(resource, t, a).as_str())).collect();
+                Request::Downgrade(DowngradeArgs { resource: r(resource), token: token(*t), claims: claims.into() })
+            }
+            Ask::Intent { resource, token: t, is_withdrawn } => {
+                Request::Intent(IntentArgs { resource: r(resource), token: token(*t), is_withdrawn: *is_withdrawn })
+            }
+            Ask::Kept { resource } => Request::Kept(KeptArgs { add: vec![r(resource)] }),
             Ask::AcquireSet { resources, token: t, attempt: a, ms } => Request::AcquireSet(AcquireSetArgs {
                 resources: resources.iter().map(r).collect(),
                 token: token(*t),
@@ -138,10 +161,10 @@ impl<'a> Pair<'a> {
                 renewal: *renewal,
                 labels: labels.map(Into::into),
             }),
-            Ask::Restore { resource, token: t, ms, fence } => Request::Restore(RestoreArgs {
+            Ask::Restore { resource, token: t, ms, fence, mode } => Request::Restore(RestoreArgs {
                 resource: r(resource),
                 record: LeaseRecord {
-                    mode: Mode::Exclusive,
+                    mode: mode.map_or(Mode::Exclusive, mode_of),
                     token: token(*t),
                     renewals: 7,
                     ttl: ttl(*ms),
@@ -233,11 +256,12 @@ impl<'a> Pair<'a> {
                 FillEntry::Foreign { resource, value, left_ms }
             }
             FilledKind::Block => FillEntry::Block { resource, token, claims, left_ms },
-            FilledKind::Copy => {
+            FilledKind::Copy | FilledKind::CopyMember { .. } => {
+                let mode = if let FilledKind::CopyMember { mode } = kind { mode_of(*mode) } else { Mode::Exclusive };
                 let (renewals, ttl, labels) = (7, ttl(*ms), "{\"n\":\"|\"}".into());
                 FillEntry::Copy {
                     resource,
-                    record: LeaseRecord { mode: Mode::Exclusive, token, renewals, ttl, fence, claims, labels },
+                    record: LeaseRecord { mode, token, renewals, ttl, fence, claims, labels },
                     left_ms,
                 }
             }
@@ -392,15 +416,16 @@ impl<'a> Pair<'a> {
     /// Waits until nothing ends within the slack, before or after; returns the node's time.
     fn clear_of_ends(&mut self) -> u64 {
         let period_us = u64::try_from(self.params.fence_ttl.as_micros()).expect("short");
+        let slack_us = self.slack_us + SCHEDULING_US;
         loop {
             let now = self.real.now_us();
-            let early = now - self.slack_us;
+            let early = now - slack_us;
             let new_period = early.next_multiple_of(period_us);
             let end = self.reference.next_end_us(early).map_or(new_period, |end| end.min(new_period));
-            if end > now + self.slack_us {
+            if end > now + slack_us {
                 return now;
             }
-            self.real.pass(Duration::from_micros(end + self.slack_us - now + 1));
+            self.real.pass(Duration::from_micros(end + slack_us - now + 1));
         }
     }
 
@@ -420,7 +445,11 @@ impl<'a> Pair<'a> {
         }
         *self.met.entry(format!("{} {}", request.operation(), kind_of(&real))).or_default() += 1;
         match &real {
-            Ok(Reply::Granted { fence, .. } | Reply::Updated { record: LeaseRecord { fence, .. }, .. }) => {
+            Ok(
+                Reply::Granted { fence, .. }
+                | Reply::Admitted { fence, .. }
+                | Reply::Updated { record: LeaseRecord { fence, .. }, .. },
+            ) => {
                 self.last_fence = fence.0;
             }
             Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Foreign { fingerprint, .. }, .. })) => {
@@ -474,7 +503,7 @@ impl<'a> Pair<'a> {
                 None => break,
             }
         }
-        let by_name = |l: &ListedLease| l.resource.clone();
+        let by_name = |l: &ListedLease| (l.resource.clone(), l.record.token.clone());
         real.sort_by_key(by_name);
         real.dedup_by_key(|l| by_name(l));
         of_reference.sort_by_key(by_name);
@@ -525,11 +554,25 @@ fn run_id(process: u32) -> String {
     format!("{process:040x}")
 }
 
+fn mode_of(index: usize) -> Mode {
+    let (slot, limit) = MODES[index];
+    PermitLimit::new(limit).map_or(Mode::Shared, |limit| Mode::permit(slot, limit).expect("a slot"))
+}
+
 #[test]
 fn the_reference_and_redis_give_the_same_replies_to_random_sequences() {
+    compare(steps(), SEQUENCES, &EXPECTED_KINDS);
+}
+
+#[test]
+fn the_reference_and_redis_give_the_same_replies_about_shared_leases_and_permits() {
+    compare(member_steps(), MEMBER_SEQUENCES, &EXPECTED_MEMBER_KINDS);
+}
+
+fn compare(steps: impl Strategy<Value = Step>, cases: u32, expected: &[&str]) {
     let (real, met) = (RefCell::new(RedisServer::start()), RefCell::new(BTreeMap::<_, u32>::new()));
-    let sequences = (any::<bool>(), prop::bool::weighted(0.9), prop::collection::vec(steps(), 1..STEPS));
-    let outcome = seeded_runner(SEQUENCES, &SEED).run(&sequences, |(is_brief, is_initialised, steps)| {
+    let sequences = (any::<bool>(), prop::bool::weighted(0.9), prop::collection::vec(steps, 1..STEPS));
+    let outcome = seeded_runner(cases, &SEED).run(&sequences, |(is_brief, is_initialised, steps)| {
         let mut real = real.borrow_mut();
         let mut pair = Pair::new(&mut real, is_brief);
         if is_initialised {
@@ -549,7 +592,7 @@ fn the_reference_and_redis_give_the_same_replies_to_random_sequences() {
         panic!("{failure}");
     }
     let met = met.into_inner();
-    for kind in EXPECTED_KINDS {
-        assert!(met.contains_key(kind), "no such reply, so not tested: {kind}; received: {met:#?}");
+    for kind in expected {
+        assert!(met.contains_key(*kind), "no such reply, so not tested: {kind}; received: {met:#?}");
     }
 }

@@ -54,6 +54,26 @@ pub enum Ask {
         attempt: u64,
         ms: u64,
     },
+    /// Of a mode in [`MODES`].
+    AcquireShared {
+        resource: usize,
+        token: u64,
+        attempt: u64,
+        ms: u64,
+        mode: usize,
+        proposed: FenceKind,
+    },
+    /// Knows these attempts.
+    Downgrade {
+        resource: usize,
+        token: u64,
+        attempts: Vec<u64>,
+    },
+    Intent {
+        resource: usize,
+        token: u64,
+        is_withdrawn: bool,
+    },
     /// Of these resources, with the attempt of the first.
     AcquireSet {
         resources: Vec<usize>,
@@ -74,6 +94,10 @@ pub enum Ask {
         token: u64,
         ms: u64,
         fence: FenceKind,
+        mode: Option<usize>,
+    },
+    Kept {
+        resource: usize,
     },
     Cancel {
         resource: usize,
@@ -166,6 +190,7 @@ pub struct Filled {
 #[derive(Debug, Clone, Copy)]
 pub enum FilledKind {
     Copy,
+    CopyMember { mode: usize },
     Block,
     Foreign { value: usize },
     Released,
@@ -185,6 +210,8 @@ pub enum FenceKind {
 }
 
 pub const RESOURCES: [&str; 2] = ["a", "a/b"];
+/// Slot and limit; no limit: shared.
+pub const MODES: [(u8, u64); 5] = [(0, 0), (0, 2), (1, 2), (0, 3), (2, 3)];
 pub const FOREIGN: [&[u8]; 4] = [b"", b"theirs", &[0xff; 20], &[b'|'; 80]];
 
 fn lease_ms() -> impl Strategy<Value = u64> {
@@ -222,7 +249,7 @@ fn asks() -> impl Strategy<Value = Ask> {
         24 => (prop::sample::subsequence((0..RESOURCES.len()).collect::<Vec<_>>(), 1..=RESOURCES.len()), t.clone(), a.clone(), lease_ms())
             .prop_map(|(resources, token, attempt, ms)| Ask::AcquireSet { resources, token, attempt, ms }),
         12 => (r.clone(), t.clone(), lease_ms(), fences())
-            .prop_map(|(resource, token, ms, fence)| Ask::Restore { resource, token, ms, fence }),
+            .prop_map(|(resource, token, ms, fence)| Ask::Restore { resource, token, ms, fence, mode: None }),
         20 => (r.clone(), t.clone(), a).prop_map(|(resource, token, attempt)| Ask::Cancel { resource, token, attempt }),
         8 => (r.clone(), t.clone(), any::<bool>()).prop_map(|(resource, token, forced)| Ask::Release { resource, token, forced }),
         6 => (r.clone(), t).prop_map(|(resource, token)| Ask::Revoke { resource, token }),
@@ -265,5 +292,63 @@ pub fn steps() -> impl Strategy<Value = Step> {
         1 => Just(Step::ClockWasAhead),
         8 => prop::collection::vec(filled(), 1..4).prop_map(|entries| Step::Heal { entries }),
         5 => Just(Step::Wait),
+    ]
+}
+
+fn modes() -> impl Strategy<Value = usize> {
+    prop_oneof![6 => Just(0_usize), 3 => Just(1_usize), 3 => Just(2_usize), 1 => Just(3_usize), 1 => Just(4_usize)]
+}
+
+/// Steps of few resources, of which each has shared leases or permits most of the time.
+pub fn member_steps() -> impl Strategy<Value = Step> {
+    let (r, t, a) = (0..RESOURCES.len(), 0..4_u64, 0..4_u64);
+    let labels = prop_oneof![3 => Just(None), 1 => Just(Some("{\"n\":\"x|y\"}")), 1 => Just(Some("{\"k\":7}"))];
+    let mode = prop::option::weighted(0.8, modes());
+    let attempts = prop::collection::vec(0..4_u64, 0..5);
+    let proposed = prop_oneof![4 => Just(FenceKind::Any), 1 => fences()];
+    let kinds = prop_oneof![
+        8 => modes().prop_map(|mode| FilledKind::CopyMember { mode }),
+        2 => Just(FilledKind::Copy),
+        3 => Just(FilledKind::Block),
+        1 => Just(FilledKind::Foreign { value: 1 }),
+        1 => Just(FilledKind::Revoked),
+        1 => Just(FilledKind::Cancelled),
+    ];
+    let entries = (kinds, r.clone(), t.clone(), prop::collection::vec(0..4_u64, 1..3), lease_ms(), fences())
+        .prop_map(|(kind, resource, token, attempts, ms, fence)| Filled { kind, resource, token, attempts, ms, fence });
+    let asks = prop_oneof![
+        90 => (r.clone(), t.clone(), a.clone(), lease_ms(), modes(), proposed).prop_map(
+            |(resource, token, attempt, ms, mode, proposed)| {
+                Ask::AcquireShared { resource, token, attempt, ms, mode, proposed }
+            }
+        ),
+        20 => (r.clone(), t.clone(), a.clone(), lease_ms())
+            .prop_map(|(resource, token, attempt, ms)| Ask::Acquire { resource, token, attempt, ms }),
+        40 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
+            .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
+        20 => (r.clone(), t.clone(), attempts)
+            .prop_map(|(resource, token, attempts)| Ask::Downgrade { resource, token, attempts }),
+        8 => (r.clone(), t.clone(), any::<bool>())
+            .prop_map(|(resource, token, is_withdrawn)| Ask::Intent { resource, token, is_withdrawn }),
+        16 => (r.clone(), t.clone(), lease_ms(), fences(), mode)
+            .prop_map(|(resource, token, ms, fence, mode)| Ask::Restore { resource, token, ms, fence, mode }),
+        30 => (r.clone(), t.clone(), a).prop_map(|(resource, token, attempt)| Ask::Cancel { resource, token, attempt }),
+        16 => (r.clone(), t.clone()).prop_map(|(resource, token)| Ask::Release { resource, token, forced: false }),
+        6 => (r.clone(), t).prop_map(|(resource, token)| Ask::Revoke { resource, token }),
+        2 => r.clone().prop_map(|resource| Ask::DeleteForeign { resource, sees: true }),
+        16 => r.clone().prop_map(|resource| Ask::Inspect { resource }),
+        8 => r.clone().prop_map(|resource| Ask::Kept { resource }),
+        4 => Just(Ask::Read),
+    ];
+    let sent_at = prop_oneof![
+        20 => Just(SentAtKind::Now),
+        6 => (-4_000_000..4_000_000_i64).prop_map(SentAtKind::SlightlyOff),
+    ];
+    prop_oneof![
+        150 => (asks, sent_at).prop_map(|(what, sent_at)| Step::Ask { what, sent_at, who: Who::Us }),
+        1 => (r.clone(), 0..=FOREIGN.len()).prop_map(|(resource, value)| Step::Foreign { resource, value, ttl_ms: Some(20_000) }),
+        2 => r.prop_map(|resource| Step::Delete { resource }),
+        6 => prop::collection::vec(entries, 1..4).prop_map(|entries| Step::Heal { entries }),
+        8 => Just(Step::Wait),
     ]
 }

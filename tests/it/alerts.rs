@@ -1,6 +1,6 @@
 //! Each alert is fired by a real failure: of nodes, of clocks, of callers, of the process. Waiting times are shortened by
 //! settings and by the harness (`support/prometheus.rs`); promtool tests the shipped ones. Those about keys, certificates and
-//! files are in `access/alerts.rs`, those about nodes that fail one after another in `prometheus.rs`.
+//! files are in `access/alerts.rs`, those about call-backs and hooks in `hooks/alerts.rs`, those about nodes that fail one after another in `prometheus.rs`.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -204,7 +204,12 @@ fn fired(source: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_alert_is_fired_by_a_test_with_a_real_failure() {
-    let sources = [include_str!("alerts.rs"), include_str!("access/alerts.rs"), include_str!("prometheus.rs")];
+    let sources = [
+        include_str!("alerts.rs"),
+        include_str!("access/alerts.rs"),
+        include_str!("hooks/alerts.rs"),
+        include_str!("prometheus.rs"),
+    ];
     let fired: Vec<&str> = sources.iter().flat_map(|source| fired(source)).collect();
     let rules = std::fs::read_to_string(config().join("alerts.yml")).expect("readable");
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();

@@ -160,6 +160,7 @@ fn the_variables_that_are_mentioned_exist() {
         "REDLOCKD_IDLE_CONNECTIONS",
         "REDLOCKD_KEY_FILE",
         "REDLOCKD_RESOURCE",
+        "REDLOCKD_SLOT",
         "REDLOCKD_TOKEN_FILE",
         "REDLOCKD_URL",
         WRITE_VARIABLE,

@@ -28,6 +28,7 @@ mod limits;
 mod logs;
 mod many_waiters;
 mod metrics;
+mod modes;
 mod one_name;
 mod prometheus;
 mod recipes;

@@ -31,8 +31,9 @@ use crate::support::prometheus::tool;
 use crate::support::service::Service;
 
 /// All labels; none has values that callers choose.
-const LABELS: [&str; 14] = [
+const LABELS: [&str; 16] = [
     "route", "method", "code", "class", "kind", "outcome", "reason", "how", "end", "node", "op", "version", "le", "by",
+    "state", "mode",
 ];
 
 /// Series by family: type, and the names of the labels.
@@ -157,7 +158,7 @@ async fn requests_add_no_texts_of_callers() {
     let is_lazy = |name: &str| name.contains("_duration_seconds") || name.contains("_http_requests_total");
     let late: Vec<_> = after.difference(&before).filter(|name| !is_lazy(name)).collect();
     assert!(late.is_empty(), "new series: {late:#?}");
-    assert!(text.contains("redlockd_lock_acquire_total{outcome=\"granted\"} 1"), "{text}");
+    assert!(text.contains("redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"granted\"} 1"), "{text}");
     let stray = text.lines().filter(|l| l.contains("code=\"other\"") && !l.ends_with(" 0"));
     assert_eq!(stray.count(), 0, "a status code that its route does not declare:\n{text}");
 }
@@ -250,6 +251,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
             let (ttl, labels) = (Ttl::from_ms(300_000).expect("valid"), Labels::default());
             let request = AcquireRequest {
                 resource,
+                mode: redlockd::types::WantedMode::Exclusive,
                 ttl,
                 wait: Duration::ZERO,
                 kept_for: None,

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::board::FIGURES;
-use crate::hooks::receiver::HooksFile;
+use crate::hooks::receiver::{HooksFile, Receiver, hook, target};
 use crate::support::client::{Client, send};
 use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal, slow_to_answer};
 use crate::support::poll;
@@ -353,7 +353,8 @@ async fn every_panel_shows_the_figure_of_a_real_run_and_no_rule_fails() {
     let mut cluster = Cluster::start(3).await;
     let dir = tempfile::tempdir().expect("a directory");
     let audit = format!("audit_log={}", path(&dir.path().join("audit.log")));
-    let hooks = HooksFile::with("");
+    let receiver = Receiver::start().await;
+    let hooks = HooksFile::with(&(target("ops", &receiver, "") + &hook("forced", &["lock.forced"], "")));
     let hooks_setting = hooks.setting();
     let more = ["--set", &audit, "--set", &hooks_setting];
     let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(more).collect();

@@ -19,7 +19,7 @@ use crate::mutant::{self, Mutant};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{PermitLimit, ResourceName, TokenHash};
 
 const INSTANCES: usize = 2;
 const NODES: usize = 2;
@@ -47,6 +47,8 @@ fn token(waiter: usize) -> TokenHash {
 struct Bounds {
     /// Of each waiter: its instance, and the resources that it wants.
     waiters: Vec<(usize, &'static [usize])>,
+    /// How each wants them; those without a mode exclusively.
+    modes: &'static [Mode],
     timers: u8,
     /// Notices that are lost.
     losses: u8,
@@ -67,8 +69,8 @@ enum Phase {
     Outside,
     /// With its timer.
     Waiting(BootTime),
-    /// The nodes have answered: what they had, by resource. Nothing: they granted. The answer is on its way.
-    Asking([Option<usize>; NAMES.len()]),
+    /// The nodes have answered: whose leases they had, by resource, one bit each. None: they granted. The answer is on its way.
+    Asking([u16; NAMES.len()]),
     Absent,
     Holding,
     /// Released; the confirmation is on its way.
@@ -83,8 +85,8 @@ type Report = (usize, usize, usize, usize, bool);
 struct State {
     queues: Vec<Instance>,
     phases: Vec<Phase>,
-    /// By resource.
-    holders: [Option<usize>; NAMES.len()],
+    /// By resource: several, where they share it.
+    holders: [BTreeSet<usize>; NAMES.len()],
     /// On their way: instance, node, resource, lease, whether an attempt was withdrawn.
     notices: BTreeSet<Report>,
     timers: u8,
@@ -178,6 +180,11 @@ impl State {
                     instance.asked.retain(|(_, r)| NAMES[*r] != resource.as_str());
                     instance.confirmed.retain(|(_, r)| NAMES[*r] != resource.as_str());
                 }
+                Action::Intent { waiter, .. } => {
+                    if bounds.mode(index(waiter)) != Mode::Exclusive {
+                        self.fail("who is let in with others keeps others out");
+                    }
+                }
                 Action::CheckCycle(..) | Action::ReportDeadlock(_) => self.fail("there are no owners"),
             }
         }
@@ -192,28 +199,32 @@ impl State {
         let is_before = |other: &usize| {
             let (instance, others) = bounds.waiters[*other];
             let entered = (self.order(inst, *other), self.order(inst, waiter));
-            instance == inst && entered.0 < entered.1 && waits(*other) && others.iter().any(|r| wants.contains(r))
+            let goes_along = bounds.mode(waiter).is_compatible(bounds.mode(*other));
+            let is_other = instance == inst && !goes_along;
+            is_other && entered.0 < entered.1 && waits(*other) && others.iter().any(|r| wants.contains(r))
         };
         if (0..bounds.waiters.len()).any(|other| other != waiter && is_before(&other)) {
             self.fail("a waiter asks before one that came earlier");
         }
-        let mut held = [None; NAMES.len()];
-        wants.iter().for_each(|resource| held[*resource] = self.holders[*resource]);
-        if self.is_free(wants) {
-            wants.iter().for_each(|resource| self.holders[*resource] = Some(waiter));
+        let mut held = [0; NAMES.len()];
+        if self.is_free(bounds, waiter) {
+            wants.iter().for_each(|resource| _ = self.holders[*resource].insert(waiter));
+        } else {
+            let bits = |resource: &usize| self.holders[*resource].iter().fold(0, |bits, holder| bits | 1 << holder);
+            wants.iter().for_each(|resource| held[*resource] = bits(resource));
         }
         self.phases[waiter] = Phase::Asking(held);
     }
 
     /// The nodes free what the waiter holds, and report it to those who are subscribed.
     fn free(&mut self, wants: &[usize], waiter: usize, is_withdrawn: bool) {
-        for resource in wants.iter().filter(|resource| self.holders[**resource] == Some(waiter)) {
+        for resource in wants.iter().filter(|resource| self.holders[**resource].contains(&waiter)) {
             for (inst, instance) in self.queues.iter().enumerate() {
                 let nodes = (0..NODES).filter(|node| instance.confirmed.contains(&(*node, *resource)));
                 self.notices.extend(nodes.map(|node| (inst, node, *resource, waiter, is_withdrawn)));
             }
         }
-        self.holders.iter_mut().filter(|holder| **holder == Some(waiter)).for_each(|holder| *holder = None);
+        self.holders.iter_mut().for_each(|holders| _ = holders.remove(&waiter));
     }
 
     /// Numbers rise with arrival: those of the queue.
@@ -233,6 +244,7 @@ impl State {
             for waiter in instance.queue.waiters.values_mut() {
                 sooner(&mut waiter.attempt_at);
                 sooner(&mut waiter.recheck_at);
+                sooner(&mut waiter.intent_at);
             }
             for known in instance.queue.resources.values_mut() {
                 known.held.iter_mut().for_each(|(until, _)| sooner(until));
@@ -261,8 +273,13 @@ impl State {
         self
     }
 
-    fn is_free(&self, wants: &[usize]) -> bool {
-        wants.iter().all(|resource| self.holders[*resource].is_none())
+    fn is_free(&self, bounds: &Bounds, waiter: usize) -> bool {
+        let mode = bounds.mode(waiter);
+        let most = mode.limit().map_or(usize::MAX, |limit| limit.get().into());
+        bounds.waiters[waiter].1.iter().all(|resource| {
+            let holders = &self.holders[*resource];
+            holders.len() < most && holders.iter().all(|holder| bounds.mode(*holder).is_compatible(mode))
+        })
     }
 
     /// What must hold when nothing is on its way.
@@ -277,14 +294,28 @@ impl State {
             let is_subscribed = wants.iter().all(confirmed);
             let is_quiet = self.notices.is_empty() && !self.phases.contains(&Phase::Releasing);
             let rests = known.activity == Activity::Idle && known.is_first;
+            let is_led = |other: usize| {
+                let is_asking = matches!(self.phases[other], Phase::Asking(_)) && bounds.waiters[other].0 == inst;
+                is_asking && bounds.mode(other).is_compatible(bounds.mode(waiter))
+            };
+            let is_led = (0..bounds.waiters.len()).any(is_led);
             let soon = NOW.plus(YIELD_PAUSE + SETTLE_PAUSE + WAKE_JITTER);
-            if rests && at > NOW.plus(LEASE + WAKE_JITTER) {
+            // Who leaves it to another to ask sleeps a little longer than that one.
+            let late = WAKE_JITTER + SETTLE_PAUSE;
+            if rests && at > NOW.plus(LEASE + late) {
                 return self.fail("a waiter sleeps beyond the lease that it knows of");
             }
-            if rests && !is_subscribed && at > NOW.plus(POLL_MAX + WAKE_JITTER) {
+            if rests && !is_subscribed && at > NOW.plus(POLL_MAX + late) {
                 return self.fail("a waiter without subscriptions does not poll");
             }
-            if rests && is_subscribed && is_quiet && !self.is_lossy && self.is_free(wants) && at > soon {
+            if rests
+                && is_subscribed
+                && is_quiet
+                && !is_led
+                && !self.is_lossy
+                && self.is_free(bounds, waiter)
+                && at > soon
+            {
                 return self.fail("a waiter sleeps beside a free lock");
             }
         }
@@ -340,7 +371,7 @@ impl Model for Bounds {
         let state = State {
             queues: (0..INSTANCES).map(|_| instance()).collect(),
             phases: vec![Phase::Outside; self.waiters.len()],
-            holders: [None; NAMES.len()],
+            holders: [const { BTreeSet::new() }; NAMES.len()],
             notices: BTreeSet::new(),
             timers: self.timers,
             losses: self.losses,
@@ -365,7 +396,7 @@ impl Model for Bounds {
                 Phase::Outside | Phase::Done => {}
                 Phase::Asking(held) => {
                     steps.push(Step::Answer(waiter));
-                    let is_refused = held.iter().any(Option::is_some);
+                    let is_refused = held.iter().any(|holders| *holders != 0);
                     steps.extend((s.splits > 0 && is_refused).then_some(Step::Split(waiter)));
                 }
                 Phase::Waiting(at) => {
@@ -411,13 +442,17 @@ impl Model for Bounds {
 }
 
 impl Bounds {
+    fn mode(&self, waiter: usize) -> Mode {
+        self.modes.get(waiter).copied().unwrap_or(Mode::Exclusive)
+    }
+
     fn take(&self, s: &mut State, step: Step) {
         match step {
             Step::Enter(waiter) => {
                 let (inst, wants) = self.waiters[waiter];
                 let request = WaitRequest {
                     resources: wants.iter().map(|resource| name(*resource)).collect(),
-                    mode: Mode::Exclusive,
+                    mode: self.mode(waiter),
                     party: None,
                     token: None,
                     until: END.plus(Duration::from_nanos(waiter as u64)),
@@ -506,8 +541,9 @@ impl Bounds {
 
     fn answer(&self, s: &mut State, waiter: usize) {
         let Phase::Asking(held) = s.phases[waiter] else { return };
-        let blocked: Vec<_> =
-            held.iter().enumerate().filter_map(|(resource, holder)| Some((resource, (*holder)?))).collect();
+        let of_waiter = |(resource, waiter)| (held[resource] & 1_u16 << waiter != 0).then_some((resource, waiter));
+        let all = (0..NAMES.len()).flat_map(|resource| (0..self.waiters.len()).map(move |waiter| (resource, waiter)));
+        let blocked: Vec<_> = all.filter_map(of_waiter).collect();
         let outcome = if blocked.is_empty() {
             s.phases[waiter] = Phase::Holding;
             AttemptOutcome::Granted { lease: token(waiter), until: NOW.plus(LEASE) }
@@ -515,6 +551,7 @@ impl Bounds {
             s.phases[waiter] = Phase::Waiting(NEVER);
             let blocker = |(resource, holder)| Blocker {
                 resource: name(resource),
+                mode: self.mode(holder),
                 lease: Some(token(holder)),
                 party: None,
                 is_confirmed: true,
@@ -554,7 +591,8 @@ const TWO: &[(usize, &[usize])] = &[(1, &[1]), (0, &[0, 1]), (0, &[0])];
 
 fn bounds(waiters: &[(usize, &'static [usize])]) -> Bounds {
     let waiters = waiters.to_vec();
-    Bounds { waiters, timers: 1, losses: 0, breaks: 0, splits: 0, leaves: 0, absences: 0, bug: None }
+    let modes = &[];
+    Bounds { waiters, modes, timers: 1, losses: 0, breaks: 0, splits: 0, leaves: 0, absences: 0, bug: None }
 }
 
 fn lossy(waiters: &[(usize, &'static [usize])], more: u8) -> Bounds {
@@ -567,6 +605,21 @@ fn broken(more: u8) -> Bounds {
 
 fn leaving(more: u8) -> Bounds {
     Bounds { splits: more, leaves: 1 + more, ..bounds(ONE) }
+}
+
+/// Two readers and a writer between them; two of three may hold at a time.
+const SHARED: &[Mode] = &[Mode::Shared, Mode::Exclusive, Mode::Shared, Mode::Shared];
+
+fn shared(more: u8) -> Bounds {
+    let waiters = &[(0, &[0][..]), (1, &[0]), (1, &[0]), (0, &[0])][..3 + usize::from(more)];
+    Bounds { modes: SHARED, leaves: more, ..bounds(waiters) }
+}
+
+fn permits(more: u8) -> Bounds {
+    let limit = PermitLimit::new(2).expect("in range");
+    let modes: &'static [Mode] = Box::leak(Box::new([Mode::Permit { limit }; 5]));
+    let waiters = &[(1, &[0][..]), (0, &[0]), (0, &[0]), (0, &[0])];
+    Bounds { modes, timers: more, ..bounds(waiters) }
 }
 
 fn absent(more: u8) -> Bounds {
@@ -583,6 +636,8 @@ fn the_queue_keeps_its_promises_in_every_order() {
         ("callers who hang up", leaving(more)),
         ("callers who go away and return", absent(more)),
         ("connections that break", broken(more)),
+        ("readers and a writer", shared(more)),
+        ("two permits", permits(more)),
     ] {
         let (states, found) = explore(bounds);
         println!("| queue: {what} | {states} |");

@@ -4,10 +4,11 @@
 use super::actors::Waiting;
 use super::coverage::HardState;
 use super::invariants::Promise;
+use super::profile::Sharing;
 use super::rng::Rng;
 use super::world::{Event, MS, SEC, Todo, Us, World};
 use crate::redlock::clock::BootTime;
-use crate::types::{Fence, ResourceName, TOKEN_RANDOM_BYTES, Token, TokenHash};
+use crate::types::{Fence, ResourceName, TOKEN_RANDOM_BYTES, Token, TokenHash, WantedMode};
 
 /// A client's operation.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub(super) enum Operation {
         fence: Option<Fence>,
     },
     Release,
+    /// Makes an exclusive lease a shared one.
+    Downgrade,
 }
 
 /// Who requests.
@@ -148,6 +151,13 @@ pub(super) fn kept_for_ms(world: &World, token: &TokenHash, ttl_ms: u64) -> Opti
 }
 
 impl World {
+    /// Its lease is exclusive, in a world where others are shared.
+    fn may_downgrade(&self, token: &TokenHash) -> bool {
+        matches!(self.profile.sharing, Sharing::Readers | Sharing::Mixed)
+            && self.profile.mode_of(token) == WantedMode::Exclusive
+            && !self.checker.is_downgraded(token)
+    }
+
     /// A client, or an check, sends a request.
     pub(super) fn ask(
         &mut self,
@@ -207,7 +217,7 @@ impl World {
                 promise.trusted = self.trusts_until(client, &request, valid_us, waited_us);
             }
             match request.operation {
-                Operation::Extend { .. } => self.check_extend(&request, &promise),
+                Operation::Extend { .. } | Operation::Downgrade => self.check_extend(&request, &promise),
                 _ => self.check_grant(&request, &promise),
             }
             self.note_attempts(inst, req, true);
@@ -330,6 +340,12 @@ impl World {
         }
         let (by, inst) = (Requester::Client(client), self.clients[client].inst);
         match self.client_rng.below(100) {
+            0..15 if self.may_downgrade(&about.1) => {
+                self.note_downgrade(&about.1);
+                self.clients[client].state = State::Extending;
+                self.clients[client].req = self.ask(by, inst, about, Operation::Downgrade, lease_ttl_ms);
+                self.wake_client(client, 600 * MS);
+            }
             0..55 => {
                 let fence = self.client_rng.chance(50).then_some(fence);
                 let most = self.insts[inst].max_ttl_ms;
@@ -468,7 +484,13 @@ impl World {
             return;
         };
         let Some(own) = i.waiting.remove(&place) else { return };
-        let waits = |w: &Waiting| w.meets(&own) && w.until > soon && i.serving.contains(&w.req);
+        let i = &self.insts[inst];
+        // Who may hold it together may be served in any order.
+        let mode = |token: &TokenHash| self.profile.mode_of(token);
+        let waits = |w: &Waiting| {
+            let is_before = w.until > soon && i.serving.contains(&w.req);
+            w.meets(&own) && is_before && !mode(&w.token).is_compatible(mode(&own.token))
+        };
         let is_behind = i.waiting.values().any(waits);
         let Some(began) = granted else { return };
         let older = i.waiting.range(..place).map(|(_, w)| w).find(|w| waits(w) && w.entered < began).map(|w| w.req);

@@ -55,13 +55,18 @@ pub(super) enum HardState {
     NodeAdded,
     NodeRemoved,
     ChangeCompleted,
+    SharedTogether,
+    PermitsTogether,
+    Downgraded,
+    FenceProposed,
+    MemberFilled,
     SetGranted,
     SetRefused,
     SetWaited,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 54] = {
+pub(super) const ALL: [HardState; 59] = {
     use HardState::*;
     [
         Granted,
@@ -115,6 +120,11 @@ pub(super) const ALL: [HardState; 54] = {
         NodeAdded,
         NodeRemoved,
         ChangeCompleted,
+        SharedTogether,
+        PermitsTogether,
+        Downgraded,
+        FenceProposed,
+        MemberFilled,
         SetGranted,
         SetRefused,
         SetWaited,

@@ -33,7 +33,7 @@ use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, Mode as HeldMode, NodeId, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
 use crate::waiting::driver::WaitDriver;
-use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
+use crate::waiting::event::{Admission, WaitError, WaitLimits, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
 
 /// What the algorithm runs on here.
@@ -240,7 +240,7 @@ struct KeptLeases {
 
 impl KeptObserver for KeptLeases {
     fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
-        self.waiting.extended(lease.resource, deadline);
+        self.waiting.extended(lease.resource, deadline, lease.record.mode.wanted());
         let (clock, mut world) = (&self.engine.clock, lock(&self.engine.clock.world));
         world.coverage.count(if by == KeptBy::Granter { HardState::KeptRenewed } else { HardState::KeptAdopted });
         let until = world.when(clock.inst, deadline);
@@ -273,10 +273,10 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
             let extension = ExtendParams { resource, token, ttl, until_ms: 0, fence: *fence, labels: None };
             match engine.extend(&extension).await {
                 Ok(extended) => {
-                    waiting.extended(&request.resource, extended.deadline);
+                    waiting.extended(&request.resource, extended.deadline, extended.record.mode.wanted());
                     let at = engine.clock.now();
                     let extended = (extended.deadline > at).then_some(extended);
-                    extended.map(|e| (e.record.fence, e.deadline, false, Duration::ZERO))
+                    extended.map(|e| (e.record.fence, e.record.mode, e.deadline, false, Duration::ZERO))
                 }
                 Err(refusal) => {
                     let kind = match refusal {
@@ -287,6 +287,14 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
                     None
                 }
             }
+        }
+        Operation::Downgrade => {
+            let downgraded = engine.downgrade(&request.resource, &request.token).await.ok();
+            let downgraded = downgraded.filter(|of| of.deadline > engine.clock.now());
+            if downgraded.is_some() {
+                lock(&world).coverage.count(HardState::Downgraded);
+            }
+            downgraded.map(|of| (of.record.fence, of.record.mode, of.deadline, false, Duration::ZERO))
         }
         Operation::Release => {
             let outcome = waiting.release(&request.resource, &request.token, true).await;
@@ -306,32 +314,25 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
     let mut world = lock(&world);
     let at = world.local(inst);
     let waited = promise.map_or(Duration::ZERO, |(.., waited)| waited);
-    let promise = promise.map(|(fence, deadline, joined, _)| {
+    let promise = promise.map(|(fence, mode, deadline, joined, _)| {
         let until = world.when(inst, deadline).max(at);
-        Promise { fence, at, until, trusted: until, joined }
+        Promise { fence, mode, at, until, trusted: until, joined }
     });
     world.answer(inst, request.req, promise, u64::try_from(waited.as_micros()).unwrap_or(0));
 }
 
 /// As the nodes have it.
-fn record_of(params: &AcquireParams, fence: crate::types::Fence, labels: &Labels) -> LeaseRecord {
+fn record_of(params: &AcquireParams, (fence, mode): (crate::types::Fence, HeldMode), labels: &Labels) -> LeaseRecord {
     let labels = labels.encode();
-    LeaseRecord {
-        mode: HeldMode::Exclusive,
-        token: params.token.clone(),
-        renewals: 0,
-        ttl: params.ttl,
-        fence,
-        claims: "".into(),
-        labels,
-    }
+    LeaseRecord { mode, token: params.token.clone(), renewals: 0, ttl: params.ttl, fence, claims: "".into(), labels }
 }
 
 /// The place that a request keeps.
 fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
     let (resources, wait_id) = ([request.resource.clone()].into(), WaitId::parse(request.token.as_str()).expect("hex"));
     let token = Some(request.token.clone());
-    let terms = Terms { ttl: params.ttl, labels: Labels::default(), token, refuses_deadlock: false, kept_for: None };
+    let (mode, ttl, labels) = (params.mode, params.ttl, Labels::default());
+    let terms = Terms { mode, ttl, labels, token, refuses_deadlock: false, kept_for: None };
     KeepPlace { key: PlaceKey { resources, principal: "".into(), wait_id }, terms, permit: None }
 }
 
@@ -343,12 +344,16 @@ async fn acquire(
     request: &ClientRequest,
     started: BootTime,
     (ttl_ms, wait_ms): (u64, u64),
-) -> Option<(crate::types::Fence, BootTime, bool, Duration)> {
+) -> Option<(crate::types::Fence, HeldMode, BootTime, bool, Duration)> {
+    // The checks at the end are of exclusive leases.
+    let is_client = matches!(request.by, Requester::Client(_));
+    let sharing = lock(&engine.clock.world).profile.mode_of(&request.token);
+    let mode = if is_client { sharing } else { WantedMode::Exclusive };
     let params = AcquireParams {
         resources: [request.resource.clone()].into(),
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
-        mode: WantedMode::Exclusive,
+        mode,
         labels: crate::types::Labels::default(),
     };
     let kept_for = kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms);
@@ -363,8 +368,7 @@ async fn acquire(
     };
     let until = started.plus(Duration::from_millis(wait_ms));
     let (resources, token) = ([request.resource.clone()].into(), Some(request.token.clone()));
-    let wanted =
-        WaitRequest { resources, mode: Mode::Exclusive, party: None, token, until, admission, refuses_deadlock: false };
+    let wanted = WaitRequest { resources, mode, party: None, token, until, admission, refuses_deadlock: false };
     let keep = (wait_ms > 0 && keeps_place(&request.token)).then(|| keep_place(request, &params));
     let now = engine.clock.now();
     lock(world).begins_to_wait(inst, request, wait_ms, now);
@@ -377,13 +381,15 @@ async fn acquire(
     lock(world).ends_to_wait(inst, request.req, began);
     match outcome {
         Ok(grant) => {
-            let granted = (grant.fence(), grant.deadline, grant.leases[0].joined, engine.clock.now().since(started));
+            let (fence, joined) = (grant.fence(), grant.leases[0].joined);
+            let granted = (fence, grant.mode, grant.deadline, joined, engine.clock.now().since(started));
             if let Some(kept_for) = kept_for.filter(|_| is_new) {
                 let labels = Labels { kept_until_ms: keeper.now_ms() + kept_for, ..params.labels.clone() };
                 if !keeper.begin(&request.resource, &params.token, grant.fence(), &labels).await {
                     return None;
                 }
-                keeper.keep(&request.resource, &record_of(&params, grant.fence(), &labels), grant.deadline);
+                let record = record_of(&params, (grant.fence(), grant.mode), &labels);
+                keeper.keep(&request.resource, &record, grant.deadline);
             }
             lock(world).stall_before_answer(inst);
             let kept = grant.keep().is_ok();

@@ -8,9 +8,9 @@ use super::clients::{ClientRequest, Operation, Requester};
 use super::coverage::HardState;
 use super::profile::{GUARD_MS, Variant};
 use super::world::{EPOCH_US, MS, SEC, Us, World};
-use crate::protocol::{AcquireArgs, AcquireSetArgs, LeaseRecord, Request, RequestTime};
+use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, LeaseRecord, Request, RequestTime};
 use crate::redlock::quorum::quorum_of;
-use crate::types::{Fence, ResourceName, TokenHash};
+use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
 /// Maximum time, after all faults healed and the instance runs again, until released leases and those of abandoned
 /// attempts are gone: the longest pause between two tries of a clean-up, its timeout, the longest reconnect and some latency.
@@ -24,6 +24,7 @@ struct Hold {
     resource: ResourceName,
     token: TokenHash,
     fence: Fence,
+    mode: Mode,
     from: Us,
     to: Us,
     extended: bool,
@@ -35,6 +36,7 @@ struct AnsweredGrant {
     resource: ResourceName,
     token: TokenHash,
     fence: Fence,
+    mode: Mode,
     answered: Us,
 }
 
@@ -45,10 +47,14 @@ pub(super) struct InvariantChecker {
     wins: Vec<AnsweredGrant>,
     /// When each token's release was first sent.
     released: BTreeMap<TokenHash, Us>,
+    /// Tokens whose downgrade was sent: they count as shared from then on.
+    downgraded: BTreeSet<TokenHash>,
     /// Until when the lease was promised that was let go.
     let_go: BTreeMap<TokenHash, Us>,
     /// Each token's release that was first answered as done.
     ended: BTreeMap<TokenHash, WonRelease>,
+    /// When each token was first tried.
+    first_tried: BTreeMap<TokenHash, Us>,
     /// When each token was last tried.
     tried: BTreeMap<TokenHash, Us>,
     /// The last round of each client's request.
@@ -113,6 +119,7 @@ pub(super) fn now_serving(req: u64) -> u64 {
 #[derive(Debug, Clone)]
 pub(super) struct Promise {
     pub(super) fence: Fence,
+    pub(super) mode: Mode,
     /// When it was written.
     pub(super) at: Us,
     /// Until when it is good.
@@ -123,12 +130,19 @@ pub(super) struct Promise {
 }
 
 impl InvariantChecker {
+    /// Its downgrade was sent.
+    pub(super) fn is_downgraded(&self, token: &TokenHash) -> bool {
+        self.downgraded.contains(token)
+    }
+
     /// A request left an instance.
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
-            Request::Acquire(AcquireArgs { attempt, token, .. }) => {
+            Request::Acquire(AcquireArgs { attempt, token, .. })
+            | Request::AcquireShared(AcquireSharedArgs { attempt, token, .. }) => {
                 self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
                 self.tried.insert(token.clone(), at);
+                self.first_tried.entry(token.clone()).or_insert(at);
                 Some(attempt.as_str())
             }
             Request::AcquireSet(AcquireSetArgs { attempt, token, .. }) => {
@@ -136,7 +150,7 @@ impl InvariantChecker {
                 self.tried.insert(token.clone(), at);
                 Some(attempt.as_str())
             }
-            Request::Update(_) => None,
+            Request::Update(_) | Request::Downgrade(_) => None,
             _ => return,
         };
         let req = SERVED.get();
@@ -159,9 +173,19 @@ impl InvariantChecker {
 }
 
 impl World {
-    /// The lease that stands on a node.
-    pub(super) fn lease_on(&self, node: usize, resource: &ResourceName) -> Option<(&LeaseRecord, u64)> {
-        self.servers[node].machine.lease_of(self.node_clock(node), resource)
+    /// The leases that stand on a node.
+    pub(super) fn leases_on(&self, node: usize, resource: &ResourceName) -> Vec<(&LeaseRecord, u64)> {
+        self.servers[node].machine.leases_of(self.node_clock(node), resource)
+    }
+
+    /// This token's lease on a node.
+    pub(super) fn lease_on(
+        &self,
+        node: usize,
+        resource: &ResourceName,
+        token: &TokenHash,
+    ) -> Option<(&LeaseRecord, u64)> {
+        self.leases_on(node, resource).into_iter().find(|(record, _)| record.token == *token)
     }
 
     /// An instance answered that it granted.
@@ -183,10 +207,13 @@ impl World {
         if newest.is_some_and(|w| w.fence > promise.fence && self.may_fall(w.answered)) {
             self.checker.stores.clear();
         }
+        // A replay joins its lease with the fence that it got, and others may have been granted beside it since.
+        let first = self.checker.first_tried.get(&token).copied().filter(|_| promise.mode != Mode::Exclusive);
+        let asked = first.map_or(request.sent, |first| first.min(request.sent));
         for win in self.checker.wins.iter().filter(|w| w.resource == resource && w.token != token) {
             let text = if win.fence == promise.fence && !self.may_fall(win.answered) {
                 format!("fence {} was given to {:?} and to {token:?}", win.fence, win.token)
-            } else if win.answered < request.sent && win.fence > promise.fence && !self.may_fall(win.answered) {
+            } else if win.answered < asked && win.fence > promise.fence && !self.may_fall(win.answered) {
                 let first = format!("{:?} had fence {} at {} ms", win.token, win.fence, win.answered / MS);
                 format!(
                     "fences fell: {first}, then {token:?} asked at {} ms and got {}",
@@ -199,7 +226,8 @@ impl World {
             return self.fail(text);
         }
         let answered = promise.at;
-        self.checker.wins.push(AnsweredGrant { resource, token, fence: promise.fence, answered });
+        let mode = promise.mode;
+        self.checker.wins.push(AnsweredGrant { resource, token, fence: promise.fence, mode, answered });
         self.check_overlap(request, promise);
     }
 
@@ -246,13 +274,13 @@ impl World {
             let over = (EPOCH_US + until - kept_until) / MS;
             return self.fail(format!("the kept lease of {token:?} was renewed to {over} ms after its end"));
         }
-        let (sent, fence) = (at, record.fence);
+        let (sent, fence, mode) = (at, record.fence, record.mode);
         let operation = Operation::Extend { ttl_ms: None, fence: None };
         let (resource, token, lease_ttl_ms) = (resource.clone(), token.clone(), record.ttl.as_ms());
         let by = Requester::Client(0);
         let request = ClientRequest { req: 0, by, inst, resource, token, operation, sent, lease_ttl_ms };
         if until > at {
-            self.check_extended(&request, &Promise { fence, at, until, trusted: until, joined: false });
+            self.check_extended(&request, &Promise { fence, mode, at, until, trusted: until, joined: false });
         }
     }
 
@@ -268,7 +296,12 @@ impl World {
             // An instance that was stopped may answer late for a token that was released meanwhile.
             let counts = |w: &AnsweredGrant| self.checker.released.get(&w.token).is_none_or(|at| *at > w.answered);
             let other = |w: &&AnsweredGrant| {
-                w.resource == request.resource && w.token != request.token && w.answered > since && counts(w)
+                let excludes = !w.mode.is_compatible(self.mode_now(&request.token, promise.mode));
+                w.resource == request.resource
+                    && w.token != request.token
+                    && w.answered > since
+                    && counts(w)
+                    && excludes
             };
             if let Some(win) = self.checker.wins.iter().find(other).filter(|w| w.answered < promise.at) {
                 let text = format!("{:?} was extended although {:?} was granted at", request.token, win.token);
@@ -287,10 +320,15 @@ impl World {
         }
         let now = self.now;
         self.checker.holds.retain(|h| h.to + 10 * SEC > now);
-        let clash =
-            self.checker.holds.iter().find(|h| {
-                h.resource == request.resource && h.token != request.token && h.from < to && promise.at < h.to
-            });
+        let mode = self.mode_now(&request.token, promise.mode);
+        let meets =
+            |h: &&Hold| h.resource == request.resource && h.token != request.token && h.from < to && promise.at < h.to;
+        if let Some(beside) = self.checker.holds.iter().filter(meets).find(|h| h.mode.is_compatible(mode)) {
+            let together =
+                if beside.mode == Mode::Shared { HardState::SharedTogether } else { HardState::PermitsTogether };
+            self.coverage.count(together);
+        }
+        let clash = self.checker.holds.iter().filter(meets).find(|h| !h.mode.is_compatible(mode));
         if let Some(other) = clash {
             let kind = if other.extended { "extended" } else { "granted" };
             let first = format!("{:?} {kind} {} to {} ms", other.token, other.from / MS, other.to / MS);
@@ -306,6 +344,7 @@ impl World {
             resource: request.resource.clone(),
             token: request.token.clone(),
             fence: promise.fence,
+            mode,
             from: promise.at,
             to,
             extended,
@@ -321,6 +360,7 @@ impl World {
         let ttl = match request.operation {
             Operation::Acquire { ttl_ms, .. } | Operation::AcquireSet { ttl_ms, .. } => ttl_ms,
             Operation::Extend { ttl_ms, .. } => ttl_ms.unwrap_or(request.lease_ttl_ms),
+            Operation::Downgrade => self.insts.iter().map(|inst| inst.max_ttl_ms).max().unwrap_or(0),
             Operation::Release => return,
         };
         if promise.until > sent + ttl * MS {
@@ -333,8 +373,13 @@ impl World {
         }
         let left_ms = promise.until.saturating_sub(promise.at.max(self.now)) / MS;
         let holds = |node: &usize| {
-            let has = self.lease_on(*node, &request.resource);
-            let has = has.is_some_and(|(record, left)| record.token == request.token && left >= left_ms);
+            let has = self.lease_on(*node, &request.resource, &request.token);
+            let has = has.is_some_and(|(record, left)| {
+                // A node that missed a downgrade keeps more callers out.
+                let is_its =
+                    record.mode == promise.mode || record.mode == Mode::Exclusive || promise.mode == Mode::Exclusive;
+                is_its && left >= left_ms
+            });
             has || self.servers[*node].disturbed.is_some_and(|at| at + 10 * MS >= sent) || !self.servers[*node].up
         };
         let holding = self.profile.reach_of(request.inst).iter().filter(|node| holds(node)).count();
@@ -342,6 +387,25 @@ impl World {
             let text = format!("{what} of {:?} promises {left_ms} ms, but only {holding} nodes hold it", request.token);
             self.fail(text);
         }
+    }
+
+    /// A client sends a downgrade: its lease counts as shared from now on, whatever the answer is.
+    pub(super) fn note_downgrade(&mut self, token: &TokenHash) {
+        let now = self.now;
+        self.checker.downgraded.insert(token.clone());
+        let mut shared = Vec::new();
+        for hold in self.checker.holds.iter_mut().filter(|h| h.token == *token && h.to > now) {
+            shared.push(Hold { mode: Mode::Shared, from: hold.from.max(now), ..hold.clone() });
+            hold.to = hold.from.max(now);
+        }
+        self.checker.holds.extend(shared);
+        let its = self.checker.wins.iter_mut().filter(|win| win.token == *token);
+        its.for_each(|win| win.mode = Mode::Shared);
+    }
+
+    /// As its holder counts on it.
+    fn mode_now(&self, token: &TokenHash, mode: Mode) -> Mode {
+        if self.checker.downgraded.contains(token) { Mode::Shared } else { mode }
     }
 
     /// A client lets go.
@@ -407,7 +471,10 @@ impl World {
     pub(super) fn store(&mut self, resource: usize, token: &TokenHash, fence: Fence) {
         let now = self.now;
         let name = &self.resources[resource];
-        let is_held = |h: &Hold| h.token == *token && h.resource == *name && (h.from..h.to).contains(&now);
+        // Of those that hold it together, the store takes the fences in order only.
+        let is_alone = |h: &Hold| h.mode == Mode::Exclusive;
+        let is_held =
+            |h: &Hold| h.token == *token && h.resource == *name && (h.from..h.to).contains(&now) && is_alone(h);
         let newest = self.checker.stores.get(&resource).copied().unwrap_or(Fence(0));
         if fence >= newest {
             self.checker.stores.insert(resource, fence);
@@ -423,35 +490,43 @@ impl World {
     /// request with the same token may join such a claim and prolong its key beyond the time for which
     /// the clean-up goes on: then the TTL bounds it, from the last try of that token.
     pub(super) fn scan(&mut self) {
-        let now = self.now;
         if self.checker.clocks_stepped {
             return; // a clock that was stepped back lengthens what a clean-up leaves to the TTL
         }
         for node in (0..self.servers.len()).filter(|n| !self.checker.lost_tail.contains(n)).collect::<Vec<_>>() {
             for resource in self.resources.iter().cloned().chain(self.sets.own_name()).collect::<Vec<_>>() {
-                let Some((record, left)) = self.lease_on(node, &resource) else { continue };
-                if self.is_overdue(node, &record.token) {
-                    let text = format!("node {node} still holds {resource} for {:?}, released", record.token);
-                    return self.fail(format!("{text} long ago ({left} ms left)"));
-                }
-                // An instance that could not reach the nodes may have given it up, while another one kept it.
-                if record.labels().kept_until_ms > 0 && record.claims.contains("p,") {
-                    continue;
-                }
-                let joined = self.checker.tried_by.get(&record.token);
-                let is_alone =
-                    |one: &&GivenUp| joined.is_none_or(|requests| requests.iter().all(|req| *req == one.req));
-                let ghost = record.claims.split(',').find(|claim| {
-                    self.checker.given_up.get(*claim).filter(is_alone).is_some_and(|one| {
-                        let healed = one.at.max(self.reachable_since(one.inst, node));
-                        self.insts[one.inst].life == one.life && now >= healed + CLEANUP_BOUND
-                    })
-                });
-                if let Some(claim) = ghost {
-                    let text = format!("node {node} still holds {resource} for {:?}, claim {claim}", record.token);
-                    return self.fail(format!("{text}, which was given up long ago ({left} ms left)"));
+                if let Some(text) = self.overdue_lease(node, &resource) {
+                    return self.fail(text);
                 }
             }
         }
+    }
+
+    /// A lease on a node that should not be there any more.
+    fn overdue_lease(&self, node: usize, resource: &ResourceName) -> Option<String> {
+        let now = self.now;
+        for (record, left) in self.leases_on(node, resource) {
+            if self.is_overdue(node, &record.token) {
+                let text = format!("node {node} still holds {resource} for {:?}, released", record.token);
+                return Some(format!("{text} long ago ({left} ms left)"));
+            }
+            // An instance that could not reach the nodes may have given it up, while another one kept it.
+            if record.labels().kept_until_ms > 0 && record.claims.contains("p,") {
+                continue;
+            }
+            let joined = self.checker.tried_by.get(&record.token);
+            let is_alone = |one: &&GivenUp| joined.is_none_or(|requests| requests.iter().all(|req| *req == one.req));
+            let ghost = record.claims.split(',').find(|claim| {
+                self.checker.given_up.get(*claim).filter(is_alone).is_some_and(|one| {
+                    let healed = one.at.max(self.reachable_since(one.inst, node));
+                    self.insts[one.inst].life == one.life && now >= healed + CLEANUP_BOUND
+                })
+            });
+            if let Some(claim) = ghost {
+                let text = format!("node {node} still holds {resource} for {:?}, claim {claim}", record.token);
+                return Some(format!("{text}, which was given up long ago ({left} ms left)"));
+            }
+        }
+        None
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::clock::SimClock;
 use super::network::Packet;
 use super::world::{Event, MS, Todo, World, lock};
-use crate::protocol::{CancelArgs, ReleaseArgs, Request};
+use crate::protocol::{CancelArgs, LeaseRecord, ReleaseArgs, Request};
 use crate::redlock::clock::Clock;
 use crate::redlock::notifications::{LeaseTag, Notice, Topic};
 use crate::redlock::subscriptions::Subscriptions;
@@ -50,15 +50,19 @@ impl World {
     pub(super) fn may_end(&self, packet: &Packet) -> bool {
         let ended = ends(&packet.request);
         ended.is_some_and(|(resource, notice)| {
-            let lease = self.lease_on(packet.node, resource);
-            lease.is_some_and(|(record, _)| Some(LeaseTag::of(&record.token)) == notice.lease)
+            let leases = self.leases_on(packet.node, resource);
+            leases.iter().any(|(record, _)| Some(LeaseTag::of(&record.token)) == notice.lease)
         })
     }
 
     /// As the scripts do where they delete a lock.
     pub(super) fn publish_end(&mut self, packet: &Packet) {
         let Some((resource, notice)) = ends(&packet.request) else { return };
-        if self.lease_on(packet.node, resource).is_some() {
+        // The end of one of several shared leases lets nobody in.
+        let keeps_out = |(record, _): &(&LeaseRecord, u64)| {
+            record.mode.slot().is_none() || Some(LeaseTag::of(&record.token)) == notice.lease
+        };
+        if self.leases_on(packet.node, resource).iter().any(keeps_out) {
             return;
         }
         let topic = Topic::LeaseEnded(resource.clone());

@@ -6,10 +6,10 @@ use super::network::Packet;
 use super::profile::Variant;
 use super::world::{MS, Us, World};
 use crate::protocol::{
-    AcquireArgs, CancelArgs, EndReason, MemberStatus, NoVote, NodeResult, NodeStatus, ReleaseArgs, Reply, Request,
-    RestoreArgs, UpdateArgs, Vote,
+    AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, FillEntry, MemberStatus, NoVote, NodeResult, NodeStatus,
+    ReleaseArgs, Reply, Request, RestoreArgs, UpdateArgs, Vote,
 };
-use crate::types::{AttemptId, ResourceName, TokenHash};
+use crate::types::{AttemptId, Mode, ResourceName, TokenHash};
 
 /// Shorter than a note counts, by as much as clocks may be apart and be stepped within the guard.
 const WITNESS: Us = 1_400 * MS;
@@ -147,8 +147,22 @@ impl World {
 
     fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &NodeResult, is_late: bool) {
         match (request, answer) {
-            (Request::Acquire(AcquireArgs { resource, token, attempt, .. }), Ok(Reply::Granted { .. })) => {
+            (Request::Acquire(AcquireArgs { resource, token, attempt, .. }), Ok(Reply::Granted { .. }))
+            | (
+                Request::AcquireShared(AcquireSharedArgs { resource, token, attempt, .. }),
+                Ok(Reply::Admitted { .. }),
+            ) => {
+                let is_proposal = matches!(request, Request::AcquireShared(args) if args.proposed.is_some());
+                if is_proposal {
+                    self.coverage.count(HardState::FenceProposed);
+                }
                 self.check_not_ended(node, resource, token, attempt);
+            }
+            (Request::Fill(args), Ok(Reply::Filled { .. })) => {
+                let is_member = |entry: &FillEntry| matches!(entry, FillEntry::Copy { record, .. } if record.mode != Mode::Exclusive);
+                if args.entries.iter().any(is_member) {
+                    self.coverage.count(HardState::MemberFilled);
+                }
             }
             (Request::AcquireSet(args), answer) => self.observe_set(node, args, answer),
             (Request::Acquire(_), Ok(Reply::Ended { reason: EndReason::Cancelled })) if is_late => {
@@ -157,7 +171,7 @@ impl World {
             (Request::Acquire(_), Ok(Reply::Ended { .. })) => self.coverage.count(HardState::EndedTokenRefused),
             (Request::Cancel(CancelArgs { resource, attempt, token }), Ok(_)) => {
                 self.servers[node].cancelled.insert((resource.clone(), attempt.as_str().to_owned()));
-                if self.lease_on(node, resource).is_some_and(|(record, _)| record.token == *token) {
+                if self.lease_on(node, resource, token).is_some() {
                     self.coverage.count(HardState::ClaimLeftStanding);
                 }
             }
@@ -181,6 +195,8 @@ fn answer_code(answer: &NodeResult) -> (u64, u64) {
         Ok(Reply::SetGranted { leases }) => (15, leases.iter().fold(0, |sum, lease| sum ^ lease.fence.0)),
         Ok(Reply::SetRefused { refused }) => (16, refused.len() as u64),
         Ok(Reply::Held { left_ms, .. }) => (3, left_ms.unwrap_or(0)),
+        Ok(Reply::Admitted { fence, joined }) => (15 + u64::from(*joined), fence.0),
+        Ok(Reply::HeldByMembers(held)) => (17, held.left_ms),
         Ok(Reply::Updated { record, before_ms }) => (4, record.fence.0 ^ before_ms),
         Ok(Reply::Missing) => (5, 0),
         Ok(Reply::Other { .. }) => (6, 0),

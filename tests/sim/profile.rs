@@ -2,7 +2,7 @@
 //! profile or not (swarm testing), so that common ones do not hide rare ones.
 
 use super::rng::Rng;
-use crate::types::NodeId;
+use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
 
 /// Clock offset, or age of a request, beyond which a node does not vote: the shipped default.
 pub(super) const GUARD_MS: u64 = 500;
@@ -93,6 +93,19 @@ pub(super) enum Variant {
     SecondServer,
 }
 
+/// How the clients of a seed share resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Not at all.
+    None,
+    /// Most leases are shared.
+    Readers,
+    /// Most are permits.
+    Permits,
+    /// All modes, and permits of two limits.
+    Mixed,
+}
+
 /// The world of one seed.
 #[derive(Debug, Clone)]
 pub(super) struct Profile {
@@ -148,6 +161,8 @@ pub(super) struct Profile {
     pub(super) keeps: bool,
     /// An operator adds nodes to the list and removes others, until the calm. There is a server more.
     pub(super) relists: bool,
+    /// How clients share resources.
+    pub(super) sharing: Sharing,
     /// Some clients acquire several resources at once.
     pub(super) has_sets: bool,
 }
@@ -157,6 +172,18 @@ impl Profile {
     pub(super) fn servers(&self) -> usize {
         let has_more = self.relists || matches!(self.variant, Variant::OtherCluster | Variant::SecondServer);
         self.nodes + usize::from(has_more)
+    }
+
+    /// What the client with this token asks for.
+    pub(super) fn mode_of(&self, token: &TokenHash) -> WantedMode {
+        let drawn = token.as_str().as_bytes().get(2).map_or(0, |digit| char::from(*digit).to_digit(16).unwrap_or(0));
+        let permit = |limit| WantedMode::Permit { limit: PermitLimit::new(limit).expect("in range") };
+        match (self.sharing, drawn) {
+            (Sharing::Readers, 4..) | (Sharing::Mixed, 4..9) => WantedMode::Shared,
+            (Sharing::Permits, 3..) | (Sharing::Mixed, 9..14) => permit(2),
+            (Sharing::Permits, 2) | (Sharing::Mixed, 14) => permit(3),
+            _ => WantedMode::Exclusive,
+        }
     }
 
     /// The servers on an instance's node list.
@@ -235,6 +262,7 @@ impl Profile {
             one_ends: false,
             keeps: false,
             relists: false,
+            sharing: Sharing::None,
             has_sets: false,
             faults,
         };
@@ -255,10 +283,11 @@ impl Profile {
             profile.variant = Variant::No; // two lists of one node have none in common
         }
         profile.keeps = r.chance(25);
-        // From numbers of its own, so that the other worlds are as they were.
-        // By command: they find worlds without progress where everybody forgot after a change (docs/views.md).
+        // Of streams of their own, so that the rest of a seed stays as it was.
+        use Sharing::{Mixed, None, Permits, Readers};
+        profile.sharing = Rng::new(seed, 9).pick(&[None, None, None, Readers, Readers, Permits, Permits, Mixed]);
         let may_relist = relists() && is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
-        profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 9).chance(25);
+        profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 10).chance(25);
         profile.has_sets = r.chance(50);
         profile
     }

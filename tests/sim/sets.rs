@@ -13,7 +13,7 @@ use super::world::{Event, MS, Us, World, lock};
 use crate::protocol::{AcquireSetArgs, NodeResult, Reply};
 use crate::redlock::acquire::{AcquireParams, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::types::{Labels, ResourceName, TokenHash, Ttl, WantedMode};
+use crate::types::{Labels, Mode, ResourceName, TokenHash, Ttl, WantedMode};
 use crate::waiting::event::{Admission, WaitError, WaitRequest};
 
 /// Clients of sets, where a profile has them.
@@ -222,7 +222,7 @@ impl World {
             Ok(Reply::SetGranted { .. }) => {
                 self.sets.taken.insert(place);
                 for resource in args.resources.iter() {
-                    let has = self.lease_on(node, resource).is_some_and(|(record, _)| record.token == args.token);
+                    let has = self.lease_on(node, resource, &args.token).is_some();
                     if !has {
                         self.fail(format!("node {node} granted a set without {resource}"));
                     }
@@ -233,8 +233,8 @@ impl World {
                 self.coverage.count(HardState::SetRefused);
                 let claim = format!("{},", args.attempt.as_str());
                 let has = |resource: &&ResourceName| {
-                    let lease = self.lease_on(node, resource);
-                    lease.is_some_and(|(record, _)| record.token == args.token && record.claims.contains(&claim))
+                    let lease = self.lease_on(node, resource, &args.token);
+                    lease.is_some_and(|(record, _)| record.claims.contains(&claim))
                 };
                 if let Some(resource) = args.resources.iter().find(has) {
                     self.fail(format!("half a set: node {node} refused {:?} and kept {resource}", args.resources));
@@ -289,7 +289,8 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
     let at = world.local(inst);
     let promises = granted.map(|(leases, deadline)| {
         let until = world.when(inst, deadline).max(at);
-        let promise = |joined, fence| Promise { fence, at, until, trusted: until, joined };
+        let mode = Mode::Exclusive;
+        let promise = |joined, fence| Promise { fence, mode, at, until, trusted: until, joined };
         leases.iter().map(|lease| promise(lease.joined, lease.fence)).collect()
     });
     world.answer_set(inst, request, promises);

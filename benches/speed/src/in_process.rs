@@ -73,6 +73,7 @@ impl Within {
             let Ok(resource) = ResourceName::parse(&format!("within-{run:x}-{number}")) else { return false };
             let wanted = AcquireRequest {
                 resource: resource.clone(),
+                mode: redlockd::types::WantedMode::Exclusive,
                 ttl,
                 wait: Duration::ZERO,
                 kept_for: None,

@@ -11,8 +11,10 @@ use crate::nodes::redis::{NodeTls, NodeUrl, ServerInfo, read_server_info};
 use crate::protocol::keys::META_KEY;
 use crate::protocol::{LeaseRecord, View};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::types::RESERVED_PREFIX;
+use crate::types::{RESERVED_PREFIX, TokenHash};
 
+/// How the value of a lock's key begins that several leases hold together.
+const MEMBERS_VALUE: &[u8] = b"S|";
 /// Number of `TIME` commands.
 const SAMPLES: usize = 5;
 /// Timeout of an answer: far above node_timeout, because latency is measured.
@@ -206,7 +208,8 @@ async fn keys(
                 && key.ends_with(&settings.key_tail)
                 && key.len() > settings.key_head.len() + settings.key_tail.len();
             if is_resource && !key.starts_with(RESERVED_PREFIX) {
-                record_key(node, key, seen).await?;
+                let resource = &key[settings.key_head.len()..key.len() - settings.key_tail.len()];
+                record_key(node, (key, resource), seen).await?;
             }
         }
         cursor = next;
@@ -220,8 +223,12 @@ async fn keys(
     }
 }
 
-/// Records a lease or a foreign key.
-async fn record_key(node: &mut MultiplexedConnection, key: &str, seen: &mut NodeObservation) -> Result<(), RedisError> {
+/// Records a lease, those that are held together, or a foreign key.
+async fn record_key(
+    node: &mut MultiplexedConnection,
+    (key, resource): (&str, &str),
+    seen: &mut NodeObservation,
+) -> Result<(), RedisError> {
     let (kind, left_ms): (String, i64) = pipe().cmd("TYPE").arg(key).cmd("PTTL").arg(key).query_async(node).await?;
     if kind == "none" {
         return Ok(()); // it ended meanwhile
@@ -231,6 +238,9 @@ async fn record_key(node: &mut MultiplexedConnection, key: &str, seen: &mut Node
         _ => Value::Nil,
     };
     let record = match &value {
+        Value::BulkString(bytes) if bytes.starts_with(MEMBERS_VALUE) => {
+            return record_members(node, (key, resource), seen).await;
+        }
         Value::BulkString(bytes) => LeaseRecord::parse(bytes),
         _ => None,
     };
@@ -238,6 +248,26 @@ async fn record_key(node: &mut MultiplexedConnection, key: &str, seen: &mut Node
     match record {
         Some(record) => seen.leases.push(ObservedLease { key, token_id: record.token.id().to_string(), left_ms }),
         None => seen.foreign.push(ForeignKey { key, without_ttl: left_ms == -1 }),
+    }
+    Ok(())
+}
+
+/// Records the shared leases and permits of a resource that have not ended.
+async fn record_members(
+    node: &mut MultiplexedConnection,
+    (key, resource): (&str, &str),
+    seen: &mut NodeObservation,
+) -> Result<(), RedisError> {
+    let members = format!("{RESERVED_PREFIX}m:{resource}");
+    let ((seconds, micros), fields): ((i64, i64), Vec<(String, String)>) =
+        pipe().cmd("TIME").cmd("HGETALL").arg(members).query_async(node).await?;
+    let now_ms = seconds * 1_000 + micros / 1_000;
+    for (token, value) in fields {
+        let end_ms = value.split('|').next().and_then(|end| end.parse::<i64>().ok());
+        if let (Some(token), Some(end_ms)) = (TokenHash::parse(&token), end_ms.filter(|end| *end > now_ms)) {
+            let (key, token_id) = (key.to_owned(), token.id().to_string());
+            seen.leases.push(ObservedLease { key, token_id, left_ms: end_ms - now_ms });
+        }
     }
     Ok(())
 }

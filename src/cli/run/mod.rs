@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::client_args::{ElectCommand, OnLost, RunCommand, ServiceArgs};
+use super::client_args::{ElectCommand, ModeArgs, OnLost, RunCommand, ServiceArgs};
 use super::exit;
 use super::output::{MessageWriter, print_line};
 use super::remote;
@@ -64,6 +64,7 @@ pub(super) fn elect(args: ElectCommand, env: &impl Environment, err: &mut dyn Wr
         grace: args.grace,
         conflict_exit_code: exit::HELD,
         quiet: args.quiet,
+        mode: ModeArgs::default(),
         labels: args.labels,
         service: args.service,
         resource: args.resource,
@@ -135,7 +136,7 @@ fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Res
     let pid = std::process::id();
     let request = remote::lock_request(args.resource, Some(ttl), args.labels, pid, env).map_err(&mut usage)?;
     // Its owner names this process alone, unless the caller chose another one.
-    let request = LockRequest { refuses_deadlock: true, ..request };
+    let request = LockRequest { mode: args.mode.wanted(), refuses_deadlock: true, ..request };
     let client = remote::client(&args.service, env, err)?;
     let policy =
         LossPolicy { grace, margin: MARGIN.min(ttl / MARGINS_PER_TTL), warn_only: args.on_lost == OnLost::Warn };

@@ -158,9 +158,11 @@ fn refused(run: &RunContext, error: &ClientError, messages: &MessageWriter<'_>) 
         if run.skip_if_held {
             return exit::OK;
         }
-        let holder = error.refusal().and_then(|r| r.problem.members.holders.as_ref()?.first());
-        let detail =
-            holder.map_or_else(|| error.to_string(), |h| format!("{} is {}", run.request.resource, held_by(h)));
+        let holders = error.refusal().and_then(|r| r.problem.members.holders.as_deref()).unwrap_or_default();
+        let detail = match holders {
+            [only] => format!("{} is {}", run.request.resource, held_by(only)),
+            _ => error.to_string(),
+        };
         let waited = if run.wait.is_zero() {
             String::new()
         } else {
@@ -255,15 +257,17 @@ fn cannot_run(run: &RunContext, error: &io::Error, messages: &MessageWriter<'_>)
     if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::CANNOT_EXECUTE }
 }
 
-fn variables(run: &RunContext, turn: &Turn, lease: &TimedLease) -> [(&'static str, OsString); 4] {
+fn variables(run: &RunContext, turn: &Turn, lease: &TimedLease) -> Vec<(&'static str, OsString)> {
     let left = lease.deadline.since(SystemClock.now());
     let deadline_ms = SystemClock.wall_ms().saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-    [
+    let mut variables = vec![
         ("REDLOCKD_RESOURCE", run.request.resource.as_str().into()),
         ("REDLOCKD_FENCE", lease.lease.fence.to_string().into()),
         ("REDLOCKD_TOKEN_FILE", turn.file.path().into()),
         ("REDLOCKD_DEADLINE_MS", deadline_ms.to_string().into()),
-    ]
+    ];
+    variables.extend(lease.lease.slot.map(|slot| ("REDLOCKD_SLOT", slot.to_string().into())));
+    variables
 }
 
 /// Releases the lock, trying for [`RELEASE_MAX`]. Cancel: the TTL ends the lease.

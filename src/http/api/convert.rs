@@ -2,9 +2,12 @@
 
 use crate::api;
 use crate::http::format::{ms, ms_up, time};
-use crate::manager::types::{BlockedBy, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt};
+use crate::manager::types::{
+    BlockedBy, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt, mode_of, permits_free,
+};
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
+use crate::types::PermitLimit;
 
 /// The count of votes.
 pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
@@ -15,6 +18,7 @@ pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
 pub(crate) fn holder(view: &HolderInfo) -> api::Holder {
     api::Holder {
         token_id: view.token_id.to_string(),
+        slot: view.mode.slot(),
         owner: view.labels.owner.clone(),
         note: view.labels.note.clone(),
         metadata: view.labels.metadata.clone(),
@@ -37,13 +41,19 @@ pub(crate) fn blocked_by(view: &BlockedBy) -> api::BlockedBy {
     }
 }
 
-/// The state of a lease that the nodes still store.
-pub(crate) fn held_state(view: &HolderInfo) -> &'static str {
-    match (view.is_confirmed, view.valid_for.is_zero()) {
-        (false, _) => "unknown",
-        (true, true) => "lock-delay",
-        (true, false) => "held",
+/// The state of the leases that the nodes still store: held while one of them is. There is at least one.
+pub(crate) fn held_state(holders: &[HolderInfo]) -> &'static str {
+    let confirmed = || holders.iter().filter(|holder| holder.is_confirmed);
+    match (confirmed().count(), confirmed().all(|holder| holder.valid_for.is_zero())) {
+        (0, _) => "unknown",
+        (_, true) => "lock-delay",
+        (_, false) => "held",
     }
+}
+
+/// The number of permits, and of those that are left.
+pub(crate) fn permits(holders: &[HolderInfo]) -> (Option<u8>, Option<usize>) {
+    (mode_of(holders).limit().map(PermitLimit::get), permits_free(holders))
 }
 
 /// A waiter.
@@ -52,7 +62,7 @@ pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
         instance: view.instance.to_string(),
         position: view.position,
         owner: view.owner.clone(),
-        mode: api::MODE_EXCLUSIVE.to_owned(),
+        mode: view.mode.as_str().to_owned(),
         waiting_ms: ms(view.waiting),
     }
 }
@@ -64,9 +74,11 @@ pub(crate) fn waiting_at(view: &WaitingAt) -> api::WaitingAt {
 
 /// What a node stores for a resource.
 pub(crate) fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
+    let several = view.holds.len() > 1;
     api::NodeHold {
         node: view.node.to_string(),
-        holds: view.holds.as_ref().map(ToString::to_string),
+        holds: view.holds.first().map(ToString::to_string),
+        holds_all: if several { view.holds.iter().map(ToString::to_string).collect() } else { Vec::new() },
         ttl_ms: view.ttl_ms,
         foreign: view.foreign,
         state: view.verdict.as_str().to_owned(),

@@ -4,6 +4,7 @@ use crate::http::format::ms;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::state::AppState;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest, Forced};
+use crate::types::TokenId;
 
 /// The action and the outcome in log and audit log.
 fn action_and_outcome(mode: ForceMode) -> (&'static str, &'static str) {
@@ -21,14 +22,15 @@ pub(crate) fn note(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
     });
 }
 
-/// Ends the lease, and records it in metrics, log and audit log.
+/// Ends the lease, and records it in metrics, log and audit log. Also returns which lease it was; `None` for another Redlock
+/// client's.
 ///
 /// Cancel: what was sent to the nodes stays in effect; a release continues in the background.
 pub(crate) async fn end_lease(
     state: &AppState,
     audit_scope: &AuditScope,
     request: ForceRequest,
-) -> Result<Forced, ForceError> {
+) -> Result<(Forced, Option<TokenId>), ForceError> {
     let (resource, mode) = (request.resource.clone(), request.mode);
     let (principal, reason) = (request.principal.clone(), request.reason.clone());
     let (action, outcome) = action_and_outcome(mode);
@@ -38,6 +40,7 @@ pub(crate) async fn end_lease(
     let (owner, held_ms) =
         (ended.as_ref().map(|lease| lease.owner.as_str()), ended.as_ref().and_then(|l| l.held).map(ms));
     tracing::warn!(%resource, action, owner, held_ms, principal, reason, "a lease was ended by force");
+    let token_id = ended.as_ref().map(|lease| lease.token_id.clone());
     audit_scope.note(|record| {
         record.outcome = outcome.to_owned();
         record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
@@ -45,5 +48,5 @@ pub(crate) async fn end_lease(
         record.fence = ended.as_ref().map(|lease| lease.fence.0);
         record.ended_owner = ended.map(|lease| lease.owner).filter(|owner| !owner.is_empty());
     });
-    Ok(forced)
+    Ok((forced, token_id))
 }

@@ -69,7 +69,7 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
     }
     let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
     let owner = refusals::asked_owner(&request);
-    let mut watch = state.metrics.watch_acquire(waits);
+    let mut watch = state.metrics.watch_acquire_in(request.mode, waits);
     let manager = state.manager.clone();
     let mut acquiring: Acquiring =
         Box::pin(async move { manager.acquire(request).await.and_then(PendingGrant::commit) });
@@ -90,6 +90,7 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
                 return problem.into_response();
             }
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+            audit_scope.mode(lease.mode.wanted());
             (Step::Granted(state.manager.hold(lease, state.settings.max_hold)), DISCONNECTED)
         }
         None => {
@@ -104,8 +105,8 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
     let audit = StreamAudit { audit_scope, on_drop: Some(on_drop), held_since };
     let quota = LeaseQuota::Reserved(permit);
     let mut stream = HoldStream { state, resource, owner, access, format, span, audit, quota, _in_flight: in_flight };
-    if matches!(step, Step::Granted(_)) {
-        stream.occupy_quota();
+    if let Step::Granted(held) = &step {
+        stream.occupy_quota(held.lease());
     }
     stream.into_response(step)
 }
@@ -155,6 +156,7 @@ struct StreamAudit {
 impl StreamAudit {
     fn granted(&mut self, lease: &GrantedLease) {
         self.audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        self.audit_scope.mode(lease.mode.wanted());
         self.audit_scope.note(|record| record.waited_ms = Some(format::ms(lease.waited)));
         self.held_since = Some(SystemClock.now());
         self.audit_scope.write(if lease.replay { "replayed" } else { "granted" }, None);
@@ -211,11 +213,11 @@ impl HoldStream {
         (StatusCode::OK, [content_type, NO_BUFFERING], body).into_response()
     }
 
-    fn occupy_quota(&mut self) {
+    fn occupy_quota(&mut self, lease: &GrantedLease) {
         if let LeaseQuota::Reserved(permit) = &mut self.quota
             && let Some(permit) = permit.take()
         {
-            self.quota = LeaseQuota::Occupied { _held: permit.held(&self.resource) };
+            self.quota = LeaseQuota::Occupied { _held: permit.held(lease.counted()) };
         }
     }
 
@@ -246,7 +248,7 @@ impl HoldStream {
         let problem = match outcome {
             Ok(lease) => match refusals::other_owner(&lease, self.owner.as_deref()) {
                 None => {
-                    self.occupy_quota();
+                    self.occupy_quota(&lease);
                     self.audit.granted(&lease);
                     return self.acquired(self.state.manager.hold(lease, self.state.settings.max_hold));
                 }

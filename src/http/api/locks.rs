@@ -21,7 +21,7 @@ use crate::http::problem::Problem;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::types::{ForceMode, ForceRequest, Forced};
-use crate::types::{Fence, ResourceName, Token};
+use crate::types::{Fence, ResourceName, Token, TokenId};
 
 /// `POST`. While it waits, the future has dropped the request and holds little more than two boxes: thousands are
 /// parked at a time.
@@ -44,14 +44,15 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     };
     let resource = request.resource.clone();
     let owner = refusals::asked_owner(&request);
-    let watch = state.metrics.watch_acquire(!request.wait.is_zero());
+    let watch = state.metrics.watch_acquire_in(request.mode, !request.wait.is_zero());
     let outcome = Box::pin(state.manager.acquire(request)).await.and_then(PendingGrant::commit);
     let waited = watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
     if let Ok(lease) = &outcome {
         audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        audit_scope.mode(lease.mode.wanted());
         audit_scope.note(|record| record.waited_ms = Some(format::ms(lease.waited)));
         if let Some(permit) = permit {
-            permit.granted(&resource, lease.deadline);
+            permit.granted(lease.counted(), lease.deadline);
         }
     }
     let mut response = match outcome {
@@ -110,13 +111,14 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
     let none_match = extract::if_none_match(request.headers())?;
     let ExtendFields { mut request, if_match, format } = Box::pin(requests::extend(request, &state.settings)).await?;
     let resource = request.resource.clone();
-    audit_scope.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
+    let token_id = request.token.hash().id();
+    audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
     request.fence = expected_fence(&state, &resource, if_match).await?;
     check_none_match(&state, &resource, &none_match).await?;
     let outcome = Box::pin(state.manager.extend(request)).await;
     state.metrics.extended(&outcome);
     let extended = outcome.map_err(|error| refusals::extend(&resource, error))?;
-    access.update_quota(|quotas| quotas.extended(&resource, extended.lease.deadline));
+    access.update_quota(|quotas| quotas.extended((&resource, token_id), extended.lease.deadline));
     audit_scope.note(|record| {
         record.outcome = "extended".to_owned();
         record.fence = Some(extended.lease.fence.0);
@@ -146,11 +148,11 @@ pub(crate) async fn release(State(state): State<AppState>, request: Request) -> 
             check_none_match(&state, &resource, &none_match).await?;
             release_own(&state, &access, &audit_scope, resource, token, if_match).await
         }
-        ReleaseFields::Force { resource, mode, reason, if_match } => {
+        ReleaseFields::Force { resource, holder, mode, reason, if_match } => {
             force::note(&audit_scope, mode, &reason);
             access.need(Right::Force, &resource)?;
             check_none_match(&state, &resource, &none_match).await?;
-            release_forced(&state, &access, &audit_scope, (resource, mode, reason), if_match).await
+            release_forced(&state, &access, &audit_scope, (resource, holder, mode, reason), if_match).await
         }
     }
 }
@@ -163,7 +165,8 @@ async fn release_own(
     token: Token,
     if_match: IfMatch,
 ) -> Result<Response, Problem> {
-    audit_scope.note(|record| record.token_id = Some(token.hash().id().to_string()));
+    let token_id = token.hash().id();
+    audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
     access.need(Right::Acquire, &resource)?;
     if let IfMatch::OneOf(tags) = if_match {
         // The token identifies the lease; the tag only guards against a mistake, so it may be checked before.
@@ -172,7 +175,7 @@ async fn release_own(
     let outcome = Box::pin(state.manager.release(&resource, &token)).await;
     state.metrics.released(&outcome);
     let held = outcome.map_err(|error| refusals::release(&resource, error))?;
-    access.update_quota(|quotas| quotas.ended(&resource));
+    access.update_quota(|quotas| quotas.ended((&resource, token_id)));
     audit_scope.note(|record| {
         record.outcome = "released".to_owned();
         record.held_ms = held.map(format::ms);
@@ -184,7 +187,7 @@ async fn release_forced(
     state: &AppState,
     access: &Access,
     audit_scope: &AuditScope,
-    (resource, mode, reason): (ResourceName, ForceMode, String),
+    (resource, holder, mode, reason): (ResourceName, Option<TokenId>, ForceMode, String),
     if_match: IfMatch,
 ) -> Result<Response, Problem> {
     let if_match = match if_match {
@@ -196,11 +199,14 @@ async fn release_forced(
         }
     };
     let principal = access.principal().map(|principal| principal.name.to_string());
-    let request = ForceRequest { resource: resource.clone(), mode, reason, principal, if_match };
+    let request = ForceRequest { resource: resource.clone(), mode, reason, principal, holder, if_match };
     let outcome = force::end_lease(state, audit_scope, request).await;
-    let forced = outcome.map_err(|error| refusals::force(&resource, error))?;
+    let (forced, ended) = outcome.map_err(|error| refusals::force(&resource, error))?;
     if matches!(forced, Forced::Freed) {
-        access.update_quota(|quotas| quotas.ended(&resource));
+        access.update_quota(|quotas| match ended {
+            Some(token_id) => quotas.ended((&resource, token_id)),
+            None => quotas.ended(&resource),
+        });
     }
     Ok(responses::forced(&resource, &forced, state.manager.wall_ms()))
 }
@@ -248,9 +254,10 @@ async fn matching(state: &AppState, resource: &ResourceName, tags: &[String]) ->
     let inspection = Box::pin(state.manager.inspect(resource)).await;
     let inspection =
         inspection.map_err(|error| refusals::unknown("If-Match cannot be checked; nothing was done", &error))?;
-    match inspection.etag() {
-        Some(current) if !tags.contains(&current) => Err(refusals::changed(resource, &current)),
-        present => Ok(present),
+    match (inspection.etag(), tags.iter().find(|tag| inspection.has_tag(tag))) {
+        (_, Some(tag)) => Ok(Some(tag.clone())),
+        (Some(current), None) => Err(refusals::changed(resource, &current)),
+        (None, None) => Ok(None),
     }
 }
 

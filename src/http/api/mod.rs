@@ -11,6 +11,7 @@ pub(crate) mod force;
 pub(crate) mod health;
 pub(crate) mod hold;
 pub(crate) mod hooks;
+mod lease_fields;
 pub(crate) mod list;
 pub(crate) mod locks;
 pub(crate) mod metrics;

@@ -14,11 +14,11 @@ use crate::http::problem::{Problem, RETRY_AFTER_MAX, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::manager::types::{
     AcquireError, AcquireRequest, CycleEdge, ExtendError, ForceError, GoneReason, GrantedLease, HeldReason,
-    HeldRefusal, NoQuorum, ReleaseError,
+    HeldRefusal, NoQuorum, ReleaseError, mode_of, permits_free,
 };
 use crate::protocol::EndReason;
 use crate::redlock::quorum::Verdict;
-use crate::types::ResourceName;
+use crate::types::{Mode, ResourceName};
 
 fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Problem {
     let resource = &locked.about.resource;
@@ -45,6 +45,7 @@ fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Pr
 fn held_by(locked: &HeldRefusal) -> String {
     let resource = &locked.about.resource;
     match (locked.reason, locked.holders.first()) {
+        (HeldReason::Lease, Some(holder)) if holder.mode != Mode::Exclusive => held_together(resource, locked),
         (HeldReason::Foreign, _) => format!("{resource} is held by another Redlock client"),
         (HeldReason::LockDelay, _) => {
             format!("the last lease of {resource} has expired, its safety margin has not")
@@ -59,6 +60,17 @@ fn held_by(locked: &HeldRefusal) -> String {
             }
         }
         (HeldReason::Lease, None) => format!("{resource} is held"),
+    }
+}
+
+/// The leases that hold it together, as a sentence.
+fn held_together(resource: &ResourceName, locked: &HeldRefusal) -> String {
+    let (count, mode) = (locked.holders.len(), mode_of(&locked.holders));
+    match (mode.limit(), permits_free(&locked.holders)) {
+        (Some(limit), Some(0)) => format!("all {limit} permits of {resource} are held"),
+        (Some(limit), _) => format!("permits of {resource} are held, {count} of {limit}"),
+        _ if count == 1 => format!("{resource} is held by a shared lease"),
+        _ => format!("{resource} is held by {count} shared leases"),
     }
 }
 
@@ -146,6 +158,14 @@ pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Acc
             "this token was acquired again too often: use a new one for each acquire",
         )
         .retry_after(Duration::from_secs(RETRY_AFTER_MAX)),
+        AcquireError::LimitDiffers(limit) => {
+            let detail = format!("permits of {resource} are held with a limit of {limit}: ask for that, or later");
+            Problem::new(ProblemKind::LimitDiffers, detail).with(|m| {
+                m.resource = Some(resource.to_string());
+                m.limit = Some(limit.get().into());
+            })
+        }
+        AcquireError::ModeDiffers(mode) => mode_differs(resource, mode),
         AcquireError::TooManyWaiters { limit, per_resource } => {
             let scope = if per_resource { "resource" } else { "instance" };
             Problem::new(ProblemKind::TooManyWaiters, format!("{limit} requests already wait, the maximum per {scope}"))
@@ -169,6 +189,23 @@ pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Acc
             "differs from the request whose place this wait_id names: repeat it, or choose another wait_id",
         ),
     }
+}
+
+fn mode_differs(resource: &ResourceName, mode: Mode) -> Problem {
+    let held = match mode {
+        Mode::Exclusive => "an exclusive lease".to_owned(),
+        Mode::Shared => "a shared lease".to_owned(),
+        Mode::Permit { limit, .. } => format!("one of {limit} permits"),
+    };
+    let detail = format!(
+        "this token has {held} of {resource}: a repeated request must be the same one, and a new acquire \
+                          needs a new token"
+    );
+    Problem::new(ProblemKind::ModeDiffers, detail).with(|m| {
+        m.resource = Some(resource.to_string());
+        m.mode = Some(mode.wanted().as_str().to_owned());
+        m.limit = mode.wanted().limit().map(|limit| limit.get().into());
+    })
 }
 
 /// `left`: for how long the lease may be kept from now on.
@@ -303,6 +340,10 @@ pub(crate) fn force(resource: &ResourceName, error: ForceError) -> Problem {
             let detail = "another Redlock client's lock cannot be revoked: it renews without asking this service. \
                           `now` ends it, unsafely";
             Problem::invalid_field("force", detail)
+        }
+        ForceError::SeveralHolders(count) => {
+            let detail = format!("is required: {count} leases hold {resource}, see its `holders`");
+            Problem::invalid_field("token_id", detail)
         }
         ForceError::NoQuorum(error) => {
             no_quorum("the lock was not ended", &error).with(|m| m.resource = Some(resource.to_string()))

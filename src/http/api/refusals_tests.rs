@@ -37,6 +37,7 @@ fn refused(error: AcquireError) -> Problem {
 fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRefusal {
     let token = Token::parse("abcdefghijklmnopqrstuv").expect("valid");
     let holder = HolderInfo {
+        mode: Mode::Exclusive,
         kept_for: None,
         token_id: token.hash().id(),
         fence: Fence(4_711),

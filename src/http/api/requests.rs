@@ -1,32 +1,26 @@
 //! Requests as checked parameters for the manager: which fields each endpoint takes, their defaults and limits. All
 //! of it is checked before a node or a queue is involved.
 
-use std::time::Duration;
-
 use axum::extract::Request;
 use axum::http::request::Parts;
 
 use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
 use super::fields::Fields;
-use super::refusals;
-use crate::duration::format_duration;
+use super::lease_fields::{downgrade, keep, kept_for, kept_ttl, labels, mode, own_token, refuses_deadlock, ttl, wait};
 use crate::http::negotiation::{ResponseFormat, StreamFormat};
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::manager::types::{
-    AcquireRequest, ExtendRequest, ForceMode, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
+    AcquireRequest, ExtendRequest, ForceMode, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };
 use crate::nodes::redis::NodeUrl;
-use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl, WaitId};
+use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, ResourceName, Token, TokenId};
 
 /// The formats of answers under `/locks/{resource}`.
 pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
 /// The maximum length of the `reason` of a forced end: that of a note.
 pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
-
-/// The shortest TTL of a kept lease.
-pub(crate) const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 
 /// A parsed acquire.
 #[derive(Debug)]
@@ -54,6 +48,7 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
         false => None,
     };
     let format = if hold.is_some() { ResponseFormat::Json } else { format? };
+    let mode = mode(&mut fields);
     let ttl = ttl(&mut fields, settings);
     let kept_for = kept_for(&mut fields, settings)?;
     let ttl = match kept_for {
@@ -68,114 +63,16 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
     let keep = keep(&mut fields, wait);
-    let known = ["ttl", "wait", "keep", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"];
-    fields.finish(&known)?;
+    fields.finish(&ACQUIRE_FIELDS)?;
     let principal = None;
-    let request = AcquireRequest { resource, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
+    let request =
+        AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
     Ok(AcquireFields { request, format, applied, hold })
 }
 
-/// The TTL; `None` without one.
-pub(super) fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
-    let ttl = fields.duration("ttl")?;
-    let (least, most) = (settings.min_ttl.as_duration(), settings.max_ttl.as_duration());
-    let bounded = if (least..=most).contains(&ttl) {
-        Ttl::from_ms(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
-    } else {
-        let bounds = format!("must be from {} to {}", format_duration(least), format_duration(most));
-        Err(Invalid(if ttl > most { bounds + "; longer work extends its lease with PATCH" } else { bounds }))
-    };
-    fields.check("ttl", bounded)
-}
-
-/// For how long the service is to renew the lease.
-///
-/// Errors: `keep-too-long`.
-pub(super) fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
-    let Some(kept_for) = fields.duration("keep") else { return Ok(None) };
-    let (least, most) = settings.keep_range().into_inner();
-    if kept_for > most {
-        return Err(refusals::keep_too_long(most, most));
-    }
-    if kept_for < least {
-        fields.wrong("keep", format!("must be from {} to {}", format_duration(least), format_duration(most)));
-    }
-    Ok(Some(kept_for))
-}
-
-/// The TTL of a kept lease: other instances need some of it to find the lease if this one ends.
-pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
-    if asked.is_some_and(|ttl| ttl.as_duration() < KEPT_TTL_MIN) {
-        fields.wrong("ttl", format!("must be at least {} with `keep`", format_duration(KEPT_TTL_MIN)));
-    }
-    settings.kept_ttl(asked, kept_for)
-}
-
-/// The field takes precedence over the preference, which is not refused but limited to the maximum.
-pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
-    // At most `max_wait`, an hour.
-    let seconds = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
-    match (fields.duration("wait"), extract::preferred_wait(&parts.headers)) {
-        (Some(wait), _) if wait > settings.max_wait => {
-            fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
-            (Duration::ZERO, None)
-        }
-        (Some(wait), preferred) => (wait, preferred.filter(|p| *p == wait).map(seconds)),
-        (None, Some(preferred)) => {
-            let applied = seconds(preferred.min(settings.max_wait));
-            (Duration::from_secs(applied.into()), Some(applied))
-        }
-        (None, None) => (Duration::ZERO, None),
-    }
-}
-
-/// The place that the request takes again, or keeps for the next one.
-pub(super) fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
-    let text = fields.text("wait_id")?;
-    let wait_id = fields.check("wait_id", WaitId::parse(&text))?;
-    if wait.is_zero() {
-        fields.wrong("wait_id", "names a place in the queue, which only a request with `wait` has");
-    }
-    Some(KeepPlace { wait_id, permit: None })
-}
-
-/// What happens to the newest request of a deadlock: it waits on, unless it asks to be refused.
-pub(super) fn refuses_deadlock(fields: &mut Fields) -> bool {
-    let word = fields.text("on_deadlock");
-    if word.as_deref().is_some_and(|word| !matches!(word, "report" | "refuse")) {
-        fields.wrong("on_deadlock", "must be report (it waits on) or refuse (409)");
-    }
-    word.as_deref() == Some("refuse")
-}
-
-/// Owner, note and metadata.
-pub(super) fn labels(fields: &mut Fields) -> Labels {
-    let owner = fields.text("owner").unwrap_or_default();
-    let note = fields.text("note").unwrap_or_default();
-    let mut labels = Labels { owner, note, ..Labels::default() };
-    for (key, value) in fields.pairs("metadata") {
-        match value {
-            Some(value) => drop(labels.metadata.insert(key, value)),
-            None => fields.wrong("metadata", "values are strings: null removes a key, with PATCH only"),
-        }
-    }
-    if let Err((field, invalid)) = labels.check() {
-        fields.wrong(field, invalid.0);
-    }
-    labels
-}
-
-/// The client's own token, from the body or from the `Lock-Token` header.
-pub(super) fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
-    let from_header = extract::lock_token(&parts.headers)?;
-    let from_field = fields.text("token").and_then(|text| fields.check("token", Token::parse(&text)));
-    if let (Some(a), Some(b)) = (&from_header, &from_field)
-        && a != b
-    {
-        fields.wrong("token", "differs from the Lock-Token header");
-    }
-    Ok(from_field.or(from_header))
-}
+/// The fields of an acquire.
+const ACQUIRE_FIELDS: [&str; 12] =
+    ["mode", "limit", "ttl", "wait", "keep", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"];
 
 /// A parsed extend. `request.fence` is set later where `if_match` has tags.
 #[derive(Debug)]
@@ -206,11 +103,12 @@ pub(super) fn extension_of(
     settings: &HttpSettings,
 ) -> Result<ExtendRequest, Problem> {
     let token = extract::required_lock_token(&parts.headers)?;
-    for field in ["ttl", "keep", "metadata"] {
+    for field in ["ttl", "keep", "metadata", "mode"] {
         if fields.take_null(field) {
             fields.wrong(field, "cannot be removed; `metadata: {\"key\": null}` removes one key");
         }
     }
+    let downgrade = downgrade(&mut fields);
     let ttl = ttl(&mut fields, settings);
     let kept_for = kept_for(&mut fields, settings)?;
     let note = if fields.take_null("note") { Some(String::new()) } else { fields.text("note") };
@@ -223,8 +121,8 @@ pub(super) fn extension_of(
     if fields.take("token") {
         fields.wrong("token", "belongs in the Lock-Token header");
     }
-    fields.finish(&["ttl", "keep", "note", "metadata"])?;
-    Ok(ExtendRequest { resource, token, ttl, kept_for, fence: None, note, metadata })
+    fields.finish(&["ttl", "keep", "note", "metadata", "mode"])?;
+    Ok(ExtendRequest { resource, token, ttl, kept_for, downgrade, fence: None, note, metadata })
 }
 
 /// A parsed release or forced end.
@@ -233,7 +131,7 @@ pub(crate) enum ReleaseFields {
     /// By the holder.
     Release { resource: ResourceName, token: Token, if_match: IfMatch },
     /// By an operator.
-    Force { resource: ResourceName, mode: ForceMode, reason: String, if_match: IfMatch },
+    Force { resource: ResourceName, holder: Option<TokenId>, mode: ForceMode, reason: String, if_match: IfMatch },
 }
 
 /// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept
@@ -248,10 +146,12 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
         fields.wrong("token", "belongs in the Lock-Token header");
     }
     let Some(force) = fields.text("force") else {
-        if fields.take("reason") {
-            fields.wrong("reason", "is for a forced end: add force=revoke or force=now");
+        for field in ["reason", "token_id"] {
+            if fields.take(field) {
+                fields.wrong(field, "is for a forced end: add force=revoke or force=now");
+            }
         }
-        fields.finish(&["force", "reason"])?;
+        fields.finish(&["force", "reason", "token_id"])?;
         let token = token.map_or_else(|| extract::required_lock_token(&parts.headers), Ok)?;
         return Ok(ReleaseFields::Release { resource, token, if_match });
     };
@@ -263,15 +163,19 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
     if mode.is_none() {
         fields.wrong("force", "must be revoke (safe: ends with the lease) or now (unsafe: at once)");
     }
+    let holder = fields.text("token_id").and_then(|text| {
+        let digits = TokenId::parse(&text).ok_or_else(|| Invalid("is not the `token_id` of a holder".to_owned()));
+        fields.check("token_id", digits)
+    });
     let reason = fields.text("reason").unwrap_or_default();
     if reason.trim().is_empty() {
         fields.wrong("reason", "is required: why the lease is ended, for the log");
     } else if reason.len() > REASON_MAX_BYTES {
         fields.wrong("reason", format!("{} bytes; at most {REASON_MAX_BYTES} are allowed", reason.len()));
     }
-    fields.finish(&["force", "reason"])?;
+    fields.finish(&["force", "reason", "token_id"])?;
     let mode = mode.ok_or_else(|| Problem::invalid_field("force", "must be revoke or now"))?;
-    Ok(ReleaseFields::Force { resource, mode, reason, if_match })
+    Ok(ReleaseFields::Force { resource, holder, mode, reason, if_match })
 }
 
 /// Parses `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.

@@ -1,10 +1,13 @@
 //! Defaults, bounds and combinations of fields, endpoint by endpoint.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::header;
 
 use super::*;
 use crate::http::problem_kind::ProblemKind;
+use crate::types::{PermitLimit, Ttl, WantedMode};
 
 const TOKEN: &str = "abcdefghijklmnopqrstuv";
 
@@ -32,6 +35,28 @@ async fn acquired(body: &str, headers: &[(&str, &str)]) -> Result<AcquireFields,
 async fn extended(body: &str, headers: &[(&str, &str)]) -> Result<ExtendFields, Problem> {
     let with_token: Vec<_> = [("Lock-Token", TOKEN)].into_iter().chain(headers.iter().copied()).collect();
     extend(request("/locks/deploy/prod", body, &with_token), &settings()).await
+}
+
+#[tokio::test]
+async fn a_mode_or_a_limit_says_how_a_lease_is_shared_and_both_are_refused() {
+    let asked = async |body: &str| acquired(body, &[]).await.map(|fields| fields.request.mode);
+    assert_eq!(asked("").await.expect("valid"), WantedMode::Exclusive);
+    assert_eq!(asked("mode=shared").await.expect("valid"), WantedMode::Shared);
+    let limit = PermitLimit::new(3).expect("in range");
+    assert_eq!(asked("limit=3").await.expect("valid"), WantedMode::Permit { limit });
+    for (body, field) in [
+        ("mode=read", "mode"),
+        ("mode=permit", "mode"),
+        ("limit=1", "limit"),
+        ("limit=101", "limit"),
+        ("limit=three", "limit"),
+        ("limit=3&mode=shared", "limit"),
+        ("limit=3&mode=exclusive", "limit"),
+    ] {
+        let problem = asked(body).await.expect_err(body);
+        let errors = problem.body("").members.errors.expect("fields");
+        assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), [field], "{body}");
+    }
 }
 
 /// The field that is complained about first.
@@ -88,7 +113,7 @@ async fn an_acquire_out_of_bounds_names_its_field() {
         ("wait=1s&wait_id=0123456789abcde%2F".to_owned(), "wait_id"),
         ("wait_id=0123456789abcdef".to_owned(), "wait_id"),
         (r#"{"hold":1}"#.to_owned(), "hold"),
-        ("mode=shared".to_owned(), "mode"),
+        ("mode=read".to_owned(), "mode"),
         (r#"{"metadata":{"k":null}}"#.to_owned(), "metadata"),
         (r#"{"wait":10}"#.to_owned(), "wait"),
     ] {

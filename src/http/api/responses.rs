@@ -20,11 +20,10 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AnswerTime;
 use crate::manager::situation::Situation;
 use crate::manager::types::{
-    ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListPage, LockState, NodeSummary, QuorumCount,
-    Readiness,
+    ExtendedLease, Forced, GrantedLease, Inspection, ListPage, LockState, NodeSummary, QuorumCount, Readiness, mode_of,
 };
 use crate::redlock::quorum::quorum_of;
-use crate::types::{ResourceName, Token};
+use crate::types::{PermitLimit, ResourceName, Token, WantedMode};
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
 pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
@@ -56,7 +55,9 @@ pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
     api::Lease {
         resource: lease.resource.to_string(),
-        mode: api::MODE_EXCLUSIVE.to_owned(),
+        mode: lease.mode.wanted().as_str().to_owned(),
+        slot: lease.mode.slot(),
+        limit: lease.mode.wanted().limit().map(PermitLimit::get),
         token: None,
         token_id: lease.token.hash().id().to_string(),
         fence: lease.fence.0,
@@ -87,7 +88,7 @@ fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
     }
 }
 
-/// Sets the fence and the ETag of the holder.
+/// Sets the fence and the ETag of the lease: with other holders beside it, that of the lock is another one.
 fn put_fence(response: &mut Response, fence: u64) {
     put(response, FENCING_TOKEN, Some(fence.into()));
     put(response, header::ETAG, etag(&fence.to_string()));
@@ -130,6 +131,9 @@ pub(crate) fn extended(extended: &ExtendedLease, time: AnswerTime, format: Respo
         ResponseFormat::Text => {
             let pairs = [
                 ("resource", Some(body.resource.clone())),
+                ("mode", Some(body.mode.clone())),
+                ("slot", body.slot.map(|n| n.to_string())),
+                ("limit", body.limit.map(|n| n.to_string())),
                 ("token_id", Some(body.token_id.clone())),
                 ("fence", Some(body.fence.to_string())),
                 ("owner", body.owner.clone()),
@@ -168,23 +172,27 @@ pub(crate) fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> 
 
 /// 200 with holder, waiters and votes. Errors: `not-held`.
 pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseFormat) -> Result<Response, Problem> {
-    let (state, foreign, holder) = match &inspection.state {
+    let (state, foreign) = match &inspection.state {
         LockState::Free => {
             return Err(refusals::not_held(&inspection.resource).with(|m| {
                 m.waiting = Some(inspection.waiting);
                 m.waiting_here = Some(inspection.waiting_here);
             }));
         }
-        LockState::Held(holder) => (convert::held_state(holder), false, Some(holder)),
-        LockState::Foreign { .. } if inspection.is_confirmed() => ("held", true, None),
-        LockState::Foreign { .. } => ("unknown", true, None),
+        LockState::Held(holders) => (convert::held_state(holders), false),
+        LockState::Foreign { .. } if inspection.is_confirmed() => ("held", true),
+        LockState::Foreign { .. } => ("unknown", true),
     };
+    let holders = inspection.holders();
+    let (limit, free) = convert::permits(holders);
     let body = api::Lock {
         resource: inspection.resource.to_string(),
         state: state.to_owned(),
-        mode: api::MODE_EXCLUSIVE.to_owned(),
+        mode: inspection.mode().as_str().to_owned(),
+        limit,
+        free,
         foreign,
-        holders: holder.map(convert::holder).into_iter().collect(),
+        holders: holders.iter().map(convert::holder).collect(),
         waiters: inspection.waiters.iter().map(convert::waiter).collect(),
         waiting: inspection.waiting,
         waiting_here: inspection.waiting_here,
@@ -196,16 +204,17 @@ pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseF
     };
     let mut response = match format {
         ResponseFormat::Json => json(StatusCode::OK, &body),
-        ResponseFormat::Text => text(StatusCode::OK, lock_lines(&body, holder)),
+        ResponseFormat::Text => text(StatusCode::OK, lock_lines(&body)),
     };
-    if let Some(holder) = holder {
-        put(&mut response, FENCING_TOKEN, Some(holder.fence.0.into()));
+    if let [only] = holders {
+        put(&mut response, FENCING_TOKEN, Some(only.fence.0.into()));
     }
     put(&mut response, header::ETAG, inspection.etag().as_deref().and_then(etag));
     Ok(response)
 }
 
-fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
+/// With several holders the first, and how many there are.
+fn lock_lines(body: &api::Lock) -> String {
     let count = body.quorum;
     let mut pairs = vec![
         ("resource", body.resource.clone()),
@@ -213,17 +222,24 @@ fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
         ("mode", body.mode.clone()),
         ("foreign", body.foreign.to_string()),
     ];
-    if let Some(shown) = holder.map(convert::holder) {
+    pairs.extend(body.limit.map(|limit| ("limit", limit.to_string())));
+    pairs.extend(body.free.map(|free| ("free", free.to_string())));
+    if body.mode != WantedMode::Exclusive.as_str() {
+        pairs.push(("holders", body.holders.len().to_string()));
+    }
+    if let Some(shown) = body.holders.first() {
         pairs.extend([
-            ("token_id", shown.token_id),
-            ("owner", shown.owner),
-            ("note", shown.note),
+            ("token_id", shown.token_id.clone()),
+            ("owner", shown.owner.clone()),
+            ("note", shown.note.clone()),
+        ]);
+        pairs.extend([
             ("fence", shown.fence.to_string()),
-            ("acquired_at", shown.acquired_at),
+            ("acquired_at", shown.acquired_at.clone()),
             ("valid_for_ms", shown.valid_for_ms.to_string()),
             ("renewals", shown.renewals.to_string()),
         ]);
-        pairs.extend(shown.kept_until.map(|until| ("kept_until", until)));
+        pairs.extend(shown.kept_until.clone().map(|until| ("kept_until", until)));
     }
     pairs.extend([
         ("waiters", body.waiting.to_string()),
@@ -259,13 +275,19 @@ pub(crate) fn not_modified(tag: &str) -> Response {
 
 /// 200 with a page of leases.
 pub(crate) fn listed(page: &ListPage, format: ResponseFormat) -> Response {
-    let items = page.items.iter().map(|item| api::ListEntry {
-        resource: item.resource.to_string(),
-        state: item.holder.as_ref().map_or("waited", convert::held_state).to_owned(),
-        mode: api::MODE_EXCLUSIVE.to_owned(),
-        holders: item.holder.iter().map(convert::holder).collect(),
-        waiting: item.waiting.iter().map(|at| at.waiting).sum(),
-        waiting_at: item.waiting.iter().map(convert::waiting_at).collect(),
+    let items = page.items.iter().map(|item| {
+        let holders = &item.holders;
+        let (limit, free) = convert::permits(holders);
+        api::ListEntry {
+            resource: item.resource.to_string(),
+            state: if holders.is_empty() { "waited" } else { convert::held_state(holders) }.to_owned(),
+            mode: mode_of(holders).as_str().to_owned(),
+            limit,
+            free,
+            holders: holders.iter().map(convert::holder).collect(),
+            waiting: item.waiting.iter().map(|at| at.waiting).sum(),
+            waiting_at: item.waiting.iter().map(convert::waiting_at).collect(),
+        }
     });
     let body = api::List {
         items: items.collect(),

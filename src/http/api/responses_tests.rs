@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::manager::situation::Situation;
-use crate::manager::types::{ListItem, NodeFinding, ResourceOnNode, WaiterInfo, WaitingAt};
+use crate::manager::types::{HolderInfo, ListItem, NodeFinding, ResourceOnNode, WaiterInfo, WaitingAt};
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
-use crate::types::{Fence, Labels, Mode, NodeId, Token, Ttl};
+use crate::types::{Fence, Labels, Mode, NodeId, PermitLimit, Token, Ttl, WantedMode};
 
 const TOKEN: &str = "abcdefghijklmnopqrstuv";
 const TOKEN_ID: &str = "f69f9b70";
@@ -54,6 +54,7 @@ fn holder(valid_for: Duration) -> HolderInfo {
     let token_id = lease.token.hash().id();
     HolderInfo {
         token_id,
+        mode: lease.mode,
         fence: lease.fence,
         labels: lease.labels,
         valid_for,
@@ -69,7 +70,7 @@ fn here() -> InstanceName {
 
 fn inspection(state: LockState) -> Inspection {
     let node = NodeId::parse("n1").expect("valid");
-    let holds = Some(lease(false).token.hash().id());
+    let holds = vec![lease(false).token.hash().id()];
     Inspection {
         resource: lease(false).resource,
         state,
@@ -77,6 +78,7 @@ fn inspection(state: LockState) -> Inspection {
         waiters: vec![WaiterInfo {
             instance: here(),
             position: 1,
+            mode: WantedMode::Exclusive,
             owner: "bob".to_owned(),
             waiting: Duration::from_millis(1_500),
         }],
@@ -149,7 +151,7 @@ async fn as_text_an_acquire_is_the_bare_token() {
 async fn the_token_is_in_no_other_answer() {
     let renewed = ExtendedLease { lease: lease(false), renewals: 4 };
     for format in [ResponseFormat::Json, ResponseFormat::Text] {
-        let held = LockState::Held(holder(Duration::from_secs(12)));
+        let held = LockState::Held(vec![holder(Duration::from_secs(12))]);
         for response in
             [extended(&renewed, at(1_000), format), inspected(&inspection(held), WALL_MS, format).expect("held")]
         {
@@ -210,7 +212,7 @@ async fn releases_have_no_body_and_revocations_say_when() {
 
 #[tokio::test]
 async fn a_held_lock_shows_holder_waiters_and_nodes() {
-    let held = LockState::Held(holder(Duration::from_millis(12_040)));
+    let held = LockState::Held(vec![holder(Duration::from_millis(12_040))]);
     let json = value(inspected(&inspection(held), WALL_MS, ResponseFormat::Json).expect("held")).await;
     assert_eq!((&json["state"], &json["mode"], json.get("foreign")), (&json!("held"), &json!("exclusive"), None));
     assert_eq!(json["holders"][0]["token_id"], TOKEN_ID);
@@ -222,16 +224,51 @@ async fn a_held_lock_shows_holder_waiters_and_nodes() {
     assert_eq!(json["answered_by"], here().as_str());
     assert_eq!(json["nodes"], json!([{"node": "n1", "holds": TOKEN_ID, "ttl_ms": 13_000, "state": "granted"}]));
     assert_eq!(json["observed_at"], "2026-11-20T18:07:03.120Z");
-    let delay = LockState::Held(holder(Duration::ZERO));
+    let delay = LockState::Held(vec![holder(Duration::ZERO)]);
     assert_eq!(
         value(inspected(&inspection(delay), WALL_MS, ResponseFormat::Json).expect("held")).await["state"],
         "lock-delay"
     );
 }
 
+fn permit(slot: u8, fence: u64) -> HolderInfo {
+    let limit = PermitLimit::new(3).expect("in range");
+    HolderInfo { mode: Mode::Permit { slot, limit }, fence: Fence(fence), ..holder(Duration::from_secs(9)) }
+}
+
+#[tokio::test]
+async fn permits_show_their_slots_and_how_many_are_free() {
+    let held = LockState::Held(vec![permit(0, 7), permit(2, 9)]);
+    let response = inspected(&inspection(held.clone()), WALL_MS, ResponseFormat::Json).expect("held");
+    assert!(!response.headers().contains_key(FENCING_TOKEN), "there is not one fence");
+    let json = value(response).await;
+    let shown = (&json["mode"], &json["limit"], &json["free"]);
+    assert_eq!(shown, (&json!("permit"), &json!(3), &json!(1)));
+    assert_eq!((&json["holders"][0]["slot"], &json["holders"][1]["slot"]), (&json!(0), &json!(2)));
+    let text = body(inspected(&inspection(held), WALL_MS, ResponseFormat::Text).expect("held")).await;
+    for line in ["mode=permit", "limit=3", "free=1", "holders=2"] {
+        assert!(text.lines().any(|l| l == line), "{line} is missing in {text}");
+    }
+    let mut one = lease(false);
+    one.mode = permit(2, 9).mode;
+    let json = value(acquired(&one, at(1_000), ResponseFormat::Json)).await;
+    assert_eq!((&json["mode"], &json["slot"], &json["limit"]), (&json!("permit"), &json!(2), &json!(3)));
+}
+
+#[test]
+fn the_tag_of_several_changes_with_the_set_of_holders() {
+    let tag = |holders| inspection(LockState::Held(holders)).etag();
+    let (both, swapped) = (tag(vec![permit(0, 7), permit(2, 9)]), tag(vec![permit(2, 9), permit(0, 7)]));
+    assert_eq!(both, swapped);
+    assert_ne!(both, tag(vec![permit(0, 7), permit(2, 10)]));
+    assert_eq!(tag(vec![permit(0, 7)]).as_deref(), Some("7"));
+    let several = inspection(LockState::Held(vec![permit(0, 7), permit(2, 9)]));
+    assert!(several.has_tag(&both.expect("held")) && several.has_tag("9") && !several.has_tag("8"));
+}
+
 #[tokio::test]
 async fn as_text_a_lock_is_lines_that_a_label_cannot_break() {
-    let held = LockState::Held(holder(Duration::from_millis(12_040)));
+    let held = LockState::Held(vec![holder(Duration::from_millis(12_040))]);
     let text = body(inspected(&inspection(held), WALL_MS, ResponseFormat::Text).expect("held")).await;
     assert!(text.lines().all(|line| line.contains('=')), "{text}");
     for line in
@@ -261,8 +298,11 @@ fn a_free_lock_is_404() {
 
 #[tokio::test]
 async fn a_page_of_leases_has_a_state_for_each() {
-    let item =
-        |name: &str, holder, waiting| ListItem { resource: ResourceName::parse(name).expect("valid"), holder, waiting };
+    let item = |name: &str, holders, waiting| ListItem {
+        resource: ResourceName::parse(name).expect("valid"),
+        holders,
+        waiting,
+    };
     let waiting_at = |instance, waiting| WaitingAt {
         instance: InstanceName::from_random(instance),
         waiting,
@@ -270,9 +310,9 @@ async fn a_page_of_leases_has_a_state_for_each() {
     };
     let page = ListPage {
         items: vec![
-            item("a", Some(holder(Duration::from_secs(1))), vec![]),
-            item("b", Some(holder(Duration::ZERO)), vec![]),
-            item("c", None, vec![waiting_at(1, 2), waiting_at(2, 3)]),
+            item("a", vec![holder(Duration::from_secs(1))], vec![]),
+            item("b", vec![holder(Duration::ZERO)], vec![]),
+            item("c", vec![], vec![waiting_at(1, 2), waiting_at(2, 3)]),
         ],
         next: Some("c".to_owned()),
         complete: true,

@@ -6,13 +6,14 @@ use axum::extract::Request;
 
 use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
 use super::fields::Fields;
+use super::lease_fields;
 use super::requests::{self, BOTH};
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::manager::types::{AcquireRequest, ExtendRequest};
 use crate::protocol::SET_MAX;
-use crate::types::{ResourceName, Token};
+use crate::types::{ResourceName, Token, WantedMode};
 
 /// The names, repeated in a query or form.
 const RESOURCE: &str = "resource";
@@ -41,7 +42,7 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let none = Fields::with_repeatable(RESOURCE);
     let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
     let names = names(&mut fields, 2);
-    let ttl = requests::ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
+    let ttl = lease_fields::ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
     for (field, why) in [
         ("hold", "is for one lock: POST /locks/{resource}?hold=true"),
         ("keep", "is for one lock: POST /locks/{resource} with keep"),
@@ -51,17 +52,19 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
             fields.wrong(field, why);
         }
     }
-    let (wait, applied) = requests::wait(&mut fields, &parts, settings);
-    let labels = requests::labels(&mut fields);
-    let token = requests::own_token(&mut fields, &parts)?;
-    let refuses_deadlock = requests::refuses_deadlock(&mut fields);
-    let keep = requests::keep(&mut fields, wait);
+    let (wait, applied) = lease_fields::wait(&mut fields, &parts, settings);
+    let labels = lease_fields::labels(&mut fields);
+    let token = lease_fields::own_token(&mut fields, &parts)?;
+    let refuses_deadlock = lease_fields::refuses_deadlock(&mut fields);
+    let keep = lease_fields::keep(&mut fields, wait);
     let known = [RESOURCES, RESOURCE, "ttl", "wait", "owner", "note", "metadata", "token", "on_deadlock", "wait_id"];
     fields.finish(&known)?;
     let Some((resource, others)) = names.split_first() else { return Err(no_names()) };
     let (resource, others) = (resource.clone(), others.to_vec());
     let (kept_for, principal) = (None, None);
-    let request = AcquireRequest { resource, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
+    let mode = WantedMode::Exclusive;
+    let request =
+        AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
     Ok(AcquireSetFields { request, others, format, applied })
 }
 
@@ -116,6 +119,10 @@ pub(crate) async fn release(
 
 /// The names of the request, at least so many; every error is recorded.
 fn names(fields: &mut Fields, least: usize) -> Vec<ResourceName> {
+    if fields.take_null(RESOURCES) {
+        fields.wrong(RESOURCES, "must be an array of strings, not null");
+        return Vec::new();
+    }
     let (listed, repeated) = (fields.list(RESOURCES), fields.repeated());
     let field = if listed.is_some() { RESOURCES } else { RESOURCE };
     let given = match listed {

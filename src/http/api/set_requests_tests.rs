@@ -48,6 +48,7 @@ async fn what_is_no_set_is_refused_naming_the_field() {
         (resources("\"a\",\"redlockd:meta\""), "resources: number 2: "),
         (resources("\"a\",7"), "resources: must be an array of strings, and has a number"),
         (resources("\"a\",[\"b\"]"), "resources: must be an array of strings, and has an array"),
+        ("{\"resources\":null}".to_owned(), "resources: must be an array of strings, not null"),
         ("{\"resources\":\"a,b\"}".to_owned(), "resources: must be an array of strings, not a string"),
         ("{}".to_owned(), "resource: names 0"),
         ("{\"resources\":[\"a\",\"b\"],\"resource\":\"c\"}".to_owned(), "resource: is given beside `resources`"),

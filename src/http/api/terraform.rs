@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::fields::Fields;
 use super::responses::FENCING_TOKEN;
 use super::terraform_info::{NAMING, SentLock, of_refusal};
-use super::{extract, force, refusals, requests};
+use super::{extract, force, lease_fields, refusals};
 use crate::auth::rule::Right;
 use crate::http::format;
 use crate::http::middleware::access::Access;
@@ -23,7 +23,7 @@ use crate::manager::derived::DerivedHolder;
 use crate::manager::types::{
     AcquireError, AcquireRequest, ForceError, ForceMode, ForceRequest, GoneReason, ReleaseError,
 };
-use crate::types::ResourceName;
+use crate::types::{ResourceName, WantedMode};
 
 /// Of a lock that its run did not unlock, for the log.
 const FORCED: &str = "unlocked by force for Terraform";
@@ -76,14 +76,15 @@ async fn parse_lock(
     let resource = path::terraform_resource(request.method(), request.uri())?;
     let mut fields = Fields::of_query(request.uri())?;
     let (parts, body) = extract::json(request, settings).await?;
-    let kept_for = requests::kept_for(&mut fields, settings)?.unwrap_or(settings.terraform_keep);
-    let ttl = requests::kept_ttl(&mut fields, None, kept_for, settings);
-    let (wait, _) = requests::wait(&mut fields, &parts, settings);
+    let kept_for = lease_fields::kept_for(&mut fields, settings)?.unwrap_or(settings.terraform_keep);
+    let ttl = lease_fields::kept_ttl(&mut fields, None, kept_for, settings);
+    let (wait, _) = lease_fields::wait(&mut fields, &parts, settings);
     fields.finish(&["wait", "keep"])?;
     let sent =
         SentLock::parse(&body)?.ok_or_else(|| Problem::invalid_field("body", "is empty: the lock is missing"))?;
     Ok(AcquireRequest {
         resource,
+        mode: WantedMode::Exclusive,
         ttl,
         wait,
         kept_for: Some(kept_for),
@@ -162,7 +163,8 @@ async fn end(
     let (mode, reason) = (ForceMode::Now, FORCED.to_owned());
     force::note(audit_scope, mode, &reason);
     let principal = access.principal().map(|principal| principal.name.to_string());
-    let request = ForceRequest { resource: resource.clone(), mode, reason, principal, if_match: Some(etag) };
+    let request =
+        ForceRequest { resource: resource.clone(), mode, reason, principal, holder: None, if_match: Some(etag) };
     let ended = force::end_lease(state, audit_scope, request).await;
     ended.map_err(|error| match error {
         ForceError::NotHeld => refusals::release(&resource, ReleaseError::Gone(GoneReason::Unknown)),

@@ -134,13 +134,14 @@ fn cut(text: &str, most: usize) -> &str {
 mod tests {
     use super::*;
     use crate::manager::types::HeldResources;
-    use crate::types::{Fence, ResourceName, Token};
+    use crate::types::{Fence, Mode, ResourceName, Token};
 
     const SENT: &str = r#"{"ID":"1f0c4b8e-6f6f-8a3c-3d8e-5a1f6f0b7c11","Operation":"OperationTypeApply","Info":"","Who":"ann@pc",
         "Version":"1.13.2","Created":"2026-11-23T15:46:03.123456789Z","Path":"net/terraform.tfstate","More":{"a":[1]}}"#;
 
     fn held(reason: HeldReason, labels: Option<Labels>) -> HeldRefusal {
         let holder = labels.map(|labels| HolderInfo {
+            mode: Mode::Exclusive,
             token_id: Token::derived("terraform", "", "x").hash().id(),
             fence: Fence(7),
             labels,

@@ -16,7 +16,7 @@ use crate::http::connection::Connection;
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::routes::{MatchedRoute, Operation};
-use crate::types::{Fence, ResourceName, TokenId};
+use crate::types::{Fence, ResourceName, TokenId, WantedMode};
 
 /// The outcome of a request whose client disconnected.
 const ABANDONED: &str = "abandoned";
@@ -125,6 +125,13 @@ impl AuditScope {
             record.outcome = if is_replay { "replayed" } else { "granted" }.to_owned();
             record.token_id = Some(token().to_string());
             record.fence = Some(fence.0);
+        });
+    }
+
+    /// Records how the lease shares its resource; nothing for an exclusive one.
+    pub(crate) fn mode(&self, mode: WantedMode) {
+        self.note(|record| {
+            record.mode = Some(mode).filter(|m| *m != WantedMode::Exclusive).map(|m| m.as_str().to_owned())
         });
     }
 

@@ -50,11 +50,12 @@ fn prefix(mode: ForceMode) -> &'static str {
 
 async fn confirm(state: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), prefix(mode))?;
-    queries::nothing(request.uri())?;
+    let lease = queries::lease(request.uri())?;
     let uri = request.uri().clone();
     let access = Access::of(&request);
     drop(request);
-    Box::pin(show(&state, (&uri, &access), mode, &resource, RejectedForm::default(), StatusCode::OK)).await
+    let form = RejectedForm { lease, ..RejectedForm::default() };
+    Box::pin(show(&state, (&uri, &access), mode, &resource, form, StatusCode::OK)).await
 }
 
 /// The confirmation page about the present holder, with the errors of a rejected form.
@@ -116,7 +117,7 @@ async fn submit(state: AppState, request: Request, mode: ForceMode) -> Result<Re
     };
     // The answer is a page, so the audit log gets the problem's name from here.
     audit_scope.note(|record| record.outcome = kind.as_str().to_owned());
-    let rejected = RejectedForm { tag: form.tag, reason: form.reason, errors };
+    let rejected = RejectedForm { lease: None, tag: form.tag, reason: form.reason, errors };
     Box::pin(show(&state, (&parts.uri, &access), mode, &resource, rejected, kind.status())).await
 }
 
@@ -132,6 +133,8 @@ async fn execute(
     let principal = form.principal.clone();
     let done = if mode == ForceMode::Now { CompletedAction::Released } else { CompletedAction::Revoked };
     let location = format!("/ui/locks/{resource}?done={}", done.as_str());
-    force::end_lease(state, audit_scope, ForceRequest { resource, mode, reason, principal, if_match }).await?;
+    // The tag of one of several holders is its fence, so it also says which one is meant.
+    let request = ForceRequest { resource, mode, reason, principal, holder: None, if_match };
+    force::end_lease(state, audit_scope, request).await?;
     Ok(Redirect::to(&location).into_response())
 }

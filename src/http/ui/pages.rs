@@ -21,7 +21,7 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::routes::{Operation, UiRoute};
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
-use crate::manager::types::{CycleEdge, LockState};
+use crate::manager::types::{CycleEdge, Inspection};
 use crate::types::ResourceName;
 use crate::views::activity::HourSection;
 use crate::views::assets;
@@ -129,11 +129,8 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     let status = if inspection.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let past = visible_events(&state, &access);
     let page = LockPage::new(layout, &resource, inspection.as_ref(), &past, done, &base, state.manager.wall_ms());
-    let holder = inspection.as_ref().ok().and_then(|found| match &found.state {
-        LockState::Held(holder) => Some(&holder.labels),
-        _ => None,
-    });
-    let has_taken = holder.is_some_and(|labels| state.manager.has_taken(labels, access.principal()));
+    let holders = inspection.as_ref().map(Inspection::holders).unwrap_or_default();
+    let has_taken = holders.iter().any(|holder| state.manager.has_taken(&holder.labels, access.principal()));
     let (may_end, may_acquire) = (access.may(Right::Force, &resource), access.may(Right::Acquire, &resource));
     html(status, &page.for_viewer(may_end, may_acquire, has_taken))
 }

@@ -6,6 +6,7 @@ use axum::http::Uri;
 use crate::http::api::event_filter::EventFilter;
 use crate::http::api::fields::Fields;
 use crate::http::problem::Problem;
+use crate::types::{Invalid, TokenId};
 use crate::views::timeline::{PERIODS, TimelineQuery};
 use crate::views::{events, locks};
 
@@ -78,6 +79,18 @@ pub(super) fn pages(uri: &Uri) -> Result<usize, Problem> {
 /// Refuses any field. Errors: `invalid`.
 pub(super) fn nothing(uri: &Uri) -> Result<(), Problem> {
     Fields::of_query(uri)?.finish(&[])
+}
+
+/// Which of several leases is meant. Errors: `invalid`.
+pub(super) fn lease(uri: &Uri) -> Result<Option<TokenId>, Problem> {
+    let mut fields = Fields::of_query(uri)?;
+    let text = fields.text("lease").filter(|text| !text.is_empty());
+    let lease = text.and_then(|text| {
+        let lease = TokenId::parse(&text).ok_or_else(|| Invalid("is not the id of a lease".to_owned()));
+        fields.check("lease", lease)
+    });
+    fields.finish(&["lease"])?;
+    Ok(lease)
 }
 
 /// A single optional field with one of these values. Errors: `invalid`.

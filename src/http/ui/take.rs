@@ -17,7 +17,7 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::types::{AcquireError, AcquireRequest};
-use crate::types::{Labels, ResourceName};
+use crate::types::{Labels, ResourceName, WantedMode};
 use crate::views::layout::Tab;
 use crate::views::lock::CompletedAction;
 use crate::views::take::{TakeForm, TakePage};
@@ -72,7 +72,7 @@ pub(super) async fn take(State(state): State<AppState>, request: Request) -> Res
         Ok(lease) => {
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
             if let Some(permit) = permit {
-                permit.granted(&resource, lease.deadline);
+                permit.granted(lease.counted(), lease.deadline);
             }
             Ok(Redirect::to(&location(&resource, CompletedAction::Taken)).into_response())
         }
@@ -106,6 +106,7 @@ fn wanted(
     let wait = std::time::Duration::ZERO;
     Ok(AcquireRequest {
         resource,
+        mode: WantedMode::Exclusive,
         ttl,
         wait,
         kept_for,

@@ -7,7 +7,7 @@ use super::results::{HolderInfo, QuorumCount};
 use crate::api::DeadlockEdge;
 use crate::protocol::EndReason;
 use crate::redlock::quorum::NodeOutcome;
-use crate::types::{Fence, ResourceName, TokenId, WaitId};
+use crate::types::{Fence, Mode, PermitLimit, ResourceName, TokenId, WaitId};
 
 /// By what a resource is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,10 @@ pub enum AcquireError {
     Ended(EndReason),
     /// The same token claims its lease too often.
     TooManyReplays,
+    /// Permits of another limit, this one, are held.
+    LimitDiffers(PermitLimit),
+    /// This token holds the resource in this mode, which differs from the one that is asked for.
+    ModeDiffers(Mode),
     /// The owners in this cycle wait for each other, and this is the newest request in it.
     Deadlock {
         /// From this request's owner back to it.
@@ -206,6 +210,8 @@ pub enum ForceError {
     },
     /// A lock of another Redlock client cannot be revoked, only ended at once.
     ForeignRevoke,
+    /// So many leases hold the resource, and the request does not say which one it means.
+    SeveralHolders(usize),
     /// See [`NoQuorum`].
     NoQuorum(NoQuorum),
 }

@@ -17,5 +17,5 @@ pub use requests::{
 pub use results::{
     EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,
     NodeFinding, NodeSummary, QuarantineCounts, QuorumCount, QuorumLoss, Readiness, ResourceOnNode, WaiterInfo,
-    WaitingAt,
+    WaitingAt, mode_of, permits_free,
 };

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::auth::principal::Principal;
 use crate::auth::quota::QuotaPermit;
-use crate::types::{Fence, Labels, ResourceName, Token, Ttl, WaitId};
+use crate::types::{Fence, Labels, ResourceName, Token, TokenId, Ttl, WaitId, WantedMode};
 
 /// Asks for a lease.
 #[derive(Debug, Clone)]
 pub struct AcquireRequest {
     /// What is to be protected.
     pub resource: ResourceName,
+    /// How the lease shares it.
+    pub mode: WantedMode,
     /// For how long.
     pub ttl: Ttl,
     /// For how long to wait at most; zero asks once.
@@ -51,6 +53,8 @@ pub struct ExtendRequest {
     pub ttl: Option<Ttl>,
     /// For how long from now on the service renews it; `None`: as before.
     pub kept_for: Option<Duration>,
+    /// Make an exclusive lease a shared one. It counts as shared from the request on, whatever its answer is.
+    pub downgrade: bool,
     /// Only if the lease has this fence (`If-Match`).
     pub fence: Option<Fence>,
     /// `Some` replaces the note.
@@ -79,7 +83,9 @@ pub struct ForceRequest {
     pub reason: String,
     /// The authenticated principal of the operator.
     pub principal: Option<String>,
-    /// Only the lease with this ETag: the one that the operator saw.
+    /// Which of several holders; `None`: the only one.
+    pub holder: Option<TokenId>,
+    /// Only with this ETag, or if that holder has this fence: what the operator saw.
     pub if_match: Option<String>,
 }
 

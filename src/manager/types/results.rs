@@ -1,12 +1,16 @@
 //! What the lock manager answers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
+use crate::auth::quota::CountedName;
 use crate::protocol::{InstanceName, LeaseRecord};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::MemoryLosses;
 use crate::redlock::quorum::Verdict;
-use crate::types::{Fence, Labels, Mode, NodeId, ResourceName, Token, TokenId, Ttl};
+use crate::types::{Fence, Labels, Mode, NodeId, ResourceName, Token, TokenId, Ttl, WantedMode};
 
 /// A granted lease, with its token.
 #[derive(Debug, Clone)]
@@ -36,6 +40,14 @@ pub struct GrantedLease {
 }
 
 impl GrantedLease {
+    /// Names it in quotas.
+    pub fn counted(&self) -> CountedName {
+        match self.mode {
+            Mode::Exclusive => (&self.resource).into(),
+            Mode::Shared | Mode::Permit { .. } => (&self.resource, self.token.hash().id()).into(),
+        }
+    }
+
     /// As the nodes have it, without the attempts that claim it.
     pub(in crate::manager) fn record(&self) -> LeaseRecord {
         let (mode, token, ttl, fence) = (self.mode, self.token.hash(), self.ttl, self.fence);
@@ -59,7 +71,9 @@ pub struct QuorumCount {
 pub struct HolderInfo {
     /// Names the lease.
     pub token_id: TokenId,
-    /// Its fencing token, also the ETag.
+    /// How it shares the resource.
+    pub mode: Mode,
+    /// Its fencing token.
     pub fence: Fence,
     /// Shown to people.
     pub labels: Labels,
@@ -81,6 +95,8 @@ pub struct WaiterInfo {
     pub instance: InstanceName,
     /// Its position in that instance's queue; 1 is the head.
     pub position: usize,
+    /// How it wants to share the resource.
+    pub mode: WantedMode,
     /// The owner that it names.
     pub owner: String,
     /// How long it has waited.
@@ -147,24 +163,70 @@ impl Inspection {
         self.state == LockState::Free || self.quorum.granted >= self.quorum.needed
     }
 
-    /// Changes with the holder, not with renewals: the fence, or a fingerprint of another client's value.
-    /// `None` when free. Without the quotes.
+    /// Changes with the holders, not with renewals: the fence of the only one, a hash of the fences of several, or a
+    /// fingerprint of another client's value. `None` when free. Without the quotes.
     pub fn etag(&self) -> Option<String> {
         match &self.state {
             LockState::Free => None,
-            LockState::Held(holder) => Some(holder.fence.to_string()),
+            LockState::Held(holders) => match holders.as_slice() {
+                [only] => Some(only.fence.to_string()),
+                several => Some(tag_of(several)),
+            },
             LockState::Foreign { fingerprint, .. } => Some(fingerprint.clone()),
         }
     }
+
+    /// Whether the tag is the present one, or the fence of one of several holders.
+    pub fn has_tag(&self, tag: &str) -> bool {
+        let of_one = |holder: &HolderInfo| holder.fence.to_string() == tag;
+        self.etag().is_some_and(|present| present == tag) || self.holders().iter().any(of_one)
+    }
+
+    /// The leases that hold it; none where it is free, or another client's.
+    pub fn holders(&self) -> &[HolderInfo] {
+        match &self.state {
+            LockState::Held(holders) => holders,
+            LockState::Free | LockState::Foreign { .. } => &[],
+        }
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> WantedMode {
+        mode_of(self.holders())
+    }
 }
+
+/// How these leases share their resource: none or a foreign one does not.
+pub fn mode_of(holders: &[HolderInfo]) -> WantedMode {
+    holders.first().map_or(WantedMode::Exclusive, |holder| holder.mode.wanted())
+}
+
+/// How many permits are left beside these; `None` where they are none.
+pub fn permits_free(holders: &[HolderInfo]) -> Option<usize> {
+    let limit = usize::from(mode_of(holders).limit()?.get());
+    let taken: BTreeSet<u8> = holders.iter().filter_map(|holder| holder.mode.slot()).collect();
+    Some(limit.saturating_sub(taken.len()))
+}
+
+/// Of a set of holders, whatever their order.
+fn tag_of(holders: &[HolderInfo]) -> String {
+    let fences: BTreeSet<u64> = holders.iter().map(|holder| holder.fence.0).collect();
+    let mut digest = Sha256::new();
+    fences.iter().for_each(|fence| digest.update(fence.to_be_bytes()));
+    let digest = digest.finalize().into_iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}"));
+    format!("h{}", digest.collect::<String>())
+}
+
+/// Of the hash in a tag of several holders: it guards against a mistake, not against an attack.
+const TAG_BYTES: usize = 8;
 
 /// Who holds a resource, by quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockState {
     /// Nobody, or nobody on a quorum of nodes.
     Free,
-    /// A lease of this service.
-    Held(HolderInfo),
+    /// By leases of this service: one, or several that are held together; never none. In the order of slots and fences.
+    Held(Vec<HolderInfo>),
     /// Another Redlock client.
     Foreign {
         /// The q-th largest TTL; `None` for a key without one.
@@ -179,8 +241,8 @@ pub enum LockState {
 pub struct ResourceOnNode {
     /// The node.
     pub node: NodeId,
-    /// The lease that it has; `None` if it has none, or another client's lock.
-    pub holds: Option<TokenId>,
+    /// The leases that it has; empty if it has none, or another client's lock.
+    pub holds: Vec<TokenId>,
     /// It has a lock of another Redlock client.
     pub foreign: bool,
     /// The key's TTL there.
@@ -213,8 +275,8 @@ pub struct ListPage {
 pub struct ListItem {
     /// What is held, or waited for.
     pub resource: ResourceName,
-    /// The holder; `None` if it is only waited for.
-    pub holder: Option<HolderInfo>,
+    /// The holders; none if it is only waited for.
+    pub holders: Vec<HolderInfo>,
     /// Where requests wait for it, this instance first.
     pub waiting: Vec<WaitingAt>,
 }

@@ -4,11 +4,11 @@
 --       labels, resource
 -- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
 -- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
---        D reason | X | W left (the resource has a block) | K C P Q S
+--        D reason | X | W left (the resource has a block) | H, Y (members hold it: as in acquire_shared.lua) | K C P Q S
 local NOW_MS, FENCE_TTL = math.floor(NOW / 1000), ARGV[3]
 local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 3)) -- the first: whether any resource has a block
 local base, per = tonumber(m[4] or 0), math.floor(NOW_MS / FENCE_TTL)
-local out, new, top, k, at = {}, {}, hw, 2, 3
+local out, new, top, k, at, beside = {}, {}, hw, 2, 3, nil
 for i = 1, (#found - 1) / 4 do
   SENT = tonumber(ARGV[at + 1])
   local v, ended = found[k], found[k + 1]
@@ -61,6 +61,10 @@ for i = 1, (#found - 1) / 4 do
       out[i] = { 'B', left, v }
     else
       out[i] = { 'B', left, '' } -- held by a foreign client
+      if string.byte(v) == 83 then -- S: or by members
+        beside = beside or {}
+        beside[#beside + 1] = i
+      end
     end
   end
   k, at = k + 4, at + 7
@@ -81,4 +85,4 @@ for n = 1, #new, 3 do
   end
 end
 if #index > 0 then redis.call('ZADD', KEYS[2], unpack(index)) end
-return out
+if not beside then return out end

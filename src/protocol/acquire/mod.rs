@@ -12,9 +12,9 @@ use super::record::LeaseRecord;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, in_range};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
-use crate::types::{AttemptId, Fence, ResourceName, TokenHash, Ttl};
+use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "acquire.lua");
+node_script!(with_marker "acquire.lua", "../members.lua", "beside.lua");
 
 /// Arguments of [`Request::Acquire`](super::request::Request::Acquire).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,11 +61,21 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let mut reply = ReplyReader::new(value)?;
     match reply.text()? {
         "G" => Ok(Reply::Granted { fence: reply.fence()?, joined: reply.flag()? }),
+        code => parse_refusal(code, &mut reply),
+    }
+}
+
+/// Reads the rest of a refusal, exclusive or shared.
+pub(super) fn parse_refusal(code: &str, reply: &mut ReplyReader<'_>) -> Result<Reply, Malformed> {
+    match code {
         "B" => {
             let left_ms = reply.left_ms()?;
             // The script passes on only values that look like a lease; one that is none is held all the same.
-            Ok(Reply::Held { left_ms, record: LeaseRecord::parse(reply.bytes()?) })
+            let record = LeaseRecord::parse(reply.bytes()?).filter(|record| record.mode == Mode::Exclusive);
+            Ok(Reply::Held { left_ms, record })
         }
+        "H" => reply.held_by_members(),
+        "Y" => Ok(Reply::ModeDiffers { mode: reply.member_mode()? }),
         "D" => Ok(Reply::Ended { reason: reply.end_reason()? }),
         "X" => Ok(Reply::TooManyClaims),
         code => Ok(Reply::NoVote(reply.no_vote(code)?)),

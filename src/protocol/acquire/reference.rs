@@ -4,6 +4,7 @@ use crate::mutant;
 use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::members::{self, Until};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply};
 use crate::types::{Fence, Mode, ResourceName};
@@ -36,6 +37,13 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
             memory.marker.store_fence(fence);
             held(memory, context, resource)
         }
+        Some(LockValue::Members(_)) => match members::member_of(memory, now_ms, resource, &args.token) {
+            Some(member) => Reply::ModeDiffers { mode: member.record.mode },
+            None if members::find(memory, now_ms, resource).is_some() => {
+                members::held_by(memory, context, resource, Until::Last)
+            }
+            None => held(memory, context, resource),
+        },
         Some(_) => held(memory, context, resource),
         None => grant(memory, context, args),
     }

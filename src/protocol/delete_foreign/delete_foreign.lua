@@ -5,6 +5,10 @@ local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'none' then return { 'M', '' } end
 local fingerprint = kind == 'string' and redis.sha1hex(redis.call('GET', KEYS[1])) or 'type:' .. kind
 if fingerprint ~= ARGV[1] then return { 'O', '' } end
+if string.sub(kind == 'string' and redis.call('GET', KEYS[1]) or '', 1, 2) == 'S|'
+  and redis.call('EXISTS', 'redlockd:m:' .. string.sub(KEYS[2], 16)) == 1 then
+  return { 'O', '' } -- members: no foreign client's
+end
 redis.call('DEL', KEYS[1])
 if redis.call('HDEL', KEYS[2], '*') == 1 then -- the block that stands for this lock; others keep theirs
   local others, longest, t = redis.call('HGETALL', KEYS[2]), 0, redis.call('TIME')

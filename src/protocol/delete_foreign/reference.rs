@@ -1,5 +1,6 @@
 //! The reference of `delete_foreign.lua`.
 
+use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{DeleteForeignArgs, Found, Released, Reply};
@@ -8,6 +9,7 @@ use crate::protocol::{DeleteForeignArgs, Found, Released, Reply};
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &DeleteForeignArgs) -> Reply {
     let found = match memory.locks.get(&args.resource, context.now_ms()) {
         None => Found::Nothing,
+        Some(LockValue::Members(members)) if members.living(context.now_ms()).next().is_some() => Found::Other,
         Some(value) if value.fingerprint() == args.fingerprint => Found::Match,
         Some(_) => Found::Other,
     };

@@ -3,8 +3,9 @@
 -- ARGV: as in marker.lua, 5 nonce, 6 page (from 1), 7 pages, 8 key head, 9 key tail, 10 view, 11 its record, then for
 --       each entry:
 --       kind, resource, px_ms, token, value
--- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's) |
---        k the same where this process has the token's key, else a block | b block (value: the token's claims) | f foreign lock (value: the lock's, '' = not known)
+-- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's, or M and a member's) |
+--        k the same where this process has the token's lease, else a block | b block (value: the token's claims) |
+--        f foreign lock (value: the lock's, '' = not known)
 -- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or names another process)
 --   | K C P
 -- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
@@ -74,6 +75,46 @@ local function copy(resource, token, px, value, claims, only_own)
   index[#index + 1], index[#index + 2] = NOW_MS + px, resource
   return true
 end
+-- A member beside those that it may be held with; false: something else is there.
+local function copy_member(resource, token, px, value, claims, only_own)
+  local LOCK, HASH = head .. resource .. tail, 'redlockd:m:' .. resource
+  local mode, renewals, ttl, fence, labels = string.match(value, '^M([^|]*)|%x+|(%d+)|(%d+)|(%d+)|[^|]*|(.*)$')
+  if not mode then return false end
+  local kind, slot, ends = 'S|' .. string.gsub(mode, '%d+/', ''), string.match(mode, '^p(%d+)/'), NOW_MS + px
+  local v, all, others, own = redis.call('MGET', LOCK)[1], redis.call('HGETALL', HASH), 0, false
+  if not v then
+    if only_own then return false end
+    if redis.call('EXISTS', LOCK) == 1 then return false end -- of another type
+    if #all > 0 then redis.call('DEL', HASH) end
+    all = {}
+  elseif v ~= kind then
+    return false
+  end
+  for i = 1, #all, 2 do
+    local e, m, r = string.match(all[i + 1], '^(%d+)|([^|]*)|(.*)$')
+    if tonumber(e or 0) < NOW_MS then
+      redis.call('HDEL', HASH, all[i])
+    elseif all[i] == token then
+      if m ~= mode then return false end
+      local n, f, c = string.match(r, '^(%d+)|%d+|(%d+)|([^|]*)|')
+      claims, ends, others, own = union(c, claims), math.max(ends, e), others + 1, true
+      if tonumber(f) > tonumber(fence) then fence = f end
+      if tonumber(n) > tonumber(renewals) then renewals = n end
+    else
+      others = others + 1
+      if slot and string.match(m, '^p(%d+)/') == slot then return false end
+    end
+  end
+  if v and others == 0 or only_own and not own then return false end -- a foreign client's value
+  redis.call('SET', LOCK, kind, 'NX', 'PX', px)
+  local rest = table.concat({ mode, renewals, ttl, fence, claims, labels }, '|')
+  redis.call('HSET', HASH, token, string.format('%.0f', ends) .. '|' .. rest)
+  for _, key in ipairs({ LOCK, HASH }) do
+    if redis.call('PTTL', key) < ends - NOW_MS then redis.call('PEXPIRE', key, ends - NOW_MS) end
+  end
+  index[#index + 1], index[#index + 2] = ends, resource
+  return true
+end
 for at = 12, #ARGV, 5 do
   local kind, resource, px, token, value = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
   if kind == 't' then
@@ -87,11 +128,14 @@ for at = 12, #ARGV, 5 do
     block(resource, '*', '', px)
     if value ~= '' then redis.call('SET', head .. resource .. tail, value, 'NX', 'PX', px) end
   else
-    local had = kind == 'b' and value or string.match(value, '^%d+|%d+|%d+|([^|]*)|', 66)
+    local is_member = (kind == 'c' or kind == 'k') and string.byte(value) == 77
+    local plain = is_member and string.match(value, '^M[^|]*|(.*)$') or value
+    local had = kind == 'b' and value or string.match(plain, '^%d+|%d+|%d+|([^|]*)|', 66)
     local reason, claims = ended(resource, token, had)
     -- A revoked lease is held until its end, and is never copied: a copy would be a vote.
     if (not reason or reason == 'revoked') and claims ~= '' then
-      local copied = kind ~= 'b' and not reason and copy(resource, token, px, value, claims, kind == 'k')
+      local put = is_member and copy_member or copy
+      local copied = kind ~= 'b' and not reason and put(resource, token, px, value, claims, kind == 'k')
       if not copied then block(resource, token, claims, px) end
     end
   end

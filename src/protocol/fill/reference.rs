@@ -6,9 +6,10 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::reference::blocks::union;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, FillProgress};
+use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{EndReason, FillArgs, FillEntry, LeaseRecord, NoVote, Reply, Tombstone};
-use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
+use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
 /// Runs one page of a fill.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &FillArgs) -> Reply {
@@ -69,10 +70,12 @@ fn fill(memory: &mut Memory, context: &CallContext<'_>, entry: &FillEntry) {
             };
             let record = LeaseRecord { claims, ..record.clone() };
             // A revoked lease is held until its end, and is never copied: a copy would be a vote.
-            let is_keep = matches!(entry, FillEntry::Keep { .. });
-            let is_own = || memory.locks.get(resource, now_ms).is_some_and(|own| own.is_of(&record.token));
-            let may_copy = !is_revoked && (!is_keep || is_own());
-            if !may_copy || !copy(memory, now_ms, resource, &record, *left_ms) {
+            let put = if record.mode == Mode::Exclusive { copy } else { copy_member };
+            let may_copy = match entry {
+                FillEntry::Keep { .. } => has_own(memory, now_ms, resource, &record),
+                _ => true,
+            };
+            if is_revoked || !may_copy || !put(memory, now_ms, resource, &record, *left_ms) {
                 memory.blocks.add(resource, Some(record.token), &record.claims, (*left_ms).max(1), now_ms);
             }
         }
@@ -123,6 +126,14 @@ fn standing(
     ((reason.is_none() || is_revoked) && !claims.is_empty()).then(|| (claims.into(), is_revoked))
 }
 
+/// This process has the lease's token on this resource.
+fn has_own(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord) -> bool {
+    match record.mode {
+        Mode::Exclusive => memory.locks.get(resource, now_ms).is_some_and(|own| own.is_of(&record.token)),
+        _ => members::find(memory, now_ms, resource).is_some_and(|all| all.get(&record.token, now_ms).is_some()),
+    }
+}
+
 /// `false`: there is another key.
 fn copy(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord, left_ms: u64) -> bool {
     let mut record = record.clone();
@@ -138,5 +149,32 @@ fn copy(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &Leas
     let own_left_ms = memory.locks.left_ms(resource, now_ms).flatten().unwrap_or(0);
     let end_ms = now_ms.saturating_add(left_ms.max(1).max(own_left_ms));
     memory.locks.put(resource, LockValue::Lease(record), Some(end_ms));
+    true
+}
+
+/// A member beside those that it may be held with; `false`: something else is there.
+fn copy_member(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord, left_ms: u64) -> bool {
+    let (mut record, left_ms) = (record.clone(), left_ms.max(1));
+    let mut end_ms = now_ms.saturating_add(left_ms);
+    match (memory.locks.get(resource, now_ms), members::find(memory, now_ms, resource)) {
+        (None, _) => {}
+        (Some(_), None) => return false,
+        (Some(_), Some(members)) => {
+            let is_taken = members.is_taken(record.mode, &record.token, now_ms);
+            if members.kind != record.mode.wanted() || is_taken {
+                return false;
+            }
+            if let Some(own) = members.get(&record.token, now_ms) {
+                if own.record.mode != record.mode {
+                    return false;
+                }
+                record.claims = union(&own.record.claims, &record.claims);
+                record.fence = record.fence.max(own.record.fence);
+                record.renewals = record.renewals.max(own.record.renewals);
+                end_ms = end_ms.max(own.end_ms);
+            }
+        }
+    }
+    members::store(memory, now_ms, resource, Member { record, end_ms }, end_ms - now_ms);
     true
 }

@@ -1,6 +1,6 @@
 -- This node's vote and what it holds for one resource. KEYS: 1 meta, 2 lock, 3 fence counter, 4 block   ARGV: as in marker.lua
--- Replies: I vote n kind pttl value fence; vote: A, or the code of the refusal and n its number; kind: free | ours | foreign;
--- value: of our own lease in full, of a foreign lock its fingerprint; fence: the counter, 0 if there is none
+-- Replies: I vote n kind pttl value fence; vote: A, or the code of the refusal and n its number; kind: free | ours | members | foreign;
+-- value: of our own lease in full, of a foreign lock its fingerprint; members: for each, after fence: left, record; fence: the counter, 0 if there is none
 local no = not fit and judge() or nil
 if not no then
   local left = redis.call('PTTL', KEYS[4])
@@ -14,4 +14,5 @@ local v = redis.call('GET', KEYS[2])
 if string.byte(v, 65) == 124 and string.find(v, '^%x+|%d+|%d+|%d+|') then
   return { 'I', no[1], no[2], 'ours', left, v, fence }
 end
-return { 'I', no[1], no[2], 'foreign', left, redis.sha1hex(v), fence }
+if string.sub(v, 1, 2) ~= 'S|' then return { 'I', no[1], no[2], 'foreign', left, redis.sha1hex(v), fence } end
+local NOW_MS = math.floor(NOW / 1000)

@@ -12,7 +12,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
-node_script!(with_marker "inspect.lua");
+node_script!(with_marker "inspect.lua", "../members.lua", "members.lua");
 
 /// The command for an inspection.
 pub(super) fn build(
@@ -44,6 +44,10 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let left_ms = reply.left_ms()?;
     let value = reply.bytes()?;
     let foreign = |fingerprint: &str| StoredLock::Foreign { left_ms, fingerprint: fingerprint.into() };
+    if kind == "members" {
+        let (fence, members) = (reply.fence()?, reply.members()?);
+        return Ok(Reply::Inspected(NodeInspection { no_vote, lock: StoredLock::Members(members), fence }));
+    }
     let lock = match kind {
         "free" => StoredLock::Free,
         "ours" => match LeaseRecord::parse(value) {

@@ -14,6 +14,10 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let lock = match memory.locks.get(resource, context.now_ms()) {
         None => StoredLock::Free,
         Some(LockValue::Lease(record)) => StoredLock::Lease { record: record.clone(), left_ms: left_ms.unwrap_or(0) },
+        Some(LockValue::Members(members)) if members.living(context.now_ms()).next().is_some() => {
+            let leases = memory.locks.leases_of(resource, context.now_ms()).into_iter();
+            StoredLock::Members(leases.map(|(record, left_ms)| (record.clone(), left_ms)).collect())
+        }
         Some(value) => StoredLock::Foreign { left_ms, fingerprint: value.fingerprint() },
     };
     let fence = Fence(memory.counter(context, resource));

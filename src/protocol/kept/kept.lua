@@ -24,9 +24,24 @@ put = {}
 for i, resource in ipairs(found) do keys[i] = head .. resource .. tail end
 for i, v in ipairs(redis.call('MGET', unpack(keys))) do
   local ttl = v and string.match(v, '^%x+|%d+|(%d+)|%d+|')
-  if not ttl then
+  if v and string.sub(v, 1, 2) == 'S|' then -- members (members.lua): those that are kept
+    local all, due = redis.call('HGETALL', 'redlockd:m:' .. found[i]), nil
+    for n = 1, #all, 2 do
+      local ends, mode, rest = string.match(all[n + 1], '^(%d+)|([^|]*)|(.*)$')
+      local left = (tonumber(ends) or 0) - NOW
+      local span = left >= 0 and string.find(rest, '"k":', 1, true) and string.match(rest, '^%d+|(%d+)|')
+      if span then
+        local later = math.floor(left - DELAY - span / 2)
+        if later <= 0 and #out < 2 + 3 * COUNT then
+          out[#out + 1], out[#out + 2], out[#out + 3] = found[i], left, 'M' .. mode .. '|' .. all[n] .. '|' .. rest
+        end
+        due = math.min(due or later, later)
+      end
+    end
+    put[#put + 1], put[#put + 2] = NOW + (due and due > 0 and due or PAUSE), found[i]
+  elseif not ttl then
     gone[#gone + 1] = found[i]
-  else
+  elseif #out < 2 + 3 * COUNT then
     local left = redis.call('PTTL', keys[i])
     local due = math.floor(left - DELAY - ttl / 2)
     if due <= 0 then

@@ -22,17 +22,24 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let has_more = found.len() == KEPT_PAGE_MAX;
     let mut due = Vec::new();
     for (_, resource) in found {
-        let left_ms = memory.locks.left_ms(&resource, now_ms).flatten();
-        let (Some(LockValue::Lease(record)), Some(left_ms)) = (memory.locks.get(&resource, now_ms), left_ms) else {
+        let is_shared = matches!(memory.locks.get(&resource, now_ms), Some(LockValue::Members(_)));
+        let mut leases = memory.locks.leases_of(&resource, now_ms);
+        if leases.is_empty() && !is_shared {
             memory.kept.remove(&resource);
             continue;
-        };
-        let half = record.ttl.as_ms().div_ceil(2).saturating_add(millis(context.params.lock_delay));
-        let mut pause_ms = left_ms.saturating_sub(half);
-        if pause_ms == 0 {
-            due.push(ListedLease { resource: resource.clone(), record: record.clone(), left_ms });
-            pause_ms = millis(KEPT_PAUSE);
         }
+        // Of several leases, those that are kept.
+        leases.retain(|(record, _)| !is_shared || record.labels.contains("\"k\":"));
+        let mut earliest_ms = None;
+        for (record, left_ms) in leases {
+            let half = record.ttl.as_ms().div_ceil(2).saturating_add(millis(context.params.lock_delay));
+            let pause_ms = left_ms.saturating_sub(half);
+            if pause_ms == 0 && due.len() < KEPT_PAGE_MAX {
+                due.push(ListedLease { resource: resource.clone(), record: record.clone(), left_ms });
+            }
+            earliest_ms = earliest_ms.min(Some(pause_ms)).or(Some(pause_ms));
+        }
+        let pause_ms = earliest_ms.filter(|pause_ms| *pause_ms > 0).unwrap_or(millis(KEPT_PAUSE));
         memory.kept.insert(resource, now_ms + pause_ms);
     }
     Reply::Kept(KeptPage { is_indexed: true, has_more, due })

@@ -22,7 +22,19 @@ if cursor >= SCAN then
   found, count = {}, #scan[2] / 2
   for i = 1, count do found[i] = scan[2][2 * i - 1] end
 end
-local keys, n = found, 1
+local keys, n, NOW_MS = found, 1, nil
+-- The members of a resource (members.lua), each with its remaining time and its record.
+local function living(resource)
+  local t = not NOW_MS and redis.call('TIME')
+  if t then NOW_MS = t[1] * 1000 + math.floor(t[2] / 1000) end
+  local all, members = redis.call('HGETALL', 'redlockd:m:' .. resource), {}
+  for i = 1, #all, 2 do
+    local ends, mode, rest = string.match(all[i + 1], '^(%d+)|([^|]*)|(.*)$')
+    local left = (tonumber(ends) or 0) - NOW_MS
+    if left >= 0 then members[#members + 1] = { left, 'M' .. mode .. '|' .. all[i] .. '|' .. rest } end
+  end
+  return members
+end
 if head ~= '' or tail ~= '' then
   keys = {}
   for i = 1, count do keys[i] = head .. found[i] .. tail end
@@ -34,6 +46,18 @@ for first = 1, count, CHUNK do -- more than one chunk only where ZSCAN returns m
     if v and string.byte(v, 65) == 124 then
       out[n + 1], out[n + 2], out[n + 3] = found[at], redis.call('PTTL', keys[at]), v
       n = n + 3
+    elseif v and string.sub(v, 1, 2) == 'S|' then -- members, each as a lease of its own
+      for _, of in ipairs(living(found[at])) do
+        out[n + 1], out[n + 2], out[n + 3] = found[at], of[1], of[2]
+        n = n + 3
+      end
+      if n > 3 * CHUNK and cursor < SCAN and at < count then -- so many that the rest is left to the next page
+        local here, there = redis.call('ZSCORE', INDEX, found[at]), redis.call('ZSCORE', INDEX, found[at + 1])
+        if tonumber(there) > tonumber(here) then
+          out[1] = string.format('%.0f', math.floor(tonumber(there)))
+          return out
+        end
+      end
     end
   end
 end

@@ -11,9 +11,12 @@ pub(in crate::protocol) fn apply(memory: &Memory, context: &CallContext<'_>, arg
     let (next, leases) = memory.locks.page(args.cursor, count, now_ms);
     let leases = leases
         .into_iter()
-        .filter_map(|(resource, record)| {
-            let left_ms = memory.locks.left_ms(resource, now_ms).flatten()?;
-            Some(ListedLease { resource: resource.clone(), record: record.clone(), left_ms })
+        .flat_map(|(resource, leases)| {
+            leases.into_iter().map(|(record, left_ms)| ListedLease {
+                resource: resource.clone(),
+                record: record.clone(),
+                left_ms,
+            })
         })
         .collect();
     Reply::Page { next, leases }

@@ -2,7 +2,7 @@
 -- throughout, and not by the index, which others may change. KEYS: 1 meta
 -- ARGV: as in marker.lua, 5 cursor (0 at first), 6 count, 7 key head, 8 key tail, 9 the longest foreign value in bytes
 -- Replies: R next cursor ('0' = end), hw, now_us, then for each: kind, name, pttl, value | K C Q S
--- kinds: L lock | F a foreign lock whose value is not shown: of another type, or too long | T tombstone (the name is the key
+-- kinds: L lock, or a member (members.lua) | F a foreign lock whose value is not shown: of another type, or too long | T tombstone (the name is the key
 --        behind its prefix, the value its reason) | B a block's token (the value is token|claims, its own remaining time)
 local no = not fit and judge() or nil
 -- One that is to be filled for this view has no vote, and knows all that it has ever voted for.
@@ -17,6 +17,18 @@ for _, key in ipairs(scan[2]) do
     end
   elseif string.sub(key, 10, 14) == 'gone:' then
     kind, name = 'T', string.sub(key, 15)
+  elseif string.sub(key, 10, 11) == 'm:' then
+    local resource, NOW_MS = string.sub(key, 12), math.floor(NOW / 1000)
+    local v = redis.call('MGET', head .. resource .. tail)[1] or ''
+    local all = string.sub(v, 1, 2) == 'S|' and redis.call('HGETALL', key) or {}
+    for i = 1, #all, 2 do
+      local ends, mode, rest = string.match(all[i + 1], '^(%d+)|([^|]*)|(.*)$')
+      local left = (tonumber(ends) or 0) - NOW_MS
+      if left >= 0 then
+        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = 'L', resource, left, 'M' .. mode .. '|' .. all[i] .. '|' .. rest
+        n = n + 4
+      end
+    end
   elseif string.sub(key, 10, 15) == 'block:' then
     local tokens = redis.call('HGETALL', key)
     for i = 1, #tokens, 2 do
@@ -35,7 +47,9 @@ for first = 1, #keys, CHUNK do -- more than one chunk only where SCAN returns mo
   for i = 1, #values do
     local at, value = first + i - 1, values[i]
     local kind, left = kinds[at], redis.call('PTTL', keys[at])
-    if kind == 'L' and (not value or #value > tonumber(ARGV[9]) and string.byte(value, 65) ~= 124) then
+    if kind == 'L' and value and string.sub(value, 1, 2) == 'S|' and redis.call('EXISTS', 'redlockd:m:' .. names[at]) == 1 then
+      value = nil -- stands with its members
+    elseif kind == 'L' and (not value or #value > tonumber(ARGV[9]) and string.byte(value, 65) ~= 124) then
       kind, value = 'F', ''
     end
     if left ~= -2 and value then

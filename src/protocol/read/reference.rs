@@ -43,6 +43,16 @@ fn everything(memory: &Memory, now_ms: u64) -> Vec<(u64, ReadEntry)> {
         let foreign = |value| ReadEntry::Foreign { resource: name.clone(), value, left_ms };
         let entry = match value {
             LockValue::Lease(record) => ReadEntry::Lease { resource: name.clone(), record: record.clone(), left_ms },
+            LockValue::Members(members) if members.living(now_ms).next().is_some() => {
+                for member in members.living(now_ms) {
+                    // A member at a time: a page has at least as many of them as keys.
+                    let (record, left_ms) = (member.record.clone(), Some(member.end_ms - now_ms));
+                    let at = place(("member", resource, &record.token));
+                    all.push((at, ReadEntry::Lease { resource: name.clone(), record, left_ms }));
+                }
+                continue;
+            }
+            LockValue::Members(members) => foreign(Some(members.key_value())),
             LockValue::Bytes(bytes) if bytes.len() <= FOREIGN_VALUE_MAX => foreign(Some(bytes.clone())),
             LockValue::Bytes(_) | LockValue::OtherType(_) => foreign(None),
         };

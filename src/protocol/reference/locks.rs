@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::members::Members;
 use super::store::Expiring;
 use crate::protocol::LeaseRecord;
 use crate::types::{Mode, ResourceName, TokenHash};
@@ -12,11 +13,16 @@ use crate::types::{Mode, ResourceName, TokenHash};
 /// Where the hash of the token ends in a lock's value.
 const TOKEN_HEX_LEN: usize = 64;
 
+/// A resource with its leases, each with its remaining milliseconds.
+type ListedResource<'a> = (&'a ResourceName, Vec<(&'a LeaseRecord, u64)>);
+
 /// The value at a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) enum LockValue {
     /// A lease of this service.
     Lease(LeaseRecord),
+    /// Shared leases or permits.
+    Members(Members),
     /// Any other string.
     Bytes(Arc<[u8]>),
     /// A key of another Redis type, by its name.
@@ -38,6 +44,7 @@ impl LockValue {
     pub(in crate::protocol) fn fingerprint(&self) -> Arc<str> {
         match self {
             Self::Lease(record) => sha1_hex(record.encode().as_bytes()),
+            Self::Members(members) => sha1_hex(&members.key_value()),
             Self::Bytes(bytes) => sha1_hex(bytes),
             Self::OtherType(kind) => format!("type:{kind}").into(),
         }
@@ -47,7 +54,7 @@ impl LockValue {
     pub(in crate::protocol) fn looks_like_lease(&self) -> bool {
         match self {
             Self::Lease(_) => true,
-            Self::OtherType(_) => false,
+            Self::Members(_) | Self::OtherType(_) => false,
             Self::Bytes(bytes) => bytes.get(TOKEN_HEX_LEN) == Some(&b'|') && has_lease_head(bytes),
         }
     }
@@ -63,7 +70,7 @@ impl LockValue {
             Self::Bytes(bytes) => {
                 bytes.starts_with(token.as_str().as_bytes()) && bytes.get(TOKEN_HEX_LEN) == Some(&b'|')
             }
-            Self::Lease(_) | Self::OtherType(_) => false,
+            Self::Lease(_) | Self::Members(_) | Self::OtherType(_) => false,
         }
     }
 }
@@ -96,7 +103,7 @@ pub(in crate::protocol) struct Locks {
 #[derive(Debug, Clone)]
 struct Lock {
     value: LockValue,
-    /// Its place in the index; 0 for what is not a lease.
+    /// Its place in the index; 0 for what is neither a lease nor several.
     place: u64,
 }
 
@@ -130,7 +137,7 @@ impl Locks {
     /// Redis' `SET`, with the index entry of a lease.
     pub(in crate::protocol) fn put(&mut self, resource: &ResourceName, value: LockValue, end_ms: Option<u64>) {
         let mut place = 0;
-        if matches!(value, LockValue::Lease(_)) {
+        if matches!(value, LockValue::Lease(_) | LockValue::Members(_)) {
             self.last_place += 1;
             place = self.last_place;
             self.index.insert(place, resource.clone());
@@ -162,23 +169,35 @@ impl Locks {
         });
     }
 
-    /// Up to `count` leases after place `cursor`, and the cursor of the next page (`None` at the end).
+    /// Up to `count` held resources after place `cursor`, each with its leases and their remaining milliseconds, and the cursor of
+    /// the next page (`None` at the end).
     pub(in crate::protocol) fn page(
         &self,
         cursor: u64,
         count: usize,
         now_ms: u64,
-    ) -> (Option<u64>, Vec<(&ResourceName, &LeaseRecord)>) {
+    ) -> (Option<u64>, Vec<ListedResource<'_>>) {
         let mut after = self.index.range((Bound::Excluded(cursor), Bound::Unbounded));
         let mut last = cursor;
         let mut leases = Vec::new();
         for (place, resource) in after.by_ref().take(count.max(1)) {
             last = *place;
-            if let Some(LockValue::Lease(record)) = self.get(resource, now_ms) {
-                leases.push((resource, record));
-            }
+            leases.push((resource, self.leases_of(resource, now_ms)));
         }
         (after.next().map(|_| last), leases)
+    }
+
+    /// The leases of a resource, with their remaining milliseconds: more than one only of members.
+    pub(in crate::protocol) fn leases_of(&self, resource: &ResourceName, now_ms: u64) -> Vec<(&LeaseRecord, u64)> {
+        match self.get(resource, now_ms) {
+            Some(LockValue::Lease(record)) => {
+                self.left_ms(resource, now_ms).flatten().map(|left_ms| (record, left_ms)).into_iter().collect()
+            }
+            Some(LockValue::Members(members)) => {
+                members.living(now_ms).map(|member| (&member.record, member.end_ms - now_ms)).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// The latest end of a key.
@@ -186,9 +205,13 @@ impl Locks {
         self.keys.latest_end_ms()
     }
 
-    /// The earliest end of a key from `from_ms` on.
+    /// The earliest end of a key, or of a member, from `from_ms` on.
     pub(in crate::protocol) fn next_end_ms(&self, from_ms: u64) -> Option<u64> {
-        self.keys.next_end_ms(from_ms)
+        let members = self.iter(from_ms).filter_map(|(_, value, _)| match value {
+            LockValue::Members(members) => members.living(from_ms).map(|member| member.end_ms).min(),
+            _ => None,
+        });
+        members.chain(self.keys.next_end_ms(from_ms)).min()
     }
 
     /// Keys in memory.

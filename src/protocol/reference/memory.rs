@@ -30,6 +30,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
     pub(in crate::protocol) cancelled: Expiring<(ResourceName, TokenHash, AttemptId), EndReason>,
+    /// `redlockd:i:*`: who waits, and lets no new member pass.
+    pub(in crate::protocol) intents: Expiring<ResourceName, TokenHash>,
     /// The index of kept leases.
     pub(in crate::protocol) kept: KeptIndex,
     /// What instances have published of their waiters.
@@ -44,6 +46,7 @@ impl Memory {
         self.counters.purge(now_ms, limit, |_, _| {});
         self.ended.purge(now_ms, limit, |_, _| {});
         self.cancelled.purge(now_ms, limit, |_, _| {});
+        self.intents.purge(now_ms, limit, |_, _| {});
         self.waiters.purge(now_ms, limit);
     }
 

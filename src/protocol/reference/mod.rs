@@ -9,6 +9,7 @@
 pub(in crate::protocol) mod blocks;
 pub(in crate::protocol) mod locks;
 pub(in crate::protocol) mod marker;
+pub(in crate::protocol) mod members;
 pub(in crate::protocol) mod memory;
 mod node;
 mod simulation;

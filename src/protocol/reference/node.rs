@@ -8,9 +8,10 @@ use super::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
-    AcquireArgs, AcquireSetArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request, RequestStamp,
-    RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_set, admin, delete_foreign, fill, inspect, kept,
-    list, membership, read, release, restore, revoke, update, waiters,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request,
+    RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_set, acquire_shared, admin,
+    delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release, restore, revoke, update,
+    waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -89,6 +90,9 @@ impl ReferenceNode {
         memory.purge(context.now_ms(), memory::PURGE_PER_REQUEST);
         Ok(match request {
             Request::Acquire(args) => acquire::reference::apply(memory, context, args),
+            Request::AcquireShared(args) => acquire_shared::reference::apply(memory, context, args),
+            Request::Downgrade(args) => downgrade::reference::apply(memory, context, args),
+            Request::Intent(args) => intent::reference::apply(memory, context, args),
             Request::AcquireSet(args) => acquire_set::reference::apply(memory, context, args),
             Request::Update(args) => return update::reference::apply(memory, context, args),
             Request::Restore(args) => restore::reference::apply(memory, context, args),
@@ -148,19 +152,24 @@ impl ReferenceNode {
             Request::Acquire(AcquireArgs { resource, token, ttl, .. }) if self.may_grant(context, resource, token) => {
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }
+            Request::AcquireShared(AcquireSharedArgs { ttl, proposed, .. }) => {
+                let proposed = proposed.map_or(0, |fence| fence.0.min(highest));
+                EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon).max(proposed) }
+            }
             Request::AcquireSet(AcquireSetArgs { resources, token, ttl, .. })
                 if resources.iter().all(|resource| self.may_grant(context, resource, token)) =>
             {
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }
             Request::Update(UpdateArgs { resource, token, ttl, fence, .. }) => {
-                match self.memory.locks.get(resource, context.now_ms()) {
-                    Some(LockValue::Lease(record)) if record.token == *token => {
+                let leases = self.memory.locks.leases_of(resource, context.now_ms());
+                match leases.into_iter().find(|(record, _)| record.token == *token) {
+                    Some((record, _)) => {
                         let wanted = fence.map_or(0, |f| f.0);
                         let end = for_ttl(ttl.unwrap_or(record.ttl));
                         EffectBound { end_us: Some(end), fence: known.max(wanted.min(highest)) }
                     }
-                    _ => nothing,
+                    None => nothing,
                 }
             }
             Request::Restore(RestoreArgs { left_ms, record, .. }) => {
@@ -200,7 +209,8 @@ impl ReferenceNode {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
         let keys = [m.locks.next_end_ms(from_ms), m.counters.next_end_ms(from_ms)];
         let keys = keys.into_iter().chain([m.blocks.next_end_ms(from_ms)]);
-        let tombstones = [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms)];
+        let tombstones =
+            [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms), m.intents.next_end_ms(from_ms)];
         let ends =
             keys.into_iter().chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
         let owed_us = m.marker.0.as_ref().filter(|m| !m.active).map(|m| m.owed_us);

@@ -122,13 +122,9 @@ impl ReferenceNode {
 /// What the simulation reads from a node without a request.
 #[cfg(test)]
 impl ReferenceNode {
-    /// The lease at a lock's key, and its remaining milliseconds.
-    pub(crate) fn lease_of(&self, now_us: u64, resource: &ResourceName) -> Option<(&LeaseRecord, u64)> {
-        let now_ms = now_us / 1_000;
-        match self.memory.locks.get(resource, now_ms)? {
-            LockValue::Lease(record) => Some((record, self.memory.locks.left_ms(resource, now_ms)??)),
-            _ => None,
-        }
+    /// All leases of a resource, with their remaining milliseconds.
+    pub(crate) fn leases_of(&self, now_us: u64, resource: &ResourceName) -> Vec<(&LeaseRecord, u64)> {
+        self.memory.locks.leases_of(resource, now_us / 1_000)
     }
 
     /// The view that it has installed last.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
-    AcquireArgs, CancelArgs, EndReason, LeaseRecord, MemberStatus, NoVote, NodeList, OldList, ReleaseArgs, Reply,
-    RosterEntry, UpdateArgs, View, Vote,
+    AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote, NodeList,
+    OldList, ReleaseArgs, Reply, RosterEntry, StoredLock, UpdateArgs, View, Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token};
 
@@ -221,14 +221,57 @@ fn votes_unfilled_in_a_changed_list() -> bool {
     matches!(call_in(&mut node, NOW_US, 3, &acquire(1, 100)), Reply::Granted { .. })
 }
 
+fn acquire_mode(i: u64, by: u64, mode: Mode, ttl_ms: u64) -> Request {
+    Request::AcquireShared(AcquireSharedArgs {
+        resource: name(i),
+        token: token(by),
+        mode,
+        attempt: AttemptId::from_random(by),
+        ttl: Ttl::from_ms(ttl_ms).expect("valid"),
+        labels: "{}".into(),
+        proposed: None,
+    })
+}
+
+/// A member lasts as long as its TTL on the node's clock, whatever the sender's says, and none is admitted beside an intent.
+fn members_stand() -> Result<(), &'static str> {
+    let (mut node, params) = (active(), params());
+    let (late, view) = (RequestTime(NOW_US - 400_000), node.view());
+    for (by, sent_at) in [(1, late), (2, RequestTime(NOW_US))] {
+        let stamp = RequestStamp { sent_at, view: Arc::clone(&view) };
+        node.apply(NOW_US, "", stamp, &params, &acquire_mode(1, by, Mode::Shared, 1_000)).expect("a reply");
+    }
+    let Reply::Inspected(seen) = call(&mut node, NOW_US + 1_900_000, &Request::Inspect { resource: name(1) }) else {
+        return Err("it is not inspected");
+    };
+    if !matches!(seen.lock, StoredLock::Members(members) if members.len() == 2) {
+        return Err("a member ends before its TTL by the node's clock");
+    }
+    let intent = |is_withdrawn| Request::Intent(IntentArgs { resource: name(2), token: token(9), is_withdrawn });
+    call(&mut node, NOW_US, &intent(false));
+    let reader = acquire_mode(2, 1, Mode::Shared, 1_000);
+    if !matches!(call(&mut node, NOW_US, &reader), Reply::HeldByMembers(held) if held.is_intent && held.members.is_empty())
+    {
+        return Err("it is admitted beside an intent");
+    }
+    call(&mut node, NOW_US, &intent(true));
+    match call(&mut node, NOW_US, &reader) {
+        Reply::Admitted { joined: false, .. } => Ok(()),
+        _ => Err("it is refused after the intent was withdrawn"),
+    }
+}
+
 #[test]
 fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
-    assert_eq!(blocks_stand(), Ok(()));
+    assert_eq!((blocks_stand(), members_stand()), (Ok(()), Ok(())));
     assert!(!is_admitted_below_a_promise());
     assert!(!votes_unfilled_in_a_changed_list());
     for mutant in FOUND_BY_REFERENCE {
         let before = mutant::plant(Some(*mutant), false);
-        let is_found = blocks_stand().is_err() || is_admitted_below_a_promise() || votes_unfilled_in_a_changed_list();
+        let is_found = blocks_stand().is_err()
+            || is_admitted_below_a_promise()
+            || members_stand().is_err()
+            || votes_unfilled_in_a_changed_list();
         mutant::restore(before);
         assert!(is_found, "{mutant:?} is not found");
     }

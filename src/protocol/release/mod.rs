@@ -13,7 +13,7 @@ use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
-node_script!("release.lua");
+node_script!("release.lua", "../members.lua", "member.lua");
 
 /// Arguments of [`Request::Release`](super::request::Request::Release).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 -- Reply: for each, in order: 1 (released, no earlier tombstone), or a list: R released | M no such key | O another's,
 --        then the reason in an earlier tombstone, or ''
 local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 2)) -- the first: whether any resource has a block
-local out, deleted, unlisted, notices, k, at = {}, {}, {}, {}, 2, 0
+local out, deleted, unlisted, notices, k, at, beside = {}, {}, {}, {}, 2, 0, nil
 for i = 1, (#found - 1) / 2 do
   local v, before, code, last, ended = found[k], found[k + 1], 'M', false, false
   local LOCK, TOKEN, AT = KEYS[k], ARGV[at + 1], ARGV[at + 2]
@@ -14,6 +14,10 @@ for i = 1, (#found - 1) / 2 do
     if redis.call('EXISTS', LOCK) == 1 then code = 'O' end -- of another type
   elseif string.sub(v, 1, 65) ~= TOKEN .. '|' then
     code = 'O'
+    if string.byte(v) == 83 then -- S: members (release/member.lua)
+      beside = beside or {}
+      beside[#beside + 1] = i
+    end
   elseif AT == '' then
     code, last = 'R', true
   else -- withdraw one attempt's claim; others may still hold
@@ -72,4 +76,6 @@ end
 if #deleted > 0 then redis.call('ZREM', KEYS[1], unpack(unlisted)) end
 -- pcall: a Redis user without the right to the channel can still release.
 for n = 1, #notices, 2 do redis.pcall('PUBLISH', notices[n], notices[n + 1]) end
-return out
+if not beside then return out end
+local TIME = redis.call('TIME')
+local NOW_MS, Q = TIME[1] * 1000 + math.floor(TIME[2] / 1000), nil

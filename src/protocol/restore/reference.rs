@@ -3,8 +3,10 @@
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
+use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{NoVote, Reply, RestoreArgs, ViewId};
+use crate::types::Mode;
 
 /// Runs one restore.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &RestoreArgs) -> Reply {
@@ -22,6 +24,9 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     }
     let (now_ms, mut left_ms) = (context.now_ms(), (*left_ms).max(1)); // Redis refuses a TTL of 0
     let block_ms = memory.blocks.left_ms(resource, now_ms);
+    if record.mode != Mode::Exclusive {
+        return restore_member(memory, context, args, block_ms.is_some());
+    }
     match memory.locks.get(resource, now_ms) {
         None => {}
         Some(LockValue::Lease(own)) if block_ms.is_some() && own.token == record.token && own.fence <= record.fence => {
@@ -43,6 +48,28 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     }
     let end = now_ms.saturating_add(left_ms);
     memory.locks.put(resource, LockValue::from_bytes(record.encode().as_bytes()), Some(end));
+    let counter = memory.counter(context, resource);
+    memory.store_fence(context, resource, record.fence.0.max(counter));
+    Reply::Restored
+}
+
+/// Beside those that the member may be held with. A block may stand for other members, which this one does not exclude: it stays.
+fn restore_member(memory: &mut Memory, context: &CallContext<'_>, args: &RestoreArgs, is_blocked: bool) -> Reply {
+    let (now_ms, RestoreArgs { resource, record, left_ms }) = (context.now_ms(), args);
+    let is_fitting = match (memory.locks.get(resource, now_ms), members::find(memory, now_ms, resource)) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(_), Some(members)) => {
+            let is_new = members.get(&record.token, now_ms).is_none();
+            is_new && members.kind == record.mode.wanted() && !members.is_taken(record.mode, &record.token, now_ms)
+        }
+    };
+    if is_blocked || !is_fitting {
+        return Reply::Other { fence: None };
+    }
+    let px_ms = (*left_ms).max(1);
+    let member = Member { record: record.clone(), end_ms: now_ms.saturating_add(px_ms) };
+    members::store(memory, now_ms, resource, member, px_ms);
     let counter = memory.counter(context, resource);
     memory.store_fence(context, resource, record.fence.0.max(counter));
     Reply::Restored

@@ -6,12 +6,16 @@
 local no = not fit and judge() or nil
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
 local LOCK, VALUE, fence, px = KEYS[2], ARGV[7], tonumber(ARGV[6]), tonumber(ARGV[5])
+local NOW_MS = math.floor(NOW / 1000)
 local r = redis.call('MGET', KEYS[4], KEYS[3], LOCK, 'redlockd:blocks')
 if r[1] then return { 'D', r[1] } end
 if fence > math.max(NOW, hw) + GUARD then return { 'F' } end
 local BLOCK = 'redlockd:block:' .. ARGV[8]
 local left = r[4] and redis.call('PTTL', BLOCK) or -2
-if left == -2 then
+if string.byte(VALUE) == 77 then -- M: a member
+  -- A block may stand for other members, which this one does not exclude: it stays.
+  if left ~= -2 or r[3] and string.sub(r[3], 1, 2) ~= 'S|' then return { 'O', 0 } end
+elseif left == -2 then
   if not redis.call('SET', LOCK, VALUE, 'NX', 'PX', px) then return { 'O', 0 } end
 else
   -- An older extend's repair would take away a block that stands for another lease.
@@ -29,7 +33,10 @@ else
   redis.call('SET', LOCK, VALUE, 'PX', px)
   redis.call('DEL', BLOCK)
 end
-redis.call('SET', KEYS[3], math.max(fence, tonumber(r[2]) or 0), 'PX', ARGV[3])
-if fence > hw then redis.call('HSET', META, 'hw', fence) end
-redis.call('ZADD', KEYS[5], math.floor(NOW / 1000) + px, ARGV[8])
-return { 'P' }
+local function stored()
+  redis.call('SET', KEYS[3], string.format('%.0f', math.max(fence, tonumber(r[2]) or 0)), 'PX', ARGV[3])
+  if fence > hw then redis.call('HSET', META, 'hw', string.format('%.0f', fence)) end
+  redis.call('ZADD', KEYS[5], NOW_MS + px, ARGV[8])
+  return { 'P' }
+end
+if string.byte(VALUE) ~= 77 then return stored() end

@@ -1,6 +1,7 @@
 //! The reference of `revoke.lua`.
 
 use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::members;
 use crate::protocol::reference::memory::{Memory, end_ms};
 use crate::protocol::{EndReason, Found, Reply, RevokeArgs, TOKEN_TOMBSTONE};
 
@@ -10,6 +11,12 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let now_ms = context.now_ms();
     let blocked_ms = memory.blocks.left_ms(resource, now_ms).filter(|_| memory.blocks.names(resource, token, now_ms));
     let held_ms = memory.locks.left_ms(resource, now_ms).flatten();
+    if let Some(member) = members::member_of(memory, now_ms, resource, token) {
+        let left_ms = (member.end_ms - now_ms).max(blocked_ms.unwrap_or(0));
+        let end = end_ms(context, TOKEN_TOMBSTONE).saturating_add(left_ms);
+        memory.ended.put((resource.clone(), token.clone()), EndReason::Revoked, Some(end));
+        return Reply::Revoked { left_ms };
+    }
     // The token stays in the resource's block: until its end the lease is held.
     let left_ms = match (memory.find(context, resource, token), blocked_ms) {
         (Found::Match, _) => held_ms.max(blocked_ms).unwrap_or(0),

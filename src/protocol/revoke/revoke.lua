@@ -3,7 +3,12 @@
 -- The token stays in the resource's block: until its end the lease is held. Replies: V pttl | M | O 0
 local v = redis.call('MGET', KEYS[1])[1]
 local left = redis.call('HMGET', KEYS[3], ARGV[1])[1] and redis.call('PTTL', KEYS[3])
-if v and string.sub(v, 1, 65) == ARGV[1] .. '|' then
+local of = v and string.sub(v, 1, 2) == 'S|' and redis.call('HMGET', 'redlockd:m:' .. string.sub(KEYS[3], 16), ARGV[1])[1]
+local t = of and redis.call('TIME')
+local member = of and string.match(of, '^%d+') - t[1] * 1000 - math.floor(t[2] / 1000) or -1
+if member >= 0 then
+  left = math.max(left or 0, member)
+elseif v and string.sub(v, 1, 65) == ARGV[1] .. '|' then
   left = math.max(left or 0, redis.call('PTTL', KEYS[1]))
 elseif not left then
   return not v and redis.call('EXISTS', KEYS[1]) == 0 and { 'M' } or { 'O', 0 }

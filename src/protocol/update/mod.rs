@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "update.lua");
+node_script!(with_marker "update.lua", "../members.lua", "member.lua");
 
 /// Arguments of [`Request::Update`](super::request::Request::Update).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,8 @@ pub struct UpdateArgs {
     pub token: TokenHash,
     /// The new lifetime; `None`: the TTL that the lease was acquired with.
     pub ttl: Option<Ttl>,
-    /// The lease's fence: a lower one is raised to it, a higher one is another lease of this token; `None`: any.
+    /// The lease's fence: a lower one is raised to it, a higher one is another lease of this token; `None`: any. That of a
+    /// member: a renewal takes the lease with this fence only; otherwise it is one that a quorum gave to this lease, and is stored.
     pub fence: Option<Fence>,
     /// Counts as a renewal, for display.
     pub renewal: bool,

@@ -3,6 +3,7 @@
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
+use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
 use crate::types::{Fence, Mode};
@@ -26,6 +27,10 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let reply = |reply: Reply| Ok(no_vote.clone().map_or(reply, Reply::NoVote));
     if let Some(reply) = mutant_reply(memory, context, args) {
         return Ok(reply);
+    }
+    if let Some(member) = members::member_of(memory, context.now_ms(), &args.resource, &args.token).cloned() {
+        let updated = update_member(memory, context, args, member);
+        return if updated == Reply::FenceTooFarAhead { Ok(updated) } else { reply(updated) };
     }
     let record = match memory.locks.get(&args.resource, context.now_ms()) {
         Some(LockValue::Lease(record)) if record.token == args.token => record.clone(),
@@ -74,6 +79,36 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
         slot.clone_from(&record);
     }
     Reply::Updated { record, before_ms: left_ms.unwrap_or(0) }
+}
+
+/// A member's end is its own; the fence is stored if a quorum gave it, and otherwise stays.
+fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, member: Member) -> Reply {
+    let (now_ms, resource, Member { mut record, end_ms }) = (context.now_ms(), &args.resource, member);
+    let wanted = args.fence.filter(|fence| *fence != record.fence && fence.0 > 0);
+    if args.renewal && wanted.is_some() {
+        return Reply::Other { fence: Some(record.fence).filter(|fence| fence.0 > 0) };
+    }
+    if args.fence.is_some_and(|fence| fence.0 > memory.marker.highest_plausible_fence(context)) {
+        return Reply::FenceTooFarAhead;
+    }
+    if args.renewal {
+        record.renewals = record.renewals.saturating_add(1).min(MAX_RENEWALS);
+        if !record.claims.split(',').any(|claim| claim == "p") && !mutant::is(Mutant::ExtendUnclaimed) {
+            record.claims = format!("{}p,", record.claims).into();
+        }
+    }
+    if let Some(fence) = wanted {
+        record.fence = fence;
+        let counter = memory.counter(context, resource);
+        memory.store_fence(context, resource, fence.0.max(counter));
+    }
+    if let Some(labels) = args.labels.as_ref().filter(|labels| !labels.is_empty()) {
+        record.labels = labels.clone();
+    }
+    let px_ms = context.key_ttl_ms(args.ttl.unwrap_or(record.ttl));
+    let later_ms = end_ms.max(now_ms.saturating_add(px_ms));
+    members::store(memory, now_ms, resource, Member { record: record.clone(), end_ms: later_ms }, px_ms);
+    Reply::Updated { record, before_ms: end_ms - now_ms }
 }
 
 /// What an update must never do: two mutants.

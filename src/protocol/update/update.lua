@@ -2,6 +2,8 @@
 -- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone
 -- ARGV: as in marker.lua, 5 token hash, 6 ttl_ms (0 = the lease's own), 7 lock_delay_ms, 8 fence (0 = any),
 --       9 '1' counts a renewal, 10 labels ('' = keep)
+-- Of a member (update/member.lua): a renewal takes the lease with this fence only; otherwise a quorum has given it, and it
+-- takes the place of the one that this node gave.
 -- Replies: G value pttl_before | M | O fence | D reason | F | W left (the resource has a block) | K C P Q S
 local no = not fit and judge() or nil
 -- A quarantined node, or one in another view, still extends, but does not vote.
@@ -14,34 +16,37 @@ if r[4] and not no then -- a resource with a block is updated as in quarantine: 
   no = left ~= -2 and { 'W', left } or nil
 end
 local v = r[1]
-if not v then return no or redis.call('EXISTS', LOCK) == 0 and { 'M' } or { 'O', 0 } end
-if string.sub(v, 1, 65) ~= TOKEN .. '|' then return no or { 'O', 0 } end
-local renewals, ttl, had, claims, labels = string.match(v, '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$', 66)
-if not ttl then return redis.error_reply('ERR the lock\'s value begins with this token but is no lease') end
-local fence = tonumber(had)
-if want > 0 and fence > want then return no or { 'O', fence } end -- this token's next lease
-if want > math.max(NOW, hw) + GUARD then return { 'F' } end -- a fence too far ahead would spoil the counter
-local px = (ARGV[6] == '0' and ttl or ARGV[6]) + ARGV[7]
-local left = redis.call('PTTL', LOCK)
--- Also where the end stays: once a script has written, a full node takes the rest, and the claim below is not lost.
-redis.call('PEXPIRE', LOCK, math.max(px, left))
-if ARGV[9] == '1' then renewals = string.format('%06d', math.min(renewals + 1, 999999)) end
-local edits = want > fence or ARGV[10] ~= ''
--- An extend adds a claim of its own: no late cancel of an attempt may end what it confirmed.
-local joins = ARGV[9] == '1' and not string.find(claims, 'p,', 1, true)
-if edits or joins then
-  if want > fence then fence, had = want, ARGV[8] end
-  if ARGV[10] ~= '' then labels = ARGV[10] end
-  if joins then claims = claims .. 'p,' end
-  v = table.concat({ TOKEN, renewals, ttl, had, claims, labels }, '|')
-  local call = edits and redis.call or redis.pcall -- pcall: as below
-  call('SET', LOCK, v, 'KEEPTTL')
-  if edits then
-    redis.call('SET', KEYS[3], math.max(fence, tonumber(r[3]) or 0), 'PX', ARGV[3])
-    if fence > hw then redis.call('HSET', META, 'hw', fence) end
+if not v or string.byte(v) ~= 83 then -- not S: no members
+  if not v then return no or redis.call('EXISTS', LOCK) == 0 and { 'M' } or { 'O', 0 } end
+  if string.sub(v, 1, 65) ~= TOKEN .. '|' then return no or { 'O', 0 } end
+  local renewals, ttl, had, claims, labels = string.match(v, '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$', 66)
+  if not ttl then return redis.error_reply('ERR the lock\'s value begins with this token but is no lease') end
+  local fence = tonumber(had)
+  if want > 0 and fence > want then return no or { 'O', fence } end -- this token's next lease
+  if want > math.max(NOW, hw) + GUARD then return { 'F' } end -- a fence too far ahead would spoil the counter
+  local px = (ARGV[6] == '0' and ttl or ARGV[6]) + ARGV[7]
+  local left = redis.call('PTTL', LOCK)
+  -- Also where the end stays: once a script has written, a full node takes the rest, and the claim below is not lost.
+  redis.call('PEXPIRE', LOCK, math.max(px, left))
+  if ARGV[9] == '1' then renewals = string.format('%06d', math.min(renewals + 1, 999999)) end
+  local edits = want > fence or ARGV[10] ~= ''
+  -- An extend adds a claim of its own: no late cancel of an attempt may end what it confirmed.
+  local joins = ARGV[9] == '1' and not string.find(claims, 'p,', 1, true)
+  if edits or joins then
+    if want > fence then fence, had = want, ARGV[8] end
+    if ARGV[10] ~= '' then labels = ARGV[10] end
+    if joins then claims = claims .. 'p,' end
+    v = table.concat({ TOKEN, renewals, ttl, had, claims, labels }, '|')
+    local call = edits and redis.call or redis.pcall -- pcall: as below
+    call('SET', LOCK, v, 'KEEPTTL')
+    if edits then
+      redis.call('SET', KEYS[3], math.max(fence, tonumber(r[3]) or 0), 'PX', ARGV[3])
+      if fence > hw then redis.call('HSET', META, 'hw', fence) end
+    end
+  elseif ARGV[9] == '1' then
+    v = TOKEN .. '|' .. renewals .. string.sub(v, 72)
+    redis.pcall('SETRANGE', LOCK, 65, renewals) -- pcall: a full node still extends, but does not count it
   end
-elseif ARGV[9] == '1' then
-  v = TOKEN .. '|' .. renewals .. string.sub(v, 72)
-  redis.pcall('SETRANGE', LOCK, 65, renewals) -- pcall: a full node still extends, but does not count it
+  return no or { 'G', v, left }
 end
-return no or { 'G', v, left }
+local NOW_MS = math.floor(NOW / 1000)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{OWNER_MAX_BYTES, ResourceName};
+use crate::types::{OWNER_MAX_BYTES, PermitLimit, ResourceName, WantedMode};
 
 /// How long a node keeps an entry: the waiters of an instance that died are shown for so much longer.
 pub const WAITERS_TTL: Duration = Duration::from_secs(10);
@@ -90,6 +90,34 @@ pub struct PublishedWaiter {
     /// How long it had waited when this was written. Milliseconds.
     #[serde(rename = "t")]
     pub waiting_ms: u64,
+    /// How it wants to share the resource: 1 with shared leases, more: one of so many permits; 0 with nobody.
+    #[serde(rename = "m", default, skip_serializing_if = "is_exclusive")]
+    pub shares: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_exclusive(shares: &u8) -> bool {
+    *shares == 0
+}
+
+impl PublishedWaiter {
+    /// What it waits for.
+    pub fn mode(&self) -> WantedMode {
+        match (self.shares, PermitLimit::new(self.shares.into())) {
+            (1, _) => WantedMode::Shared,
+            (_, Some(limit)) => WantedMode::Permit { limit },
+            _ => WantedMode::Exclusive,
+        }
+    }
+
+    /// [`Self::shares`] of a waiter.
+    pub fn shares_of(mode: WantedMode) -> u8 {
+        match mode {
+            WantedMode::Exclusive => 0,
+            WantedMode::Shared => 1,
+            WantedMode::Permit { limit } => limit.get(),
+        }
+    }
 }
 
 impl WaitersEntry {
@@ -129,7 +157,7 @@ mod tests {
     use super::*;
 
     fn resource(name: &str, waiting: usize, owner: &str) -> PublishedResource {
-        let first = vec![PublishedWaiter { owner: owner.into(), waiting_ms: 7 }];
+        let first = vec![PublishedWaiter { owner: owner.into(), waiting_ms: 7, shares: 3 }];
         PublishedResource { resource: name.into(), waiting, first }
     }
 

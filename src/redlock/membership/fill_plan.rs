@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{EndReason, FillEntry, LeaseRecord, ReadEntry, TOKEN_TOMBSTONE, Tombstone};
 use crate::redlock::quorum::quorum_of;
-use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
+use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
 /// Entries of one page: it occupies the process that is filled for two milliseconds at most.
 const PAGE_ENTRIES_MAX: usize = 250;
@@ -137,8 +137,7 @@ impl FillPlan {
             }
             ReadEntry::Foreign { resource, value, left_ms } => {
                 let left_ms = left_ms.unwrap_or(self.without_ttl_ms).min(LEFT_MAX_MS);
-                let shown = self.resources.entry(resource).or_default();
-                shown.add_foreign(value, left_ms);
+                self.resources.entry(resource).or_default().add_foreign(value, left_ms);
             }
             ReadEntry::Block { .. } if mutant::is(Mutant::BlocksNotListed) => {}
             ReadEntry::Block { resource, token, claims, left_ms } => {
@@ -233,7 +232,12 @@ impl FillPlan {
         };
         let live: Vec<_> =
             shown.tokens.iter().filter_map(|(token, of)| Some((token, of, standing(token, of)?))).collect();
-        let mut supported = live.iter().filter(|(token, of, _)| self.is_supported(resource, shown, token, of));
+        if self.fill_members(resource, shown, &live, entries) {
+            return;
+        }
+        let is_exclusive = |of: &ShownToken| of.keys.values().all(|record| record.mode == Mode::Exclusive);
+        let mut supported =
+            live.iter().filter(|(token, of, _)| is_exclusive(of) && self.is_supported(resource, shown, token, of));
         // Two are never supported at one moment; pages are read at many.
         if let (Some((_, of, claims)), None) = (supported.next(), supported.next()) {
             let smallest = mutant::is(Mutant::CopySmallestTtl);
@@ -243,22 +247,65 @@ impl FillPlan {
                 return;
             }
         }
-        for (token, of, claims) in live {
-            let (token, claims): (_, Arc<str>) = (token.clone(), claims.into());
-            let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
+        for (token, of, claims) in &live {
             let latest = of.keys.values().max_by_key(|record| record.recency());
-            if let Some(record) = latest.filter(|_| self.change == Some(true)) {
-                let record = LeaseRecord { claims, ..record.clone() };
-                entries.push(FillEntry::Keep { resource: resource.clone(), record, left_ms });
-                continue;
-            }
-            entries.push(FillEntry::Block { resource: resource.clone(), token, claims, left_ms });
+            entries.push(match latest.filter(|_| self.change == Some(true)) {
+                Some(record) => {
+                    let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
+                    let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
+                    FillEntry::Keep { resource: resource.clone(), record, left_ms }
+                }
+                None => block(resource, token, of, claims),
+            });
         }
         // Other Redlock clients know no lists: what they set on a process that keeps its keys is there.
         if let Some((value, left_ms)) = shown.foreign.as_ref().filter(|_| self.change != Some(true)) {
             let (value, left_ms) = (value.clone(), padded(*left_ms));
             entries.push(FillEntry::Foreign { resource: resource.clone(), value, left_ms });
         }
+    }
+
+    /// Leases that are held together: a copy of each that a quorum of others shows alike, else a block. `false`: none is copied.
+    fn fill_members(
+        &self,
+        resource: &ResourceName,
+        shown: &Shown,
+        live: &[(&TokenHash, &ShownToken, String)],
+        entries: &mut Vec<FillEntry>,
+    ) -> bool {
+        let copies: Vec<Option<LeaseRecord>> = live
+            .iter()
+            .map(|(token, of, claims)| {
+                let record = self.agreed_member(shown, of)?;
+                let is_supported = self.is_supported(resource, shown, token, of);
+                is_supported.then(|| LeaseRecord { claims: claims.as_str().into(), ..record.clone() })
+            })
+            .collect();
+        let modes: Vec<Mode> = copies.iter().flatten().map(|record| record.mode).collect();
+        let fits = (0..modes.len()).all(|a| (0..a).all(|b| modes[a].is_compatible(modes[b])));
+        if modes.is_empty() || !fits {
+            return false;
+        }
+        for ((token, of, claims), copy) in live.iter().zip(copies) {
+            let left_ms = of.left_ms(mutant::is(Mutant::CopySmallestTtl));
+            entries.push(match copy {
+                Some(record) => FillEntry::Copy { resource: resource.clone(), record, left_ms },
+                None => block(resource, token, of, claims),
+            });
+        }
+        true
+    }
+
+    /// The record of a member that a quorum of others shows alike: its fence counts as one that this process has given.
+    fn agreed_member<'a>(&self, shown: &Shown, of: &'a ShownToken) -> Option<&'a LeaseRecord> {
+        let alike = |record: &LeaseRecord| {
+            let is_alike = |(node, other): &(&usize, &LeaseRecord)| {
+                (other.mode, other.fence) == (record.mode, record.fence) && !shown.blocked.contains(node)
+            };
+            of.keys.iter().filter(is_alike).count()
+        };
+        let members = of.keys.values().filter(|record| record.mode != Mode::Exclusive);
+        members.filter(|record| alike(record) >= self.quorum).max_by_key(|record| record.recency())
     }
 
     /// At least a quorum of others show the key with this token, none of which has a block for the resource, and none
@@ -312,6 +359,12 @@ impl FillPlan {
     }
 }
 
+/// No opinion on the resource for the sake of this token.
+fn block(resource: &ResourceName, token: &TokenHash, of: &ShownToken, claims: &str) -> FillEntry {
+    let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
+    FillEntry::Block { resource: resource.clone(), token: token.clone(), claims: claims.into(), left_ms }
+}
+
 impl Shown {
     fn add_foreign(&mut self, value: Option<Arc<[u8]>>, left_ms: u64) {
         let (known, longest_ms) = self.foreign.get_or_insert((None, 0));
@@ -355,8 +408,7 @@ fn pages(entries: Vec<FillEntry>) -> Vec<Vec<FillEntry>> {
             FillEntry::Foreign { value, .. } => value.as_ref().map_or(0, |value| value.len()),
             FillEntry::Tombstone(_) => 0,
         };
-        let is_full = pages.last().is_some_and(|page| page.len() >= PAGE_ENTRIES_MAX) || bytes + size > PAGE_BYTES_MAX;
-        if is_full {
+        if pages.last().is_some_and(|page| page.len() >= PAGE_ENTRIES_MAX) || bytes + size > PAGE_BYTES_MAX {
             pages.push(Vec::new());
             bytes = 0;
         }

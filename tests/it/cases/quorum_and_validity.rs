@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redlockd::manager::types::{AcquireError, LockState};
+use redlockd::manager::types::AcquireError;
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 
 use crate::support::chaos_proxy::{FAIR, Flow, Weather};
@@ -141,7 +141,8 @@ async fn t09_nothing_is_reported_valid_after_its_deadline() {
     instance.proxies[2].set(Weather { to_node: Flow::Hold, ..FAIR });
     loop {
         let asked = SystemClock.now();
-        let LockState::Held(holder) = instance.inspect("x").await.state else { break };
+        let inspected = instance.inspect("x").await;
+        let [holder] = inspected.holders() else { break };
         // Nodes count whole milliseconds.
         assert!(holder.valid_for <= acquired.plus(ms(1_002)).since(asked), "{holder:?}");
     }
@@ -180,7 +181,8 @@ async fn t10_a_step_of_the_wall_clock_changes_nothing_and_suspend_consumes_valid
     for step_ms in [3_600_000, -3_600_000] {
         clock.wall_ms.store(step_ms, Ordering::SeqCst);
         let before = clock.now();
-        let LockState::Held(holder) = instance.inspect("x").await.state else { panic!("it is held") };
+        let inspected = instance.inspect("x").await;
+        let [holder] = inspected.holders() else { panic!("it is held: {inspected:?}") };
         assert!(holder.valid_for + drift(40_000) >= lease.deadline.since(clock.now()), "{holder:?}");
         assert!(holder.valid_for <= lease.deadline.since(before) + drift(40_000) + ms(1_000), "{holder:?}");
         let extended = instance.extend("x", &lease.token, 40_000).await.expect("the wall clock decides nothing");

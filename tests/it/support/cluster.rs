@@ -279,6 +279,7 @@ impl<C: Clock> Instance<C> {
         let (resource, ttl) = (name(resource), Ttl::from_ms(ttl_ms).expect("a valid TTL"));
         let request = AcquireRequest {
             resource,
+            mode: redlockd::types::WantedMode::Exclusive,
             ttl,
             wait,
             kept_for: None,
@@ -305,6 +306,7 @@ impl<C: Clock> Instance<C> {
             token,
             ttl: Some(ttl),
             kept_for: None,
+            downgrade: false,
             fence: None,
             note: None,
             metadata: Vec::new(),

@@ -98,6 +98,7 @@ async fn the_client_takes_its_place_again_when_a_proxy_cuts_the_line() {
     let client = super::client_of(&format!("http://{}", proxy.address()));
     let request = LockRequest {
         kept_for: None,
+        mode: redlockd::types::WantedMode::Exclusive,
         resource: ResourceName::parse("x").expect("valid"),
         ttl: None,
         owner: "cut".into(),
@@ -112,7 +113,7 @@ async fn the_client_takes_its_place_again_when_a_proxy_cuts_the_line() {
         let behind = here.queue("x", &[("wait", "60s"), ("ttl", "60s")]);
         here.until_waiting(2).await;
         proxy.reset();
-        let abandoned = "redlockd_lock_acquire_total{outcome=\"abandoned\"} ";
+        let abandoned = "redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"abandoned\"} ";
         poll::until("the cut is seen", || async { (here.metric(abandoned).await == Some(1)).then_some(()) }).await;
         until_connected(&here, 2).await;
         assert_eq!(here.waiting().await, 2);

@@ -1,0 +1,72 @@
+local no = not fit and judge() or nil
+if no then return no end
+local LOCK, HASH, TOKEN, ATTEMPT, KIND, MODE = KEYS[3], KEYS[7], ARGV[5], ARGV[8] .. ',', ARGV[11], ARGV[12]
+local found = redis.call('MGET', LOCK, KEYS[4], KEYS[5], KEYS[6], KEYS[8], 'redlockd:blocks')
+local v, intent = found[1], found[5]
+if found[2] then return { 'D', found[2] } end -- this token was released
+if found[3] then return { 'D', 'cancelled' } end -- this attempt was cancelled before it arrived
+if found[6] then
+  local block = redis.call('PTTL', 'redlockd:block:' .. ARGV[10])
+  if block ~= -2 then return { 'W', block } end -- for every mode, also to a member: it may stand for another lease
+end
+if v and string.sub(v, 1, 2) ~= 'S|' then
+  local left = redis.call('PTTL', LOCK)
+  if string.byte(v, 65) ~= 124 or not string.find(v, '^%x+|%d+|%d+|%d+|') then return { 'B', left, '' } end
+  if string.sub(v, 1, 65) == TOKEN .. '|' then return { 'Y', 'e' } end
+  if left < 0 or left > Q then -- as in acquire.lua
+    left = Q
+    redis.call('PEXPIRE', LOCK, left)
+  end
+  return { 'B', left, v }
+end
+local want, px, counter = tonumber(ARGV[13]), tonumber(ARGV[7]), tonumber(found[4]) or 0
+if want > math.max(NOW, hw) + GUARD then return { 'F' } end
+-- Each number is given once: a proposed one only if it is above all that this node gave.
+local function next_fence()
+  local base, per = tonumber(m[4] or 0), math.floor(NOW_MS / ARGV[3])
+  if per ~= tonumber(m[5]) then -- as in acquire.lua
+    base = math.max(base, hw)
+    redis.call('HSET', META, 'base', string.format('%.0f', base), 'per', per)
+  end
+  local fence = math.max(SENT, base + 1, counter + 1)
+  if want > math.max(base, counter) then fence = want end
+  if fence > hw then redis.call('HSET', META, 'hw', string.format('%.0f', fence)) end
+  redis.call('SET', KEYS[6], string.format('%.0f', fence), 'PX', ARGV[3])
+  return string.format('%.0f', fence)
+end
+local living, _, _, over = members_of(HASH)
+if not v then
+  if redis.call('EXISTS', LOCK) == 1 then return { 'B', redis.call('PTTL', LOCK), '' } end -- of another type
+  if #living + #over > 0 then redis.call('DEL', HASH) end -- somebody deleted the lock's key
+  living, over = {}, {}
+elseif #living == 0 then
+  return { 'B', redis.call('PTTL', LOCK), '' } -- a foreign client's value
+end
+local slot = string.match(MODE, '^p(%d+)/')
+local is_taken = false
+for _, of in ipairs(living) do
+  if of[1] == TOKEN then -- the same token again: the replay joins the lease
+    if of[3] ~= MODE then return { 'Y', of[3] } end
+    local head, fence, claims, labels = string.match(of[4], '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$')
+    local known = string.find(claims, ATTEMPT, 1, true)
+    if not known and #claims >= 288 then return { 'X' } end -- MAX_CLAIMS claims of 18 bytes each
+    if not known then claims = claims .. ATTEMPT end
+    if want > tonumber(fence) then fence = next_fence() end
+    local ends = math.max(of[2], NOW_MS + px)
+    store(LOCK, HASH, over, TOKEN, ends, MODE, head .. fence .. '|' .. claims .. labels, px)
+    return { 'G', tonumber(fence), 1 }
+  end
+  is_taken = is_taken or slot and string.match(of[3], '^p(%d+)/') == slot
+end
+local is_full = #living >= tonumber(ARGV[14])
+if v and v ~= 'S|' .. KIND then return held_by(LOCK, HASH, v, redis.call('PTTL', LOCK), 0) end
+if intent and intent ~= TOKEN then
+  return held_by(LOCK, HASH, v, redis.call('PTTL', KEYS[8]), 1)
+end
+if is_taken or is_full then return held_by(LOCK, HASH, v, nil, 0) end
+local fence = next_fence() -- stored before any lease has it
+if not v then redis.call('SET', LOCK, 'S|' .. KIND, 'PX', px) end
+store(LOCK, HASH, over, TOKEN, NOW_MS + px, MODE, '000000|' .. ARGV[6] .. '|' .. fence .. '|' .. ATTEMPT .. '|' .. ARGV[9], px)
+if intent then redis.call('DEL', KEYS[8]) end -- its own
+redis.call('ZADD', KEYS[2], NOW_MS + px, ARGV[10])
+return { 'G', tonumber(fence), 0 }

@@ -1,0 +1,27 @@
+local no = not fit and judge() or nil
+if no then return no end
+local LOCK, HASH, TOKEN = KEYS[2], KEYS[4], ARGV[5]
+local found = redis.call('MGET', LOCK, KEYS[3], 'redlockd:blocks')
+local v = found[1]
+if found[2] then return { 'D', found[2] } end
+if found[3] then
+  local block = redis.call('PTTL', 'redlockd:block:' .. ARGV[6])
+  if block ~= -2 then return { 'W', block } end
+end
+if not v then return redis.call('EXISTS', LOCK) == 0 and { 'M' } or { 'O', 0 } end
+if string.sub(v, 1, 2) == 'S|' then -- done before, by another request
+  for _, of in ipairs((members_of(HASH))) do
+    if of[1] == TOKEN then return of[3] == 's' and { 'G', of[2] - NOW_MS, record_of(of) } or { 'Y', of[3] } end
+  end
+  return { 'O', 0 }
+end
+local claims = string.sub(v, 1, 65) == TOKEN .. '|' and string.match(v, '^%d+|%d+|%d+|([^|]*)|', 66)
+local left = redis.call('PTTL', LOCK)
+if not claims or left < 0 then return { 'O', 0 } end
+for claim in string.gmatch(claims, '[^,]+,') do
+  if claim ~= 'p,' and not string.find(ARGV[7], claim, 1, true) then return { 'O', 0 } end
+end
+redis.call('DEL', HASH)
+redis.call('SET', LOCK, 'S|s', 'PX', math.max(left, 1))
+store(LOCK, HASH, {}, TOKEN, NOW_MS + left, 's', string.sub(v, 66), math.max(left, 1))
+return { 'G', left, 'Ms|' .. v }

@@ -1,0 +1,38 @@
+for _, i in ipairs(beside) do
+  local LOCK, v, before, at = KEYS[2 * i], found[2 * i], found[2 * i + 1], 6 * (i - 1)
+  local TOKEN, AT, RESOURCE = ARGV[at + 1], ARGV[at + 2], ARGV[at + 6]
+  local HASH, mine, rest = 'redlockd:m:' .. RESOURCE, nil, nil
+  local living, _, _, over = members_of(HASH)
+  local last = 0 -- the latest end of the others
+  for _, of in ipairs(living) do
+    if of[1] == TOKEN then mine = of else last = math.max(last, of[2]) end
+  end
+  if mine and AT ~= '' then -- withdraw one attempt's claim; others may still hold
+    local head, claims, tail = string.match(mine[4], '^(%d+|%d+|%d+|)([^|]*)(|.*)$')
+    local a, b = string.find(claims or '', AT .. ',', 1, true)
+    if not a then
+      mine = nil
+    elseif #claims > b - a + 1 then
+      rest = head .. string.sub(claims, 1, a - 1) .. string.sub(claims, b + 1) .. tail
+    end
+  end
+  if mine and string.sub(v, 1, 2) == 'S|' then
+    out[i] = not before and 1 or { 'R', before }
+    if rest then
+      redis.pcall('HSET', HASH, TOKEN, string.format('%.0f', mine[2]) .. '|' .. mine[3] .. '|' .. rest)
+    elseif last == 0 then
+      redis.call('DEL', LOCK, HASH)
+      redis.call('ZREM', KEYS[1], RESOURCE)
+    else
+      over[#over + 1] = TOKEN
+      redis.call('HDEL', HASH, unpack(over))
+      redis.call('PEXPIRE', LOCK, math.max(last - NOW_MS, 1))
+      redis.call('PEXPIRE', HASH, math.max(last - NOW_MS, 1))
+    end
+    -- The end of one of several shared leases lets nobody in.
+    if not rest and (last == 0 or mine[3] ~= 's') then
+      redis.pcall('PUBLISH', ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8))
+    end
+  end
+end
+return out
