@@ -194,7 +194,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
     }
 
     /// The index of the node of this name, which is connected to from now on. `None` where it cannot be opened.
-    pub(super) fn open(&self, name: &NodeId, address: &str) -> Option<usize> {
+    pub(crate) fn open(&self, name: &NodeId, address: &str) -> Option<usize> {
         if let Some(index) = self.nodes.iter().position(|node| node.id() == name) {
             let node = &self.nodes[index];
             if node.address().is_none_or(|own| *own != *address) && !node.move_to(address) {

@@ -448,6 +448,10 @@ impl World {
             for link in self.insts[inst].links.iter_mut().flatten() {
                 (link.cut_in, link.cut_out) = (link.cut_in.min(now), link.cut_out.min(now));
             }
+            // One that was started with an old list may reach too few of the present one to be told of the others.
+            if self.profile.relists {
+                self.todo.push(Todo::Correct(inst));
+            }
         }
         self.plan_liveness_checks();
     }

@@ -167,6 +167,19 @@ impl Known<'_> {
         }
     }
 
+    /// The highest view that a quorum of its list shows, admitted as it names them, whether or not they answer votes just now: an
+    /// instance whose own clock is off gets none, and needs to know whose clocks count.
+    pub(crate) fn shown(&self) -> Option<&Arc<View>> {
+        let all = || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref()?)));
+        let shows = |view: &Arc<View>| {
+            let list = self.list(view);
+            let is_of = |(i, m): &(usize, &Member)| list.contains(i) && m.view == *view && self.is_named(view, *i, m);
+            all().filter(is_of).count() >= self.quorum(view)
+        };
+        let views = all().map(|(_, m)| &m.view).filter(|view| view.id != ViewId::NONE && shows(view));
+        views.max_by_key(|view| view.id)
+    }
+
     /// A quorum of this base's list has promised, or installed, this view or a higher one.
     fn is_promised(&self, id: ViewId, base: &View) -> bool {
         let promised = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.promised.max(m.view.id) >= id);
@@ -364,11 +377,11 @@ impl Known<'_> {
     }
 
     /// The view `id`, which changes the list to these names. All of them that answer are filled for it. `None`: too few vote, or
-    /// the list of the base is changed already.
+    /// no name is left, as where two instances each removed another one of two: nobody could change that list any more.
     pub(crate) fn relist(&self, id: ViewId, names: BTreeSet<NodeId>, terms: &Arc<str>) -> Option<Change> {
         let (base, named) = self.base();
         let readers = self.quorum(&base);
-        if named.len() < readers || base.id == ViewId::NONE {
+        if named.len() < readers || base.id == ViewId::NONE || names.is_empty() {
             return None;
         }
         let all = self.list(&base).into_iter().map(|i| self.names[i].clone()).collect();

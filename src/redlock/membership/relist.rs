@@ -2,6 +2,7 @@
 //! view has: they open who is new, and close who left.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::change::{Outcome, Wanted};
@@ -100,7 +101,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             return Err(ListError::Last);
         }
         self.until_listed(name, false, |latest, current| {
-            Ok(latest.names_of(current).into_iter().filter(|other| other != name).collect())
+            let names: BTreeSet<_> = latest.names_of(current).into_iter().filter(|other| other != name).collect();
+            if names.is_empty() { Err("it is the last node, which cannot be removed") } else { Ok(names) }
         })
         .await
     }
@@ -196,7 +198,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// Takes the cluster's name from the nodes where this configuration's list is a later one than that under which it was
-    /// declared: a quorum of the nodes' list shows one view, with the same terms, and it names most of those that are configured.
+    /// declared: most of those that are configured show it, with the same terms, and so does a quorum of a list that one of them shows,
+    /// or of the list that it changes. They may be in several views, where a change of the list is half done.
     pub(super) fn learn_cluster(&self) {
         let (engine, health) = (&self.engine, self.health());
         let own = &engine.settings.params.cluster;
@@ -206,15 +209,19 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 let status = health.status.as_ref()?;
                 let Vote::NoVote(NoVote::OtherCluster { theirs }) = &status.vote else { return None };
                 let list = status.view.list.as_ref().filter(|list| list.terms == *own.terms())?;
-                let is_named = status.view.entry(node.id()).is_some_and(|entry| *entry.run == *status.run);
-                is_named.then(|| (theirs.clone(), std::sync::Arc::clone(&status.view), list.names.len()))
+                Some((node.id(), theirs.as_str(), Arc::clone(list)))
             })
             .collect();
-        let agree = |one: &(String, std::sync::Arc<View>, usize)| {
-            let same = shown.iter().filter(|other| (&other.0, &other.1) == (&one.0, &one.1)).count();
-            same >= quorum_of(one.2) && same >= quorum_of(engine.configured())
+        let is_learned = |theirs: &str| {
+            let of = |names: &BTreeSet<NodeId>| {
+                let says_so = |one: &&(&NodeId, &str, _)| one.1 == theirs && names.contains(one.0);
+                shown.iter().filter(says_so).count() >= quorum_of(names.len())
+            };
+            let configured = engine.nodes.iter().take(engine.configured()).map(|node| node.id().clone()).collect();
+            let lists = shown.iter().filter(|one| one.1 == theirs).map(|one| &one.2);
+            of(&configured) && lists.into_iter().any(|list| of(&list.names) || list.old.iter().any(|old| of(&old.names)))
         };
-        if let Some((theirs, ..)) = shown.iter().find(|one| agree(one) && *one.0 != *own.get()) {
+        if let Some(theirs) = shown.iter().map(|one| one.1).find(|theirs| is_learned(theirs) && **theirs != *own.get()) {
             tracing::warn!(
                 cluster = theirs,
                 "the list of nodes was changed since this cluster was declared: its name is used"

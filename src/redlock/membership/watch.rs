@@ -63,7 +63,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if is_forgotten && self.engine.views.current().id == asked_in {
             self.engine.views.replace(&base);
         }
-        if self.engine.views.take(&base) {
+        let shown = latest.known().shown().is_some_and(|view| self.engine.views.take(view));
+        if self.engine.views.take(&base) || shown {
             self.engine.list_changed();
         }
         let current = self.engine.views.current();
