@@ -213,6 +213,8 @@ mutants! {
     FOUND_BY_DERIVE {
         /// One node's word is enough for the address of another one.
         AddressOfOneNode,
+        /// One node that names itself alone is a quorum.
+        ListOfOneNode,
     }
     /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

@@ -11,5 +11,5 @@ mod webhooks;
 
 pub use error::AppError;
 pub use init::init;
-pub use nodes::node_tls;
+pub use nodes::{cluster_name, node_tls};
 pub use service::App;

@@ -149,6 +149,12 @@ pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     }
 }
 
+/// What an instance with these settings calls its cluster, unless the nodes teach it another name.
+pub fn cluster_name(config: &Config) -> ClusterName {
+    let ids: Vec<NodeId> = config.nodes.iter().map(|n| n.id().clone()).collect();
+    cluster_params(config, &ids).cluster
+}
+
 /// The algorithm's settings.
 pub(super) fn redlock_settings(config: &Config, params: &Arc<ClusterParams>) -> RedlockSettings {
     RedlockSettings {

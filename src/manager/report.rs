@@ -189,11 +189,18 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 version: details.version,
                 restarts: health.restarts,
                 findings,
+                view: health.status.as_ref().map(|s| s.view.id.number()).filter(|number| *number > 0),
             }
         };
         let members = self.engine().members();
         let listed = self.engine().nodes.iter().zip(health).enumerate().filter(|(i, _)| members >> i & 1 == 1);
         listed.map(|(_, of)| report(of)).collect()
+    }
+
+    /// The view of the nodes, and whether their list is being changed.
+    pub fn node_list(&self) -> NodeListState {
+        let view = Some(self.engine().view_number()).filter(|number| *number > 0);
+        NodeListState { view, change: self.shared.monitor.list_change() }
     }
 
     /// Notes an operator's word that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].

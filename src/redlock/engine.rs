@@ -140,6 +140,11 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.configured
     }
 
+    /// The number of the present view; 0 before the first.
+    pub fn view_number(&self) -> u64 {
+        self.views.current().id.number()
+    }
+
     /// Number of nodes of the present view's list, whether or not they can be reached.
     pub fn size(&self) -> usize {
         self.size_in(&self.views.current())
@@ -160,6 +165,23 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         let Some(list) = &view.list else { return slots::first(self.configured) };
         let bit = |(i, node): (usize, &Arc<N>)| if list.names.contains(node.id()) { 1 << i } else { 0 };
         self.nodes.iter().enumerate().map(bit).fold(0, std::ops::BitOr::bitor)
+    }
+
+    /// Takes a view that these nodes have installed, if it is a higher one and [`Self::may_take`] allows it.
+    pub(super) fn take_view(&self, view: &Arc<View>, shown_by: &[usize]) {
+        if self.may_take(view, shown_by) && self.views.take(view) {
+            self.list_changed();
+        }
+    }
+
+    /// A view with another list than the present one's counts only with the word of more than a minority of that list: one node
+    /// could name itself alone.
+    pub(super) fn may_take(&self, view: &View, shown_by: &[usize]) -> bool {
+        let current = self.views.current();
+        let (members, size) = (self.members_in(&current), self.size_in(&current));
+        let is_same = self.members_in(view) == members && self.size_in(view) == size;
+        let witnesses = shown_by.iter().filter(|i| members >> **i & 1 == 1).count();
+        is_same || witnesses > size - quorum_of(size) || mutant::is(Mutant::ListOfOneNode)
     }
 
     /// The node of the present view's list that has this name.
@@ -194,7 +216,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
     }
 
     /// The index of the node of this name, which is connected to from now on. `None` where it cannot be opened.
-    pub(crate) fn open(&self, name: &NodeId, address: &str) -> Option<usize> {
+    pub(super) fn open(&self, name: &NodeId, address: &str) -> Option<usize> {
         if let Some(index) = self.nodes.iter().position(|node| node.id() == name) {
             let node = &self.nodes[index];
             if node.address().is_none_or(|own| *own != *address) && !node.move_to(address) {

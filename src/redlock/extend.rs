@@ -196,7 +196,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             |a: &NodeResult| misses_the_lease(a) || member.is_some() && matches!(a, Ok(Reply::Other { fence: None }));
         let missing: Vec<usize> = tally.received().filter(|(_, a)| misses(a)).map(|(i, _)| i).collect();
         // A member's fence is put on a node only if a quorum has given it to this lease, and one form of it.
-        let is_certain = member.is_none() || !is_mixed && all().filter(|of| of.fence == fence).count() >= tally.quorum();
+        let is_certain =
+            member.is_none() || !is_mixed && all().filter(|of| of.fence == fence).count() >= tally.quorum();
         if !missing.is_empty() && is_certain {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());

@@ -35,6 +35,7 @@ mod recipes;
 mod recipes_page;
 mod redis_node;
 mod regions;
+mod relist;
 mod restarts;
 mod rolling;
 mod run;

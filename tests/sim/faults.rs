@@ -448,11 +448,23 @@ impl World {
             for link in self.insts[inst].links.iter_mut().flatten() {
                 (link.cut_in, link.cut_out) = (link.cut_in.min(now), link.cut_out.min(now));
             }
-            // One that was started with an old list may reach too few of the present one to be told of the others.
-            if self.profile.relists {
-                self.todo.push(Todo::Correct(inst));
-            }
+        }
+        if self.profile.relists {
+            self.correct_configurations();
         }
         self.plan_liveness_checks();
+    }
+
+    /// Instances that were started with an old list may know too few nodes of the present one: an operator corrects that.
+    fn correct_configurations(&mut self) {
+        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id);
+        let Some(list) = highest.and_then(|view| view.list.clone()) else { return };
+        let is_listed = |server: &usize| list.names.contains(&self.profile.name_of(*server));
+        self.profile.corrected = Some((0..self.servers.len()).filter(is_listed).collect());
+        for inst in 0..self.insts.len() {
+            if self.insts[inst].life > 0 {
+                self.crash(inst);
+            }
+        }
     }
 }

@@ -164,14 +164,6 @@ impl Host {
         self.monitor.forget(node).is_ok()
     }
 
-    /// Its configuration has every server's address from now on.
-    pub(super) fn know_all(&self) {
-        let profile = lock(&self.engine.clock.world).profile.clone();
-        for server in 0..profile.servers() {
-            self.engine.open(&profile.name_of(server), &address_of(server));
-        }
-    }
-
     /// An operator adds a server to the list, or removes it.
     pub(super) fn relist(&self, server: usize, is_added: bool) {
         let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));

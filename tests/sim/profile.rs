@@ -161,6 +161,8 @@ pub(super) struct Profile {
     pub(super) keeps: bool,
     /// An operator adds nodes to the list and removes others, until the calm. There is a server more.
     pub(super) relists: bool,
+    /// The list with which instances start from now on.
+    pub(super) corrected: Option<Vec<usize>>,
     /// How clients share resources.
     pub(super) sharing: Sharing,
     /// Some clients acquire several resources at once.
@@ -188,6 +190,9 @@ impl Profile {
 
     /// The servers on an instance's node list.
     pub(super) fn list_of(&self, inst: usize) -> Vec<usize> {
+        if let Some(list) = &self.corrected {
+            return list.clone();
+        }
         match self.variant {
             Variant::OtherCluster if inst + 1 == self.instances => (1..self.nodes + 1).collect(),
             Variant::SecondServer if inst + 1 == self.instances => {
@@ -262,6 +267,7 @@ impl Profile {
             one_ends: false,
             keeps: false,
             relists: false,
+            corrected: Option::None,
             sharing: Sharing::None,
             has_sets: false,
             faults,

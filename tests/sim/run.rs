@@ -130,9 +130,6 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 w.at(again, Event::Forget { inst, node });
             }
         }
-        Todo::Correct(inst) => {
-            hosts[inst].iter().for_each(Host::know_all);
-        }
         Todo::Relist { inst, server, is_added } => {
             if let Some(host) = &mut hosts[inst] {
                 host.relist(server, is_added);
@@ -145,11 +142,6 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
             drop(w);
             hosts[inst] = Some(Host::boot(world, inst, seed, initialises));
             busy[inst] = true;
-            let w = lock(world);
-            if w.calm && w.profile.relists {
-                drop(w);
-                hosts[inst].iter().for_each(Host::know_all);
-            }
         }
     }
 }

@@ -120,8 +120,6 @@ pub(super) enum Todo {
     Boot(usize),
     /// An operator says to an instance that a node has ended.
     Forget(usize, usize),
-    /// An operator brings an instance's configuration up to date.
-    Correct(usize),
     /// An operator adds a server to the list at an instance, or removes it.
     Relist { inst: usize, server: usize, is_added: bool },
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cli::doctor::collect::{ForeignKey, ObservedLease, ObservedMarker};
 use crate::nodes::redis::{ServerFinding, ServerInfo};
-use crate::protocol::{RosterEntry, View, ViewId};
+use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
 
 const THRESHOLDS: Thresholds =
     Thresholds { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500) };
@@ -35,7 +35,7 @@ fn with_first(change: impl FnOnce(&mut NodeObservation)) -> (String, String) {
 }
 
 fn findings(checks: &[NodeCheck]) -> (String, String) {
-    let diagnosis = diagnose(checks, &THRESHOLDS);
+    let diagnosis = diagnose(checks, &THRESHOLDS, &ClusterName::new("x", "t"));
     assert_eq!(diagnosis.lines.len(), checks.len());
     (diagnosis.problems.join("\n"), diagnosis.remarks.join("\n"))
 }
@@ -140,4 +140,62 @@ fn missing_votes_new_and_unreachable_nodes_are_reported() {
     let mut checks = healthy();
     checks.pop();
     assert!(findings(&checks).1.contains("2 nodes tolerate no more failures than 1"));
+}
+
+/// Each configured node in a view of this list; `pending`: the first nodes that were not filled for it.
+fn in_list(names: &[&str], old: Option<&[&str]>, pending: usize) -> Vec<NodeCheck> {
+    let id = ViewId::NONE.above(6);
+    let set = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
+    let old = old.map(|names| OldList { names: set(names), before: BTreeMap::new() });
+    let list = NodeList { names: set(names), terms: "t".into(), old };
+    let view = View { id, list: Some(list.into()), roster: BTreeMap::new() };
+    let mut checks = healthy();
+    for (i, check) in checks.iter_mut().enumerate() {
+        let marker = check.result.as_mut().expect("reachable").marker.as_mut().expect("has one");
+        (marker.view, marker.is_pending) = (Some(view.clone()), i < pending);
+    }
+    checks
+}
+
+#[test]
+fn the_nodes_list_counts_and_not_the_configured_one() {
+    let (problems, remarks) = findings(&in_list(&["a", "b", "d"], None, 0));
+    assert_eq!(problems, "");
+    assert!(remarks.contains("the nodes' list has d, not configured here"), "{remarks}");
+    assert!(remarks.contains("c: not of the nodes' list any more"), "{remarks}");
+    let mut checks = in_list(&["a", "b", "c", "d", "e"], None, 0);
+    checks[0].result = Err("the connection is refused".into());
+    let (problems, remarks) = findings(&checks);
+    assert_eq!(problems.lines().count(), 1, "{problems}");
+    assert!(remarks.contains("2 of 5 nodes vote as far as they were checked, 3 are needed"), "{remarks}");
+    let mut checks = in_list(&["a", "b", "c"], None, 0);
+    let marker = checks[2].result.as_mut().expect("reachable").marker.as_mut().expect("has one");
+    let higher = marker.view.as_ref().map(|view| View { id: view.id.above(6), ..view.clone() });
+    marker.view = higher;
+    let (problems, remarks) = findings(&checks);
+    assert!(remarks.contains("a: it is in view 1, others are in view 2"), "{problems} {remarks}");
+}
+
+#[test]
+fn a_change_of_the_list_that_is_half_done_is_a_problem() {
+    let (problems, _) = findings(&in_list(&["a", "b", "c"], Some(&["a", "b", "c", "d"]), 1));
+    assert_eq!(problems, "", "two of three vote");
+    let (problems, _) = findings(&in_list(&["a", "b", "c"], Some(&["a", "b", "c", "d"]), 2));
+    assert!(problems.contains("is being changed from a, b, c, d to a, b, c, and nobody votes"), "{problems}");
+}
+
+#[test]
+fn s5_a_configuration_of_another_cluster_is_a_problem() {
+    let other = |checks: &mut Vec<NodeCheck>| {
+        for check in checks {
+            check.result.as_mut().expect("reachable").marker.as_mut().expect("has one").cluster = "y".into();
+        }
+    };
+    let mut checks = healthy();
+    other(&mut checks);
+    assert!(findings(&checks).0.contains("belong to another cluster than this configuration"));
+    // The list was changed since it was declared: an instance takes the name from the nodes.
+    let mut checks = in_list(&["a", "b", "c"], None, 0);
+    other(&mut checks);
+    assert_eq!(findings(&checks).0, "");
 }

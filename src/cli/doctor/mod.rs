@@ -3,12 +3,13 @@
 
 mod collect;
 mod diagnose;
+mod views;
 
 use std::io::Write;
 
 use super::exit;
 use super::output::print_line;
-use crate::app::node_tls;
+use crate::app::{cluster_name, node_tls};
 use crate::config::{Config, Loaded};
 use diagnose::{Diagnosis, Thresholds, diagnose};
 
@@ -35,7 +36,7 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
         }
     };
     let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard };
-    let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds);
+    let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds, &cluster_name(config));
     remarks.extend(loaded.warnings.iter().map(ToString::to_string));
     for line in lines {
         print_line(out, &line);

@@ -118,7 +118,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         // Where nobody votes yet, it is taken when somebody is admitted to it.
         let is_change_of_list = view.old().is_some();
         if !entered.is_empty() && !is_change_of_list {
-            self.views.take(view);
+            self.take_view(view, &entered);
         }
         if targets.is_empty() {
             return Outcome::Done(0);
@@ -135,8 +135,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 admitted += usize::from(self.fill_and_admit(change, *target, &pages, minimum).await);
             }
         }
-        if admitted >= if is_change_of_list { quorum_of(self.size_in(view)) } else { 1 } && self.views.take(view) {
-            self.list_changed();
+        if admitted >= if is_change_of_list { quorum_of(self.size_in(view)) } else { 1 } {
+            self.take_view(view, &entered);
         }
         if admitted < targets.len() { Outcome::Displaced } else { Outcome::Done(admitted) }
     }

@@ -140,7 +140,12 @@ impl Known<'_> {
             let votes = |i: usize, m: &Member| list.contains(&i) && m.view == *view && self.is_named(view, i, m);
             self.sound().filter(|(i, m)| votes(*i, m)).count()
         };
-        let chosen = shown().filter(|view| votes_in(view) >= self.quorum(view)).max_by_key(|view| view.id);
+        // Also of those that have a quorum of their own: one node alone is that of a list that it made up.
+        let mut have_quorum: Vec<_> = shown().filter(|view| votes_in(view) >= self.quorum(view)).collect();
+        have_quorum.sort_by_key(|view| view.id);
+        let chosen = have_quorum.into_iter().reduce(|lower, higher| {
+            if self.is_promised(higher.id, lower) || mutant::is(Mutant::ListOfOneNode) { higher } else { lower }
+        });
         let counts =
             |view: &&Arc<View>| chosen.is_none_or(|chosen| view.id > chosen.id && self.is_promised(view.id, chosen));
         let believed = shown().filter(counts).max_by_key(|view| view.id).or(chosen).cloned();

@@ -234,12 +234,46 @@ fn one_nodes_word_gives_no_other_node_an_address() {
     let two = [promised("a1", &real, &elsewhere), votes("b1", &elsewhere), votes("c1", &elsewhere)];
     assert_eq!(seen(&two, &[]).0, elsewhere.id);
     assert_eq!(seen(&alone, &[Some("evil:1".into()), None, None]).0, elsewhere.id);
-    for mutant in FOUND_BY_DERIVE {
-        let before = plant(Some(*mutant), false);
-        let base = seen(&alone, &[]).0;
-        restore(before);
-        assert_eq!(base, elsewhere.id, "{mutant:?} is not found");
-    }
+    assert_eq!(with_mutant(Mutant::AddressOfOneNode, || seen(&alone, &[]).0), elsewhere.id, "the mutant is not found");
+}
+
+fn with_mutant<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
+    assert!(FOUND_BY_DERIVE.contains(&mutant));
+    let before = plant(Some(mutant), false);
+    let outcome = run();
+    restore(before);
+    outcome
+}
+
+#[test]
+fn a_node_that_names_itself_alone_is_no_quorum() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    let list = NodeList { names: [names()[2].clone()].into(), terms: "0".into(), old: None };
+    let alone = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(2, ["a1", "b1", "c1"])) });
+    let members = [votes("a1", &real), votes("b1", &real), votes("c1", &alone)];
+    assert_eq!(seen(&members, &[]).0, real.id);
+    assert_eq!(with_mutant(Mutant::ListOfOneNode, || seen(&members, &[]).0), alone.id, "the mutant is not found");
+    // Those that it was made from have promised it.
+    let members = [promised("a1", &real, &alone), promised("b1", &real, &alone), votes("c1", &alone)];
+    assert_eq!(seen(&members, &[]).0, alone.id);
+}
+
+#[test]
+fn the_view_is_known_where_this_instances_clock_is_off_and_nobody_votes_for_it() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b1", "c1"]));
+    let refuses = |run: &str, view: &Arc<View>| {
+        votes(run, view).map(|member| Member { is_sound: false, is_fillable: false, ..member })
+    };
+    let shown = |members: &[Option<Member>]| {
+        let (names, own) = (names(), Arc::default());
+        let (members, ended) = (members, [false; 3]);
+        let known =
+            Known { names: &names, members, rivals: &ended, ended: &ended, addresses: &[], configured: 3, own: &own };
+        known.shown().map(|view| view.id)
+    };
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &high), refuses("c1", &low)]), Some(high.id));
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &low), refuses("c1", &low)]), Some(low.id));
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b9", &high), None]), None, "another process shows it");
 }
 
 #[test]

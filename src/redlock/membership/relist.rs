@@ -131,9 +131,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let names_now = latest.names_of(&base);
             let votes = voters.len() >= quorum_of(names_now.len());
             if votes && names_now.contains(name) == is_wanted {
-                if self.engine.views.take(&base) {
-                    self.engine.list_changed();
-                }
+                self.engine.take_view(&base, &latest.who_show(&base));
                 return Ok(());
             }
             let why = match names(&latest, &base) {
@@ -167,9 +165,12 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         now.since(since) >= HALF_DONE_WAITS
     }
 
-    /// Whether a change of the list is not complete.
-    pub fn is_list_changing(&self) -> bool {
-        self.state().half_done.is_some()
+    /// The change of the list that is under way: the former names, and those that are to vote.
+    pub fn list_change(&self) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
+        self.state().half_done?;
+        let (view, _) = self.latest().known().base();
+        let names = |names: &BTreeSet<NodeId>| names.iter().cloned().collect();
+        Some((names(&view.old()?.names), names(&view.list.as_ref()?.names)))
     }
 
     /// Connects to the names of the view's list, and to those of the former one until the change is complete (`is_complete`).
@@ -219,9 +220,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             };
             let configured = engine.nodes.iter().take(engine.configured()).map(|node| node.id().clone()).collect();
             let lists = shown.iter().filter(|one| one.1 == theirs).map(|one| &one.2);
-            of(&configured) && lists.into_iter().any(|list| of(&list.names) || list.old.iter().any(|old| of(&old.names)))
+            of(&configured)
+                && lists.into_iter().any(|list| of(&list.names) || list.old.iter().any(|old| of(&old.names)))
         };
-        if let Some(theirs) = shown.iter().map(|one| one.1).find(|theirs| is_learned(theirs) && **theirs != *own.get()) {
+        if let Some(theirs) = shown.iter().map(|one| one.1).find(|theirs| is_learned(theirs) && **theirs != *own.get())
+        {
             tracing::warn!(
                 cluster = theirs,
                 "the list of nodes was changed since this cluster was declared: its name is used"

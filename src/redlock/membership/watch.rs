@@ -60,13 +60,16 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let (base, named) = latest.known().base();
         let quorum = latest.known().quorum(&base);
         let is_forgotten = asked_in > base.id && named.len() >= quorum;
-        if is_forgotten && self.engine.views.current().id == asked_in {
+        if is_forgotten
+            && self.engine.views.current().id == asked_in
+            && self.engine.may_take(&base, &latest.who_show(&base))
+        {
             self.engine.views.replace(&base);
         }
-        let shown = latest.known().shown().is_some_and(|view| self.engine.views.take(view));
-        if self.engine.views.take(&base) || shown {
-            self.engine.list_changed();
-        }
+        let known = latest.known();
+        let shown = known.shown().filter(|view| view.id > base.id && view.list.is_some());
+        let highest = shown.unwrap_or(&base).clone();
+        self.engine.take_view(&highest, &latest.who_show(&highest));
         let current = self.engine.views.current();
         if current.id == ViewId::NONE {
             self.learn_cluster();
@@ -93,9 +96,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     pub(in crate::redlock) fn needs_change(&self) -> bool {
         let (latest, current) = (self.latest(), self.engine.views.current());
         let known = latest.known();
+        let is_left_half_done = self.is_left_half_done(&known);
         !known.to_heal().is_empty() && current.id != ViewId::NONE
             || known.is_cold()
-            || self.is_left_half_done(&known)
+            || is_left_half_done
             || known.has_stray()
             || !latest.laggards(&current, true).is_empty()
     }
@@ -134,6 +138,13 @@ impl Latest {
     pub(super) fn known(&self) -> Known<'_> {
         let Self { names, members, rivals, ended, addresses, configured, own } = self;
         Known { names, members, rivals, ended, addresses, configured: *configured, own }
+    }
+
+    /// The nodes that show this very view as installed.
+    pub(super) fn who_show(&self, view: &Arc<View>) -> Vec<usize> {
+        let shows =
+            |(i, member): (usize, &Option<Member>)| member.as_ref().is_some_and(|m| m.view == *view).then_some(i);
+        self.members.iter().enumerate().filter_map(shows).collect()
     }
 
     /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.
