@@ -22,6 +22,7 @@ mod leases;
 mod list_merge;
 mod maintenance;
 mod no_vote;
+mod node_list;
 mod node_state;
 pub(crate) mod overview;
 mod report;

@@ -1,7 +1,7 @@
 //! `redlockd doctor` on real nodes: what it finds, that it changes nothing, and that it shows no
 //! password. What follows from what is tested beside its rules.
 
-use crate::support::daemon::{Daemon, Ended, cluster, ended, redlockd};
+use crate::support::daemon::{Daemon, Ended, cluster_with, ended, redlockd};
 use crate::support::redis_server::{Options, RedisServer};
 
 fn doctor(nodes: &[RedisServer], more: &[&str]) -> Ended {
@@ -13,10 +13,11 @@ fn doctor(nodes: &[RedisServer], more: &[&str]) -> Ended {
 }
 
 /// Far above what a node on this machine needs, however busy it is.
-const PATIENT: [&str; 6] = ["--set", "node_timeout=5s", "--set", "min_ttl=20s", "--set", "guard=6s"];
+const PATIENT: [&str; 8] =
+    ["--set", "node_timeout=5s", "--set", "min_ttl=20s", "--set", "guard=6s", "--set", "lock_delay=12s"];
 
 fn patient(nodes: &[RedisServer]) -> Ended {
-    doctor(nodes, &[&PATIENT[..], &["--set", "lock_delay=12s"]].concat())
+    doctor(nodes, &PATIENT)
 }
 
 #[tokio::test]
@@ -32,8 +33,8 @@ async fn new_nodes_are_told_and_left_as_they_are() {
 
 #[tokio::test]
 async fn a_healthy_cluster_has_nothing_to_do_and_each_fault_is_named() {
-    let mut nodes = cluster(3).await;
-    let daemon = Daemon::over(&nodes, &[]);
+    let mut nodes = cluster_with(3, &PATIENT).await;
+    let daemon = Daemon::over(&nodes, &PATIENT);
     daemon.get(&["acquire", "--ttl", "1m", "x"]);
     let done = patient(&nodes);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{done:?}");
@@ -41,6 +42,10 @@ async fn a_healthy_cluster_has_nothing_to_do_and_each_fault_is_named() {
         done.out.contains("votes") && done.out.contains("1 lease(s)") && done.out.ends_with("no problems\n"),
         "{done:?}"
     );
+    // S5: another guard is another cluster, whose instances the nodes refuse.
+    let other = doctor(&nodes, &[&PATIENT[..], &["--set", "guard=7s", "--set", "lock_delay=14s"]].concat());
+    assert_eq!(other.code, Some(1), "{other:?}");
+    assert!(other.out.contains("PROBLEM: the nodes belong to another cluster than this configuration"), "{other:?}");
     // A lease that lost its quorum, a foreigner with a TTL, one without.
     nodes[1].ask::<u64>(&["DEL", "x"]).await;
     nodes[2].ask::<u64>(&["DEL", "x"]).await;

@@ -112,6 +112,16 @@ async fn nodes_are_added_and_removed_under_load_and_all_instances_follow() {
         assert!(longest < Duration::from_secs(10), "{longest:?}");
     }
     renewal.await.expect("the lease is never lost");
+    // The page, the answer and `doctor` with yesterday's list say what there is.
+    let seen = one.client().get("/nodes").await.json();
+    assert!(seen["view"].as_u64().is_some_and(|view| view > 4) && seen["change"].is_null(), "{seen}");
+    assert!(one.client().get("/ui/nodes").await.text.contains("<dt>View</dt>"));
+    let words: Vec<&str> = std::iter::once("doctor").chain(args.iter().map(String::as_str)).collect();
+    let doctor = ended(&mut redlockd(&words));
+    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    for text in ["the nodes' list has n4, n5, not configured here", "n1, n2: not of the nodes' list any more"] {
+        assert!(doctor.out.contains(text), "{doctor:?}");
+    }
     // Nobody needs those that left; two of the three that are left suffice.
     servers.drain(..2);
     let e = servers.pop().expect("five");

@@ -459,7 +459,11 @@ impl World {
     fn correct_configurations(&mut self) {
         let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id);
         let Some(list) = highest.and_then(|view| view.list.clone()) else { return };
-        let is_listed = |server: &usize| list.names.contains(&self.profile.name_of(*server));
+        let old = list.old.as_ref().map(|old| &old.names);
+        let is_listed = |server: &usize| {
+            let name = self.profile.name_of(*server);
+            list.names.contains(&name) || old.is_some_and(|old| old.contains(&name))
+        };
         self.profile.corrected = Some((0..self.servers.len()).filter(is_listed).collect());
         for inst in 0..self.insts.len() {
             if self.insts[inst].life > 0 {

@@ -292,14 +292,9 @@ impl Profile {
         // Of streams of their own, so that the rest of a seed stays as it was.
         use Sharing::{Mixed, None, Permits, Readers};
         profile.sharing = Rng::new(seed, 9).pick(&[None, None, None, Readers, Readers, Permits, Permits, Mixed]);
-        let may_relist = relists() && is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
+        let may_relist = is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
         profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 10).chance(25);
         profile.has_sets = r.chance(50);
         profile
     }
-}
-
-/// Whether worlds with changes of the list are drawn: `SIM_RELISTS=1`.
-pub(super) fn relists() -> bool {
-    std::env::var("SIM_RELISTS").is_ok()
 }

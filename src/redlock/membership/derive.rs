@@ -21,6 +21,8 @@ pub(crate) struct Member {
     pub(crate) is_served: bool,
     /// It could be filled: it is not of another cluster, and its clock is right.
     pub(crate) is_fillable: bool,
+    /// It is not of another cluster, as far as it says: where this instance's clock is off, it does not say.
+    pub(crate) is_ours: bool,
     /// Which process it is.
     pub(crate) run: Arc<str>,
     /// The view that it has installed.
@@ -37,7 +39,8 @@ impl Member {
         let is_served = matches!(vote, Vote::NoVote(NoVote::Unseeded { .. }));
         let waits = matches!(vote, Vote::NoVote(NoVote::Quarantined { .. }));
         let is_fillable = is_sound || is_served || waits;
-        Self { is_sound, is_served, is_fillable, run: run.into(), view: Arc::clone(view), promised, admitted }
+        let is_ours = !matches!(vote, Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. }));
+        Self { is_sound, is_served, is_fillable, is_ours, run: run.into(), view: Arc::clone(view), promised, admitted }
     }
 }
 
@@ -175,7 +178,7 @@ impl Known<'_> {
     /// The highest view that a quorum of its list shows, admitted as it names them, whether or not they answer votes just now: an
     /// instance whose own clock is off gets none, and needs to know whose clocks count.
     pub(crate) fn shown(&self) -> Option<&Arc<View>> {
-        let all = || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref()?)));
+        let all = || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_ours)?)));
         let shows = |view: &Arc<View>| {
             let list = self.list(view);
             let is_of = |(i, m): &(usize, &Member)| list.contains(i) && m.view == *view && self.is_named(view, *i, m);
@@ -197,12 +200,15 @@ impl Known<'_> {
         (0..self.names.len()).find(is_unconfirmed)
     }
 
-    /// The name has no address in the view, or the one that is in use, or one that a quorum shows.
+    /// The name has no address in the view, or the one that is in use, or one that a quorum shows, or more than a minority of the
+    /// list that this instance has: of a longer list it may not know a quorum yet.
     pub(crate) fn is_confirmed(&self, view: &View, name: &NodeId, used: Option<&Option<Arc<str>>>) -> bool {
         let Some(entry) = view.entry(name).filter(|entry| entry.address.is_some()) else { return true };
         let is_used = used.is_some_and(|own| *own == entry.address);
         let shows = self.members.iter().flatten().filter(|m| m.view.entry(name) == Some(entry)).count();
-        is_used || shows >= self.quorum(view).min(self.quorum_before(view)) || mutant::is(Mutant::AddressOfOneNode)
+        let own = self.own.list.as_ref().map_or(self.configured, |list| list.names.len());
+        let enough = self.quorum(view).min(self.quorum_before(view)).min(own - quorum_of(own) + 1);
+        is_used || shows >= enough || mutant::is(Mutant::AddressOfOneNode)
     }
 
     /// Of a change of the list: how many votes the old one needed.
@@ -236,6 +242,13 @@ impl Known<'_> {
     pub(crate) fn is_half_done(&self) -> bool {
         let (base, named) = self.base();
         self.can_complete(&base, &named)
+    }
+
+    /// A quorum votes in a list that was changed, and the view still has the former one: while it does, everybody of both would
+    /// have to answer where a majority forgot. The next view leaves it out.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let (base, named) = self.base();
+        base.old().is_some() && named.len() >= self.quorum(&base)
     }
 
     fn can_complete(&self, base: &View, named: &[usize]) -> bool {

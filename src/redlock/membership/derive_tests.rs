@@ -21,6 +21,7 @@ fn votes(run: &str, view: &Arc<View>) -> Option<Member> {
         is_sound: true,
         is_served: false,
         is_fillable: true,
+        is_ours: true,
         run: run.into(),
         view: Arc::clone(view),
         promised: view.id,
@@ -274,6 +275,12 @@ fn the_view_is_known_where_this_instances_clock_is_off_and_nobody_votes_for_it()
     assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &high), refuses("c1", &low)]), Some(high.id));
     assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &low), refuses("c1", &low)]), Some(low.id));
     assert_eq!(shown(&[refuses("a1", &high), refuses("b9", &high), None]), None, "another process shows it");
+    let foreign = |run| refuses(run, &high).map(|member| Member { is_ours: false, ..member });
+    assert_eq!(
+        shown(&[foreign("a1"), foreign("b1"), foreign("c1")]),
+        None,
+        "of another cluster, whose name is to be learnt"
+    );
 }
 
 #[test]
@@ -287,4 +294,33 @@ fn a_number_far_above_all_others_is_left_out() {
     assert_eq!(left(with(promised("c1", &low, &last)), low.id), [true, true, false]);
     assert_eq!(left(with(votes("c1", &last)), last.id), [true, true, true], "this instance knows it");
     assert_eq!(left(with(promised("c1", &low, &view(900, ["", "", ""]))), low.id), [true, true, true]);
+}
+
+/// The same processes in a view that changes the list from all three names to these.
+fn changed(number: u64, names_of: &[usize]) -> Arc<View> {
+    let (before, all) = (view(number, ["a1", "b1", "c1"]), names());
+    let old = OldList { names: all.iter().cloned().collect(), before: BTreeMap::new() };
+    let listed: BTreeSet<NodeId> = names_of.iter().map(|i| all[*i].clone()).collect();
+    let list = NodeList { names: listed, terms: "0".into(), old: Some(old) };
+    Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&before) })
+}
+
+#[test]
+fn a_change_of_the_list_is_settled_by_a_view_without_the_former_one_and_leaves_a_name() {
+    let (all, none, view) = (names(), [false; 3], changed(2, &[0, 1]));
+    let members = [votes("a1", &view), votes("b1", &view), votes("c1", &view)];
+    let own = Arc::default();
+    let known =
+        Known { names: &all, members: &members, rivals: &none, ended: &none, addresses: &[], configured: 3, own: &own };
+    assert!(known.is_unsettled());
+    let next = known.derive(view.id.above(1), 0).expect("a view");
+    let list = next.view.list.as_ref().expect("a list");
+    assert_eq!((list.names.len(), &list.old, &next.targets), (2, &None, &vec![]));
+    let settled = [votes("a1", &next.view), votes("b1", &next.view), votes("c1", &view)];
+    let known = Known { members: &settled, ..known };
+    assert!(!known.is_unsettled());
+    let of = |names: &[usize]| {
+        known.relist(next.view.id.above(1), names.iter().map(|i| all[*i].clone()).collect(), &"0".into())
+    };
+    assert!(of(&[0]).is_some() && of(&[]).is_none(), "nobody could change an empty list");
 }

@@ -130,15 +130,19 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let (base, voters) = latest.known().base();
             let names_now = latest.names_of(&base);
             let votes = voters.len() >= quorum_of(names_now.len());
-            if votes && names_now.contains(name) == is_wanted {
+            let is_done = votes && names_now.contains(name) == is_wanted;
+            if is_done {
                 self.engine.take_view(&base, &latest.who_show(&base));
-                return Ok(());
+                if base.old().is_none() {
+                    return Ok(());
+                }
             }
             let why = match names(&latest, &base) {
-                Err(why) => why,
+                Err(why) if !is_done => why,
                 Ok(_) if !votes => "fewer than a quorum of the nodes vote",
-                Ok(names) => {
-                    let (above, wanted) = (self.highest_seen(), Wanted::List(&names));
+                names => {
+                    let wanted = names.as_ref().ok().filter(|_| !is_done).map_or(Wanted::Healing, Wanted::List);
+                    let above = self.highest_seen();
                     match self.engine.change_view(above, &latest.rivals, &latest.ended, wanted).await {
                         Outcome::Done(_) => continue,
                         Outcome::Displaced => "another change of the nodes' view came first, or a node did not answer",

@@ -101,6 +101,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             || known.is_cold()
             || is_left_half_done
             || known.has_stray()
+            || known.is_unsettled()
             || !latest.laggards(&current, true).is_empty()
     }
 
