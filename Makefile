@@ -91,7 +91,7 @@ bench-cost: speed ## instructions and writes of the service per cycle: what a no
 
 # The crates apart are checked in the same directory, where most of what they depend on has been checked already.
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning
-	cargo fmt --check
+	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 	@for script in .ci/run tests/*.sh examples/*.sh packaging/*.sh; do bash -n "$$script" || exit 1; done
@@ -111,7 +111,7 @@ dist: ## target/dist: a static binary and a Debian package, both started; licenc
 	@cd target/dist && rm -f SHA256SUMS && sha256sum -- * > SHA256SUMS && cat SHA256SUMS
 
 fmt: ## format the code
-	cargo fmt
+	cargo fmt --all
 
 docs: ## write the generated documents again: config/redlockd.toml, docs/settings.md, docs/limits.md
 	REDLOCKD_WRITE_DOCUMENTS=1 cargo test --locked --test it documents

@@ -17,7 +17,7 @@ LICENCE_FILES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 
 def crates():
-    """The crates that are built for the binary, without those for tests and build scripts."""
+    """The crates of others that are built for the binary, without those for tests and build scripts."""
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
     metadata = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -31,7 +31,7 @@ def crates():
         seen.add(at)
         used = (d["pkg"] for d in nodes[at]["deps"] if any(kind["kind"] is None for kind in d["dep_kinds"]))
         open_ends.extend(used)
-    found = [packages[at] for at in seen - {root}]
+    found = [packages[at] for at in seen if packages[at]["source"]]
     return packages[root], sorted(found, key=lambda package: (package["name"], package["version"]))
 
 

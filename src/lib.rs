@@ -8,14 +8,11 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("redlockd supports Linux only: it depends on CLOCK_BOOTTIME, Linux signals and socket options");
 
-pub mod api;
 pub mod app;
 pub(crate) mod audit;
 pub mod auth;
 pub mod cli;
-pub mod client;
 pub mod config;
-pub mod duration;
 pub mod http;
 pub mod manager;
 pub mod metrics;
@@ -25,10 +22,12 @@ pub mod protocol;
 pub mod redlock;
 pub(crate) mod shutdown;
 pub(crate) mod telemetry;
-pub mod types;
 pub(crate) mod views;
 pub mod waiting;
 pub mod webhooks;
+
+pub use redlockd_base::{api, duration, types};
+pub use redlockd_client as client;
 
 #[cfg(test)]
 #[allow(unreachable_pub, reason = "written like a test crate of its own")]

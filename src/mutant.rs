@@ -108,6 +108,17 @@ mutants! {
         /// A process is filled with a part of what the others know.
         PartOfPages,
     }
+    /// The tests of `redlock::tickets` find each.
+    FOUND_BY_TICKETS {
+        /// A ticket counts where one node shows it.
+        TicketByMinority,
+        /// What a minority shows is believed without being brought to a majority.
+        TicketUnsettled,
+        /// A ticket is stored without a look whether it exists.
+        TicketPutUnread,
+        /// The state of a ticket may be lowered.
+        TicketGoesBack,
+    }
     /// The tests of the reference node find each.
     FOUND_BY_REFERENCE {
         /// A process takes a view that does not name it.

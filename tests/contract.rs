@@ -25,6 +25,8 @@ mod sets;
 mod steps;
 #[path = "contract/subject.rs"]
 mod subject;
+#[path = "contract/tickets.rs"]
+mod tickets;
 #[path = "contract/versions.rs"]
 mod versions;
 #[path = "contract/waiters.rs"]
@@ -92,6 +94,17 @@ macro_rules! kept_cases_on {
         each! { kept on $start;
             a_kept_lease_is_due_when_half_of_its_ttl_has_passed
             what_is_no_lease_leaves_the_index
+        }
+    };
+}
+
+macro_rules! ticket_cases_on {
+    ($start:expr) => {
+        each! { tickets on $start;
+            a_tickets_state_only_rises
+            a_ticket_is_no_vote_of_a_node_without_one
+            a_ticket_is_due_when_nobody_serves_it
+            tickets_end_with_their_keys
         }
     };
 }
@@ -165,6 +178,7 @@ mod reference {
     filling_cases_on!(crate::declared(crate::Reference::start()));
     lease_cases_on!(crate::declared(crate::Reference::start()));
     kept_cases_on!(crate::declared(crate::Reference::start()));
+    ticket_cases_on!(crate::declared(crate::Reference::start()));
     set_cases_on!(crate::declared(crate::Reference::start()));
     server_cases_on!(crate::declared(crate::Reference::start()));
     waiter_cases_on!(crate::Reference::start());
@@ -173,6 +187,7 @@ mod reference {
 mod embedded {
     lease_cases_on!(crate::Embedded::start());
     kept_cases_on!(crate::Embedded::start());
+    ticket_cases_on!(crate::Embedded::start());
     set_cases_on!(crate::Embedded::start());
     waiter_cases_on!(crate::Embedded::start());
 }
@@ -181,6 +196,7 @@ mod redis {
     filling_cases_on!(crate::declared(crate::RedisServer::start()));
     lease_cases_on!(crate::declared(crate::RedisServer::start()));
     kept_cases_on!(crate::declared(crate::RedisServer::start()));
+    ticket_cases_on!(crate::declared(crate::RedisServer::start()));
     set_cases_on!(crate::declared(crate::RedisServer::start()));
     server_cases_on!(crate::declared(crate::RedisServer::start()));
     waiter_cases_on!(crate::RedisServer::start());

@@ -11,26 +11,34 @@ const LAYERS: &[(&str, u8)] = &[
     ("api", 0),
     ("types", 0),
     ("mutant", 0),
+    ("clock", 0),
     ("duration", 1),
+    ("entropy", 1),
+    ("backoff", 2),
+    ("renewal", 3),
     ("protocol", 2),
-    ("redlock", 3),
-    ("waiting", 4),
-    ("nodes", 4),
-    ("auth", 4),
-    ("manager", 5),
-    ("audit", 6),
-    ("metrics", 6),
-    ("views", 6),
-    ("config", 6),
-    ("webhooks", 6),
-    ("http", 7),
-    ("client", 7),
-    ("app", 8),
-    ("shutdown", 8),
-    ("telemetry", 8),
-    ("cli", 9),
-    ("main", 10),
+    ("redlock", 4),
+    ("waiting", 5),
+    ("nodes", 5),
+    ("auth", 5),
+    ("manager", 6),
+    ("audit", 7),
+    ("metrics", 7),
+    ("views", 7),
+    ("config", 7),
+    ("webhooks", 7),
+    ("http", 8),
+    ("client", 8),
+    ("app", 9),
+    ("shutdown", 9),
+    ("telemetry", 9),
+    ("cli", 10),
+    ("main", 11),
 ];
+
+/// Where the code of each crate is, and before what its files are named: those of the base are modules like the service's own,
+/// the client is one module.
+const CRATES: &[(&str, &str)] = &[("src", ""), ("crates/base/src", ""), ("clients/rust/src", "client/")];
 
 /// Lines of production code in one file.
 const FILE_LINES_MAX: usize = 400;
@@ -62,9 +70,11 @@ fn read(file: &Path) -> String {
     std::fs::read_to_string(file).expect("readable")
 }
 
-/// A file of `src/`, parsed, without the items that are compiled for tests only.
+/// A production file, parsed, without the items that are compiled for tests only.
 struct Source {
-    /// Below `src/`.
+    /// From the root of the repository.
+    file: String,
+    /// Below the `src/` of its crate, after the module that the crate is.
     path: String,
     production: syn::File,
     /// Lines of the production code.
@@ -72,8 +82,8 @@ struct Source {
 }
 
 impl Source {
-    fn parse(path: String, text: &str) -> Self {
-        let mut production = syn::parse_file(text).unwrap_or_else(|e| panic!("src/{path}: {e}"));
+    fn parse(file: String, path: String, text: &str) -> Self {
+        let mut production = syn::parse_file(text).unwrap_or_else(|e| panic!("{file}: {e}"));
         let mut lines: Vec<&str> = text.lines().collect();
         production.items.retain(|item| {
             let is_test = attributes(item).iter().any(is_cfg_test);
@@ -84,7 +94,7 @@ impl Source {
             !is_test
         });
         let text = lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
-        Self { path, production, text }
+        Self { file, path, production, text }
     }
 
     fn module(&self) -> &str {
@@ -93,16 +103,20 @@ impl Source {
     }
 }
 
-/// Production files of `src/`.
+/// Production files of all crates.
 fn sources() -> Vec<Source> {
-    let src = root().join("src");
-    let is_production = |path: &String| !path.ends_with("_tests.rs") && !path.ends_with("/tests.rs");
-    files(&src, &[".rs"])
-        .iter()
-        .map(|file| (file.strip_prefix(&src).expect("below src").to_string_lossy().into_owned(), read(file)))
-        .filter(|(path, _)| is_production(path))
-        .map(|(path, text)| Source::parse(path, &text))
-        .collect()
+    let is_production = |path: &str| !path.ends_with("_tests.rs") && !path.ends_with("/tests.rs");
+    let mut sources = Vec::new();
+    for (dir, before) in CRATES {
+        let src = root().join(dir);
+        for file in files(&src, &[".rs"]) {
+            let below = file.strip_prefix(&src).expect("below src").to_string_lossy().into_owned();
+            if is_production(&below) {
+                sources.push(Source::parse(format!("{dir}/{below}"), format!("{before}{below}"), &read(&file)));
+            }
+        }
+    }
+    sources
 }
 
 fn attributes(item: &syn::Item) -> &[syn::Attribute] {
@@ -223,8 +237,12 @@ fn layer_of(module: &str) -> u8 {
 
 fn wrong_imports(source: &Source) -> BTreeSet<String> {
     let module = source.module();
-    let imported = Uses::of(&source.production).paths.into_iter().filter(|path| path.len() > 1 && path[0] == "crate");
-    let imported: BTreeSet<String> = imported.map(|path| path[1].clone()).filter(|name| name != module).collect();
+    let imported = Uses::of(&source.production).paths.into_iter().filter_map(|path| match path.first()?.as_str() {
+        "crate" | "redlockd_base" => path.get(1).cloned(),
+        "redlockd_client" => Some("client".to_owned()),
+        _ => None,
+    });
+    let imported: BTreeSet<String> = imported.filter(|name| name != module).collect();
     let is_module = |name: &String| LAYERS.iter().any(|(known, _)| known == name);
     let points_up = |name: &String| layer_of(name) >= layer_of(module);
     imported.into_iter().filter(is_module).filter(points_up).collect()
@@ -233,8 +251,8 @@ fn wrong_imports(source: &Source) -> BTreeSet<String> {
 #[test]
 fn a_file_imports_only_lower_layers_and_its_own_module() {
     let mut wrong = Vec::new();
-    for source in sources().iter().filter(|source| source.module() != "lib") {
-        wrong.extend(wrong_imports(source).iter().map(|other| format!("src/{} imports {other}", source.path)));
+    for source in sources().iter().filter(|source| !source.path.ends_with("lib.rs")) {
+        wrong.extend(wrong_imports(source).iter().map(|other| format!("{} imports {other}", source.file)));
     }
     assert!(wrong.is_empty(), "imports that point up:\n{}", wrong.join("\n"));
 }
@@ -250,20 +268,24 @@ fn parent_imports(source: &Source, is_sibling: impl Fn(&str) -> bool) -> Vec<Str
 fn a_child_never_imports_its_parent() {
     let mut wrong = Vec::new();
     for source in sources() {
-        let Some((dir, file)) = source.path.rsplit_once('/') else { continue };
-        if file == "mod.rs" {
+        let Some((dir, file)) = source.file.rsplit_once('/') else { continue };
+        if file == "mod.rs" || !source.path.contains('/') {
             continue;
         }
-        let dir = root().join("src").join(dir);
-        let is_sibling = |name: &str| dir.join(format!("{name}.rs")).exists() || dir.join(name).is_dir();
-        wrong.extend(parent_imports(&source, is_sibling).iter().map(|name| format!("src/{}: {name}", source.path)));
+        let dir = root().join(dir);
+        // Files of the base are siblings where a module names them as its own.
+        let dirs = [dir, root().join("crates/base/src")];
+        let is_sibling =
+            |name: &str| dirs.iter().any(|dir| dir.join(format!("{name}.rs")).exists() || dir.join(name).is_dir());
+        wrong.extend(parent_imports(&source, is_sibling).iter().map(|name| format!("{}: {name}", source.file)));
     }
     assert!(wrong.is_empty(), "children that import their parent:\n{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_file_says_what_it_owns() {
-    for file in ["src", "tests"].iter().flat_map(|d| files(&root().join(d), &[".rs"])) {
+    let tests = CRATES.iter().map(|(dir, _)| *dir).chain(["tests", "clients/rust/examples"]);
+    for file in tests.flat_map(|d| files(&root().join(d), &[".rs"])) {
         assert!(read(&file).starts_with("//! "), "{} does not open with `//! `", file.display());
     }
 }
@@ -274,20 +296,25 @@ fn files_and_functions_stay_readable() {
     for source in sources() {
         let lines = source.text.lines().count();
         if lines > FILE_LINES_MAX {
-            wrong.push(format!("src/{} has {lines} lines", source.path));
+            wrong.push(format!("{} has {lines} lines", source.file));
         }
         let functions = Uses::of(&source.production).functions.into_iter();
         let long = functions.filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
-        wrong.extend(long.map(|(name, lines)| format!("src/{}: fn {name} has {lines} lines", source.path)));
+        wrong.extend(long.map(|(name, lines)| format!("{}: fn {name} has {lines} lines", source.file)));
     }
     assert!(wrong.is_empty(), "to be split:\n{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_source_file_is_part_of_the_program() {
-    let src = root().join("src");
-    let all: Vec<(PathBuf, String)> = files(&src, &[".rs"]).into_iter().map(|f| (f.clone(), read(&f))).collect();
-    for (file, _) in &all {
+    let dirs = CRATES.iter().map(|(dir, _)| root().join(dir));
+    for all in dirs.map(|src| files(&src, &[".rs"]).into_iter().map(|f| (f.clone(), read(&f))).collect::<Vec<_>>()) {
+        all_are_declared(&all);
+    }
+}
+
+fn all_are_declared(all: &[(PathBuf, String)]) {
+    for (file, _) in all {
         let stem = file.file_stem().and_then(|s| s.to_str()).expect("a name");
         if matches!(stem, "main" | "lib" | "mod") {
             continue;
@@ -353,7 +380,8 @@ fn words_that_the_glossary_replaces_are_not_used() {
     let refused = refused_words();
     assert!(refused.len() > 20, "the glossary refuses only {} words: was it read?", refused.len());
     let mut places: Vec<PathBuf> = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
-    for (dir, endings) in [("src", [".rs", ".lua"]), ("docs", [".md", ".md"]), ("templates", [".html", ".html"])] {
+    let crates = CRATES.iter().map(|(dir, _)| (*dir, [".rs", ".lua"]));
+    for (dir, endings) in crates.chain([("docs", [".md", ".md"]), ("templates", [".html", ".html"])]) {
         places.extend(files(&root().join(dir), &endings));
     }
     let mut wrong = Vec::new();
@@ -371,7 +399,7 @@ fn words_that_the_glossary_replaces_are_not_used() {
 fn tasks_are_spawned_where_they_are_owned() {
     for source in sources().iter().filter(|source| source.module() != "app") {
         let spawns = Uses::of(&source.production).spawns;
-        assert!(!spawns, "src/{} spawns a task that nobody awaits: use a tracker", source.path);
+        assert!(!spawns, "{} spawns a task that nobody awaits: use a tracker", source.file);
     }
 }
 
@@ -381,17 +409,19 @@ fn tasks_are_spawned_where_they_are_owned() {
 fn every_select_has_an_order() {
     for source in sources() {
         let unordered = Uses::of(&source.production).unordered_selects;
-        assert_eq!(unordered, 0, "src/{}: a `select!` does not begin with `biased;`", source.path);
+        assert_eq!(unordered, 0, "{}: a `select!` does not begin with `biased;`", source.file);
     }
 }
 
 #[test]
 fn the_tests_of_this_file_can_fail() {
-    let source = |path: &str, text: &str| Source::parse(path.into(), text);
+    let source = |path: &str, text: &str| Source::parse(format!("src/{path}"), path.into(), text);
     let early =
         "#[cfg(test)]\nuse crate::app::A;\nuse crate::{\n    http::{X, Y},\n    types,\n};\nfn f() { crate::cli::g() }";
     let early = source("redlock/round.rs", early);
     assert_eq!(wrong_imports(&early), ["cli", "http"].map(String::from).into());
+    let other_crates = source("clock.rs", "use redlockd_base::backoff::Backoff;\nuse redlockd_client::Lock;");
+    assert_eq!(wrong_imports(&other_crates), ["backoff", "client"].map(String::from).into());
     let child = source("redlock/round.rs", "use super::{\n    quorum::Tally,\n    Redlock,\n};");
     assert_eq!(parent_imports(&child, |name| name == "quorum"), ["Redlock"]);
     let tasks = source("redlock/round.rs", "fn f() { tokio::spawn(g()); }\nasync fn g() { select! { a = b => {} } }");

@@ -31,6 +31,7 @@ use crate::manager::history::HistoryFile;
 use crate::manager::keeping::{KeepLimits, KeptNews};
 use crate::manager::latency::NodeLatencies;
 use crate::manager::tag_of;
+use crate::manager::tickets::TicketLimits;
 use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
 use crate::metrics::connections::ReloadedFile;
@@ -116,6 +117,14 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
     );
 }
 
+/// Metrics follow tickets.
+fn serve_tickets(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>) {
+    let Config { max_ticket_wait: max_wait, max_keep, tickets_total: total, .. } = *config;
+    let metrics = Arc::clone(metrics);
+    let limits = TicketLimits { max_wait, max_keep, total };
+    manager.set_tickets(limits, Box::new(move |news| metrics.ticket(news)));
+}
+
 impl App {
     /// Binds the listen address, opens the nodes, starts the background tasks, and waits up to two
     /// seconds for a quorum of nodes.
@@ -146,6 +155,7 @@ impl App {
         manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let authenticator = Arc::new(authenticator(config)?);
         keep_leases(config, &manager, &metrics, &authenticator);
+        serve_tickets(config, &manager, &metrics);
         let (tls, limits) = (server_tls(config)?.map(Arc::new), ServeLimits::from_config(config));
         let webhooks = webhooks::open(config, &manager, &metrics)?;
         let state = AppState::new(manager.clone(), metrics, http_settings(config)?)
@@ -166,6 +176,7 @@ impl App {
         app.tasks.spawn(manager.clone().run_snapshot_refresh());
         app.tasks.spawn(manager.clone().run_waiter_exchange());
         app.tasks.spawn(manager.clone().run_keeper());
+        app.tasks.spawn(manager.clone().run_tickets());
         app.tasks.spawn(manager.run_maintenance());
         Ok(app)
     }

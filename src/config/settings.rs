@@ -128,6 +128,14 @@ settings! {
         /// Why: each costs a renewal on every node three times per TTL. Those of another instance that ended are kept in any case.
         kept_total: usize = 10000 in integer(1..=1_000_000);
 
+        /// Longest wait that a ticket (async=true) may ask for.
+        /// Why: a ticket that waits costs memory here and on every node; whoever wants to wait longer asks again.
+        max_ticket_wait: Duration = "24h" in period(SECOND..=720 * HOUR);
+
+        /// Number of tickets at which this instance refuses further ones (429).
+        /// Why: each waits in a queue here. Those of another instance that ended are served in any case.
+        tickets_total: usize = 10000 in integer(1..=100_000);
+
         /// File with the targets of call-backs and the hooks; its format is in docs/workflows.md.
         /// Range: "" is none: no call-back is allowed
         /// Why: the service sends only to where its administrator allows. Reloaded on SIGHUP and when it, or a file that it names,

@@ -26,7 +26,7 @@ use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, any, delete, get, patch, post};
 
-use api::{documents, events, fences, health, hooks, list, locks, metrics, nodes, sets, terraform};
+use api::{documents, events, fences, health, hooks, list, locks, metrics, nodes, sets, terraform, tickets};
 use by_method::{ByMethod, Methods};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
@@ -89,6 +89,9 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::ReleaseSet => delete(sets::release),
         Operation::Inspect => get(locks::inspect),
         Operation::CheckFence => get(fences::check),
+        Operation::ShowTicket => get(tickets::show),
+        Operation::KeepTicket => patch(tickets::keep),
+        Operation::EndTicket => delete(tickets::end),
         Operation::TerraformLock => any(terraform::lock),
         Operation::TerraformUnlock => any(terraform::unlock),
         Operation::List => get(list::list),

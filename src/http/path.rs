@@ -12,6 +12,8 @@ pub const LOCKS_PREFIX: &str = "/locks/";
 /// The prefix of the path of a fence check.
 pub const FENCES_PREFIX: &str = "/fences/";
 
+/// The prefix of a ticket's path.
+pub const TICKETS_PREFIX: &str = "/tickets/";
 /// The prefix of the paths for Terraform.
 pub const TERRAFORM_PREFIX: &str = "/terraform/";
 /// What `POST` and `DELETE` have after the name there.

@@ -34,6 +34,10 @@ pub enum ProblemKind {
     Invalid,
     /// A lease would be kept for too long.
     KeepTooLong,
+    /// A ticket that waits has no lease to be kept.
+    TicketWaiting,
+    /// A ticket is over.
+    TicketEnded,
     /// A token in the URL, which is logged.
     TokenInUrl,
     /// No such path.
@@ -90,7 +94,7 @@ const fn entry(
 }
 
 /// In the order of [`ProblemKind`].
-const CATALOGUE: [Entry; 31] = [
+const CATALOGUE: [Entry; 33] = [
     entry(
         ProblemKind::Locked,
         "locked",
@@ -212,6 +216,21 @@ const CATALOGUE: [Entry; 31] = [
         "The lease would be kept for too long",
         "The service renews a lease for at most `max_keep` after its grant. `kept_for_ms` is what is left of that. Ask for\n\
          less, or acquire the lock anew.",
+    ),
+    entry(
+        ProblemKind::TicketWaiting,
+        "ticket-waiting",
+        StatusCode::CONFLICT,
+        "The ticket waits still",
+        "It has no lease yet that could be kept for another time. `GET` the ticket with `wait` to learn when it has.",
+    ),
+    entry(
+        ProblemKind::TicketEnded,
+        "ticket-ended",
+        StatusCode::GONE,
+        "The ticket is over",
+        "`ended_by` says why: `released`, `kept-out`, `lost`, `forced`, `wait-timeout`, `cancelled`, `undelivered` (nobody\n\
+         asked for it in time) or `deadlock`. A script learns here that it had lost the lock.",
     ),
     entry(
         ProblemKind::TokenInUrl,

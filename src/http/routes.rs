@@ -22,6 +22,12 @@ pub enum Operation {
     Inspect,
     /// Check a fence.
     CheckFence,
+    /// Show a ticket.
+    ShowTicket,
+    /// Keep a ticket's lease for another time.
+    KeepTicket,
+    /// End a ticket.
+    EndTicket,
     /// Acquire a lock for Terraform.
     TerraformLock,
     /// Release it.
@@ -156,6 +162,8 @@ const LOCK: &str = "/locks/{resource}";
 const LOCK_PATTERN: &str = "/locks/{*resource}";
 const FENCE: &str = "/fences/{resource}";
 const FENCE_PATTERN: &str = "/fences/{*resource}";
+const TICKET: &str = "/tickets/{ticket}";
+const TICKET_PATTERN: &str = "/tickets/{*ticket}";
 const TERRAFORM: &str = "/terraform/{resource}";
 const TERRAFORM_LOCK: &str = "/terraform/{resource}/lock";
 const TERRAFORM_PATTERN: &str = "/terraform/{*resource}";
@@ -172,12 +180,16 @@ const UI_GIVE_BACK: &str = "/ui/give-back/{resource}";
 const UI_GIVE_BACK_PATTERN: &str = "/ui/give-back/{*resource}";
 const UI_ASSET: &str = "/ui/static/{file}";
 
-const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
+const ACQUIRE_CODES: &[u16] = &[200, 201, 202, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
+const ACQUIRE_SET_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
 const SET_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 413, 415, 421, 429, 503];
 const SET_RELEASE_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 304, 400, 401, 403, 404, 406, 421, 429, 503];
+const TICKET_CODES: &[u16] = &[200, 400, 401, 404, 406, 421, 429, 503];
+const KEEP_TICKET_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 409, 410, 413, 415, 421, 429, 503];
+const END_TICKET_CODES: &[u16] = &[204, 400, 401, 403, 404, 410, 421, 429, 503];
 const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
 const TERRAFORM_LOCK_CODES: &[u16] = &[200, 400, 401, 403, 410, 413, 415, 421, 423, 429, 503];
 const TERRAFORM_UNLOCK_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
@@ -201,14 +213,17 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 51] = [
+pub const ROUTES: [Route; 54] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
     route("GET", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("HEAD", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("GET", FENCE, FENCE_PATTERN, Operation::CheckFence, FENCE_CODES),
-    route("POST", LOCKS, LOCKS, Operation::AcquireSet, ACQUIRE_CODES),
+    route("GET", TICKET, TICKET_PATTERN, Operation::ShowTicket, TICKET_CODES),
+    route("PATCH", TICKET, TICKET_PATTERN, Operation::KeepTicket, KEEP_TICKET_CODES),
+    route("DELETE", TICKET, TICKET_PATTERN, Operation::EndTicket, END_TICKET_CODES),
+    route("POST", LOCKS, LOCKS, Operation::AcquireSet, ACQUIRE_SET_CODES),
     route("PATCH", LOCKS, LOCKS, Operation::ExtendSet, SET_CODES),
     route("DELETE", LOCKS, LOCKS, Operation::ReleaseSet, SET_RELEASE_CODES),
     route("GET", LOCKS, LOCKS, Operation::List, READ_CODES),

@@ -43,6 +43,8 @@ pub struct HttpSettings {
     pub max_hold: Duration,
     /// The maximum `keep`.
     pub max_keep: Duration,
+    /// Maximum wait of a ticket.
+    pub max_ticket_wait: Duration,
     /// How long locks of Terraform are kept, unless a request says otherwise.
     pub terraform_keep: Duration,
     /// The maximum size of a body. Bytes.
@@ -77,6 +79,7 @@ impl HttpSettings {
             max_wait: config.max_wait,
             max_hold: config.max_hold,
             max_keep: config.max_keep,
+            max_ticket_wait: config.max_ticket_wait,
             terraform_keep: config.terraform_keep.min(config.max_keep),
             body_limit: config.body_limit,
             body_timeout: config.body_timeout,

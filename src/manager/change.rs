@@ -8,7 +8,7 @@ use super::leases::OwnEnd;
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
 use super::types::*;
-use crate::protocol::{EndReason, LeaseRecord};
+use crate::protocol::{EndReason, LeaseRecord, TicketEnd};
 use crate::redlock::clock::Clock;
 use crate::redlock::downgrade::DowngradeRefusal;
 use crate::redlock::entropy::Entropy;
@@ -195,6 +195,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return (outcome, None);
         }
         self.record_decided_round(Round::Released, begun);
+        if reason != LeaseOutcome::KeptOut {
+            self.ticket_lease_ended(resource, token, TicketEnd::Released);
+        }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let held = self.report_lease_end(end.as_ref(), reason);
         self.shared.held_leases.lease_ended(LeaseTag::of(token));
@@ -244,6 +247,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if matches!(outcome, ReleaseOutcome::Released) {
             if let Some(token) = &token {
                 self.stop_keeping(&request.resource, token);
+                if request.mode == ForceMode::Now {
+                    self.ticket_lease_ended(&request.resource, token, TicketEnd::Forced);
+                }
             }
             self.publish_forced_end(&request, named.as_ref());
         }

@@ -9,7 +9,7 @@ use super::service::LockManager;
 use super::snapshots::LeaseChange;
 use super::types::{ExtendError, LeaseOutcome, ReleaseError};
 use crate::auth::principal::Principal;
-use crate::protocol::EndReason;
+use crate::protocol::{EndReason, TicketEnd};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::kept::{KeptBy, KeptEnd, KeptObserver, KeptView};
@@ -183,6 +183,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
+/// How a ticket ends with its lease.
+fn ticket_end(end: KeptEnd) -> TicketEnd {
+    match end {
+        KeptEnd::KeptOut => TicketEnd::KeptOut,
+        KeptEnd::Lost => TicketEnd::Lost,
+        KeptEnd::Ended(EndReason::Released | EndReason::Cancelled) => TicketEnd::Released,
+        KeptEnd::Ended(EndReason::Forced | EndReason::Revoked) => TicketEnd::Forced,
+    }
+}
+
 impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
     fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
         let KeptView { resource, token, record } = lease;
@@ -201,6 +211,7 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
     fn ended(&self, lease: KeptView<'_>, end: KeptEnd) {
         let KeptView { resource, token, record } = lease;
         self.tell_kept(KeptNews::Ended { resource, token, end: Some(end) });
+        self.ticket_lease_ended(resource, token, ticket_end(end));
         if end == KeptEnd::KeptOut {
             // Its release was published.
             return;

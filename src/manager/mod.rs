@@ -30,6 +30,7 @@ mod service;
 mod sets;
 pub(crate) mod situation;
 pub(crate) mod snapshots;
+pub mod tickets;
 pub mod types;
 
 pub(crate) use acquire::tag_of;

@@ -255,6 +255,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             node_timeout: engine.node_timeout(),
             cluster_leases: self.shared.snapshots.count(now, self.wall_ms()),
             kept: self.kept_count(),
+            tickets: self.ticket_counts(),
             holding_connections: self.shared.held_leases.count(),
             listeners: self.shared.events.listeners(),
             listeners_limit: LISTENERS_MAX,

@@ -19,6 +19,7 @@ use super::keeping::{KeepLimits, KeptListener};
 use super::latency::{Round, RoundLatencies};
 use super::leases::{OwnEnd, OwnLeases};
 use super::snapshots::{ClusterLeases, LeaseChange, Snapshots};
+use super::tickets::table::TicketTable;
 use super::types::*;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{InstanceName, LeaseRecord};
@@ -59,6 +60,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) held_leases: Arc<HeldLeases>,
     pub(super) keeper: Keeper<N, C, E>,
     pub(super) keeping: OnceLock<(KeepLimits, KeptListener)>,
+    pub(super) tickets: TicketTable,
     pub(super) events: Arc<EventHub>,
     pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
@@ -133,6 +135,8 @@ pub struct Gauges {
     pub cluster_leases: Option<ClusterLeases>,
     /// Leases that this instance keeps.
     pub kept: usize,
+    /// Tickets that it serves, by state.
+    pub tickets: [usize; 5],
     /// Connections that hold a lease here.
     pub holding_connections: usize,
     /// Event streams that are open here.
@@ -197,6 +201,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             held_leases,
             keeper: Keeper::new(engine.clone()),
             keeping: OnceLock::new(),
+            tickets: TicketTable::default(),
             events,
             engine,
             monitor,

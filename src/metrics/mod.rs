@@ -8,6 +8,7 @@ pub(crate) mod leases;
 mod nodes;
 mod register;
 pub(crate) mod requests;
+mod tickets;
 pub(crate) mod webhooks;
 
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,7 @@ use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
 
 use crate::manager::Gauges;
 use crate::manager::keeping::KeptNews;
+use crate::manager::tickets::TicketNews;
 use crate::manager::types::{
     ExtendError, ForceError, ForceMode, Forced, LeaseOutcome, LostReason, NodeSummary, ReleaseError,
 };
@@ -38,6 +40,7 @@ pub struct Metrics {
     registry: Registry,
     requests: RequestMetrics,
     leases: Arc<LeaseMetrics>,
+    tickets: tickets::TicketMetrics,
     nodes: NodeMetrics,
     instance: InstanceMetrics,
     connections: ConnectionMetrics,
@@ -115,6 +118,7 @@ impl Metrics {
         Arc::new(Self {
             requests: RequestMetrics::new(r, routes),
             leases: Arc::new(LeaseMetrics::new(r)),
+            tickets: tickets::TicketMetrics::new(r),
             nodes: NodeMetrics::new(r, nodes),
             instance: InstanceMetrics::new(r),
             connections: ConnectionMetrics::new(r),
@@ -222,12 +226,18 @@ impl Metrics {
         self.leases.kept(news);
     }
 
+    /// Counts what happens to a ticket.
+    pub fn ticket(&self, news: TicketNews) {
+        self.tickets.count(news);
+    }
+
     /// All metrics in Prometheus' text format. The cost does not depend on the number of leases or waiters.
     ///
     /// Errors: those of the encoder.
     pub fn scrape(&self, now: &Scrape<'_>) -> prometheus::Result<String> {
         let _one_at_a_time = self.scraping.lock();
         self.instance.set(&now.gauges, now.draining);
+        self.tickets.set(now.gauges.tickets);
         self.instance.set_audit(now.audit);
         self.nodes.set(now.nodes);
         self.connections.last_key_expires(now.last_key.as_ref());

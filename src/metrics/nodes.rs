@@ -174,8 +174,8 @@ impl NodeMetrics {
     pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
         let Some(series) = self.of(node) else { return };
         match result {
-            // Twice a second, for nobody who waits.
-            Ok(()) if operation == "kept" => {}
+            // Once or twice a second, for nobody who waits.
+            Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
                 let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };
                 let new = || self.vectors.durations.with_label_values(&[node.as_str(), operation]);

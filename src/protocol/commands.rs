@@ -12,7 +12,7 @@ use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
     acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, inspect, intent, kept, list,
-    membership, read, release, restore, revoke, update, waiters,
+    membership, read, release, restore, revoke, ticket, tickets, update, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -38,7 +38,7 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 18] {
+pub fn all_scripts() -> [&'static NodeScript; 20] {
     [
         &acquire::SCRIPT,
         &acquire_shared::SCRIPT,
@@ -56,6 +56,8 @@ pub fn all_scripts() -> [&'static NodeScript; 18] {
         &list::SCRIPT,
         &kept::SCRIPT,
         &waiters::SCRIPT,
+        &ticket::SCRIPT,
+        &tickets::SCRIPT,
         &read::SCRIPT,
         &fill::SCRIPT,
     ]
@@ -98,6 +100,8 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::List(args) => list::build(context, args, script_ref),
         Request::Kept(args) => kept::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
+        Request::Ticket(args) => ticket::build(context, sent_at, args, script_ref),
+        Request::Tickets(args) => tickets::build(args, script_ref),
         Request::Read(args) => read::build(context, sent_at, args, script_ref),
         Request::Fill(args) => fill::build(context, sent_at, args, script_ref),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => {
@@ -149,6 +153,8 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::List(_) => list::parse(value),
         Request::Kept(_) => kept::parse(value),
         Request::Waiters(_) => waiters::parse(value),
+        Request::Ticket(_) => ticket::parse(value),
+        Request::Tickets(args) => tickets::parse(args, value),
         Request::Read(_) => read::parse(value),
         Request::Fill(_) => fill::parse(value),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => admin::parse(value),

@@ -11,6 +11,10 @@ pub const META_KEY: &str = "redlockd:meta";
 pub const LEASES_KEY: &str = "redlockd:leases";
 /// Sorted set: kept leases by when each is checked next, so that an instance renews those of another that has ended.
 pub const KEPT_KEY: &str = "redlockd:kept";
+/// Sorted set: tickets by when an instance that does not serve them is to look at each.
+pub const TICKETS_KEY: &str = "redlockd:tickets";
+/// Before the id of a ticket: its key.
+pub const TICKET_PREFIX: &str = "redlockd:ticket:";
 /// Sorted set: instances by when they published their waiters last.
 pub const WAITERS_KEY: &str = "redlockd:waiters";
 /// Before the name of an instance: the key of the waiters that it published.
@@ -148,6 +152,11 @@ pub(super) fn attempt_tombstone_parts<'a>(
     attempt: &'a AttemptId,
 ) -> [&'a str; 6] {
     [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()]
+}
+
+/// A ticket.
+pub fn ticket(id: &str) -> String {
+    [TICKET_PREFIX, id].concat()
 }
 
 /// The waiters that an instance published.

@@ -27,6 +27,8 @@ mod request;
 mod restore;
 mod revoke;
 mod script;
+mod ticket;
+mod tickets;
 mod update;
 mod view;
 mod waiters;
@@ -50,6 +52,13 @@ pub use reply::*;
 pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
+pub use ticket::{
+    StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketEnd, TicketHead, TicketId, TicketOrder,
+    TicketPhase, TicketTerms,
+};
+pub use tickets::{
+    NamedTicket, TICKET_PAUSE, TICKET_SERVED, TICKETS_DUE_MAX, TICKETS_PAGE_MAX, TicketsArgs, TicketsPage,
+};
 pub use update::UpdateArgs;
 pub use view::{NodeList, OldList, RosterEntry, View, ViewId};
 pub use waiters::{

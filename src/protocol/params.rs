@@ -34,7 +34,7 @@ pub struct RequestStamp {
 impl RequestStamp {
     /// Why a request is not sent to the process `run` under this name: the view names another one. The empty run: not known.
     pub fn refusal(&self, name: &NodeId, run: &str, request: &Request) -> Option<NoVote> {
-        let needs_it = request.takes() || matches!(request, Request::Read(_));
+        let needs_it = request.takes() || matches!(request, Request::Read(_) | Request::Ticket(_));
         (needs_it && !self.names(name, run)).then(|| NoVote::OtherProcess { run: run.into() })
     }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use super::kept::KeptPage;
 use super::read::ReadEntry;
 use super::record::LeaseRecord;
+use super::ticket::StoredTicket;
+use super::tickets::TicketsPage;
 use super::view::{View, ViewId};
 use super::waiters::WaitersPage;
 use crate::types::{Fence, Mode, NodeId, ResourceName, TokenHash, WantedMode};
@@ -92,6 +94,10 @@ pub enum Reply {
     Kept(KeptPage),
     /// Reply to an exchange of waiters.
     Waiters(WaitersPage),
+    /// What the node has of a ticket now.
+    Ticket(Option<StoredTicket>),
+    /// Reply to an exchange of tickets.
+    Tickets(TicketsPage),
     /// Reply to a read. `next` is `None` on the last page; `high_water` is the highest fence of this node, `now_us` its
     /// clock in microseconds since 1970.
     Knowledge { next: Option<u64>, high_water: Fence, now_us: u64, entries: Vec<ReadEntry> },

@@ -19,6 +19,8 @@ use super::release::{CancelArgs, ReleaseArgs};
 use super::reply::Reply;
 use super::restore::RestoreArgs;
 use super::revoke::RevokeArgs;
+use super::ticket::TicketArgs;
+use super::tickets::TicketsArgs;
 use super::update::UpdateArgs;
 use super::view::{View, ViewId};
 use super::waiters::WaitersArgs;
@@ -68,6 +70,10 @@ pub enum Request {
     Kept(KeptArgs),
     /// Publish the waiters of this instance, and read those of the others. Replies: [`Reply::Waiters`].
     Waiters(WaitersArgs),
+    /// Read a ticket, or raise its state. Replies: [`Reply::Ticket`], [`Reply::NoVote`].
+    Ticket(TicketArgs),
+    /// Say which tickets this instance serves, and read which nobody does. Replies: [`Reply::Tickets`].
+    Tickets(TicketsArgs),
     /// Read a page of all that a voting node knows: leases, foreign locks, blocks, tombstones. Replies:
     /// [`Reply::Knowledge`], [`Reply::NoVote`]. What is there throughout is on at least one page.
     Read(ReadArgs),
@@ -109,7 +115,11 @@ impl Request {
 
     /// Whether its answer is a vote of the process that the request's view names, or stands for one.
     pub fn needs_vote(&self) -> bool {
-        self.takes() || matches!(self, Self::Update(_) | Self::Restore(_) | Self::Inspect { .. } | Self::Read(_))
+        self.takes()
+            || matches!(
+                self,
+                Self::Update(_) | Self::Restore(_) | Self::Inspect { .. } | Self::Read(_) | Self::Ticket(_)
+            )
     }
 
     /// Whether it changes who may hold a resource, so that it is sent only to the process that the view names.
@@ -150,6 +160,8 @@ impl Request {
             Self::List(_) => "list",
             Self::Kept(_) => "kept",
             Self::Waiters(_) => "waiters",
+            Self::Ticket(_) => "ticket",
+            Self::Tickets(_) => "tickets",
             Self::Read(_) => "read",
             Self::Fill(_) => "fill",
             Self::Probe(_) => "probe",
@@ -179,6 +191,8 @@ impl Request {
             Self::List(_)
             | Self::Kept(_)
             | Self::Waiters(_)
+            | Self::Ticket(_)
+            | Self::Tickets(_)
             | Self::Read(_)
             | Self::Fill(_)
             | Self::Probe(_)
@@ -192,7 +206,7 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 23] = [
+pub const OPERATIONS: [&str; 25] = [
     "acquire",
     "acquire_set",
     "acquire_shared",
@@ -208,6 +222,8 @@ pub const OPERATIONS: [&str; 23] = [
     "list",
     "kept",
     "waiters",
+    "ticket",
+    "tickets",
     "read",
     "fill",
     "probe",

@@ -14,14 +14,12 @@
 
 pub(crate) mod acquire;
 mod acquire_shared;
-pub mod backoff;
 mod cleanup;
 pub mod clock;
 pub(crate) mod cluster_clock;
 mod declare;
 pub(crate) mod downgrade;
 pub mod engine;
-pub mod entropy;
 pub(crate) mod extend;
 mod health;
 pub(crate) mod inspect;
@@ -34,10 +32,13 @@ pub mod node;
 pub mod notifications;
 pub(crate) mod quorum;
 pub(crate) mod release;
-pub(crate) mod renewal;
 mod round;
 pub(crate) mod round_trip;
 mod set;
 pub mod slots;
 pub(crate) mod subscriptions;
+pub(crate) mod tickets;
 pub(crate) mod waiters;
+
+pub(crate) use redlockd_base::renewal;
+pub use redlockd_base::{backoff, entropy};

@@ -12,7 +12,7 @@ use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{LeaseTag, Notice};
 use crate::redlock::quorum::quorum_of;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenHash};
 
 /// Hand-overs in a row within this instance while another instance has waiters too. After them this
 /// instance yields once, so that no other starves.
@@ -166,6 +166,13 @@ impl Queue {
         let resources = self.waiters.get(&id).into_iter().flat_map(|waiter| waiter.request.resources.iter());
         let index = |r: &ResourceName| self.resources.get(r)?.order.binary_search(&id).ok();
         resources.filter_map(index).max().unwrap_or(0) + 1
+    }
+
+    /// The position in the resource's queue of the waiter with this token of its own.
+    pub fn position_of(&self, resource: &ResourceName, token: &TokenHash) -> Option<usize> {
+        let order = &self.resources.get(resource)?.order;
+        let has_token = |id| self.waiters.get(id).is_some_and(|waiter| waiter.request.token.as_ref() == Some(token));
+        order.iter().position(has_token).map(|index| index + 1)
     }
 
     /// Whether this waiter still waits for the resource.

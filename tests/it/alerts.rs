@@ -139,6 +139,9 @@ async fn waiters_holders_and_leases_that_are_lost_are_reported() {
     drop(deadlock);
     poll::until("they have left", || async { (metric(client, "redlockd_lock_waiters").await == 0.0).then_some(()) })
         .await;
+    // Nobody asks for it.
+    let fields = [("async", "true"), ("keep", "10m"), ("owner", "zoe")];
+    assert_eq!(client.acquire("x", &fields).await.status, 202);
     let queue = waiting(client, &[("long", "a"), ("long", "b"), ("long", "c"), ("long", "d"), ("long", "e")]);
     prometheus.until_fired(&["RedlockdWaitersSaturated", "RedlockdOldestWait", "RedlockdLockStuck"]).await;
     drop(queue);
@@ -151,6 +154,7 @@ async fn waiters_holders_and_leases_that_are_lost_are_reported() {
     assert!(
         !prometheus.has_fired("RedlockdLeasesLost").await && !prometheus.has_fired("RedlockdCleanupsSkipped").await
     );
+    prometheus.until_fired(&["RedlockdTicketsUndelivered"]).await;
     let mut stream = TcpStream::connect(over.service.address()).await.expect("it listens");
     let head = "POST /locks/held?hold=true&ttl=1s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("open");

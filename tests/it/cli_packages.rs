@@ -223,7 +223,7 @@ fn the_container_file_copies_what_is_there_and_runs_what_exists() {
     for path in &copied {
         assert!(root.join(path).exists(), "{path} is copied and does not exist");
     }
-    for needed in ["Cargo.toml", "Cargo.lock", "config", "src", "openapi.yaml"] {
+    for needed in ["Cargo.toml", "Cargo.lock", "config", "src", "crates", "clients/rust", "openapi.yaml"] {
         assert!(copied.contains(&needed), "{needed} is needed and not copied");
     }
     for args in [&["serve", "--help"][..], &["health", "--live", "--help"]] {

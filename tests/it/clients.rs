@@ -17,7 +17,7 @@ use redlockd::types::ResourceName;
 use crate::support::poll;
 use crate::support::service::Service;
 
-#[path = "../../examples/conformance_driver.rs"]
+#[path = "../../clients/rust/examples/conformance_driver.rs"]
 mod conformance_driver;
 
 /// Runs the conformance script with this driver.

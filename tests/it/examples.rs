@@ -1,6 +1,6 @@
 //! The programs under `examples/` do what they say, against a service of their own.
 
-#[path = "../../examples/client.rs"]
+#[path = "../../clients/rust/examples/client.rs"]
 #[allow(dead_code, reason = "its `main` is for cargo run")]
 mod client;
 #[path = "../../examples/fenced_write.rs"]

@@ -1,5 +1,5 @@
 //! Holds the numbers of `docs/limits.md` against the code. Its cells read ``VALUE (`CONSTANT`)`` or
-//! ``setting `NAME`: VALUE``; `make docs` writes each VALUE from the constant in `src/` or the setting's default. A constant
+//! ``setting `NAME`: VALUE``; `make docs` writes each VALUE from the constant in the code or the setting's default. A constant
 //! whose name is not unique is written with its module: `transport::ANSWER_TIMEOUT`.
 
 use std::path::Path;
@@ -12,22 +12,23 @@ use crate::documents::{hold, path, read};
 
 /// A constant as it stands in the source.
 struct Constant {
-    /// The path of its file below `src/`, without `.rs`.
+    /// The path of its file below `src/`, without `.rs`; of the client after `client/`.
     file: String,
     name: String,
     is_duration: bool,
     expression: String,
 }
 
-/// All constants of numbers and durations below `dir`.
-fn constants(dir: &Path, found: &mut Vec<Constant>) {
+/// All constants of numbers and durations below `dir`, in files that are named from `root`.
+fn constants((root, before): (&Path, &str), dir: &Path, found: &mut Vec<Constant>) {
     for entry in std::fs::read_dir(dir).expect("readable") {
         let entry = entry.expect("readable").path();
         if entry.is_dir() {
-            constants(&entry, found);
+            constants((root, before), &entry, found);
             continue;
         }
-        let file = entry.strip_prefix(path("src")).expect("below src").with_extension("").display().to_string();
+        let below = entry.strip_prefix(root).expect("below src").with_extension("");
+        let file = format!("{before}{}", below.display());
         for line in std::fs::read_to_string(&entry).unwrap_or_default().lines() {
             let declaration = line.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
             let declaration = declaration.trim_start_matches("pub ").strip_prefix("const ");
@@ -159,7 +160,9 @@ fn filled(text: &str, constants: &[Constant]) -> String {
 #[test]
 fn numbers_of_the_limits_are_those_of_the_code() {
     let mut all = Vec::new();
-    constants(&path("src"), &mut all);
+    for (src, before) in [("src", ""), ("crates/base/src", ""), ("clients/rust/src", "client/")] {
+        constants((&path(src), before), &path(src), &mut all);
+    }
     let present = read("docs/limits.md");
     assert!(present.matches("(`").count() > 40 && present.matches("setting `").count() > 15, "{present}");
     hold("docs/limits.md", &filled(&present, &all));

@@ -47,5 +47,7 @@ mod sets;
 mod stress;
 mod support;
 mod terraform;
+mod tickets;
 mod true_answers;
 mod waiting;
+mod workflows;

@@ -215,6 +215,13 @@ pub fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
+/// Whether a `Prefer` header asks for an answer at once (RFC 7240).
+pub fn prefers_async(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(PREFER).iter().filter_map(|v| v.to_str().ok());
+    let mut preferences = values.flat_map(|v| v.split(',')).filter_map(|p| p.split(';').next());
+    preferences.any(|name| name.trim().eq_ignore_ascii_case("respond-async"))
+}
+
 /// The precondition of `If-Match`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IfMatch {

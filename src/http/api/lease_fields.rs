@@ -16,6 +16,10 @@ use crate::types::{Invalid, Labels, PERMITS_MAX, PERMITS_MIN, PermitLimit, Token
 /// The shortest TTL of a kept lease.
 const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 
+/// How long a ticket waits where the request does not say, and at least.
+const TICKET_WAIT_DEFAULT: Duration = Duration::from_hours(1);
+const TICKET_WAIT_MIN: Duration = Duration::from_secs(1);
+
 /// How the lease is to share the lock: exclusive unless `mode` or `limit` says otherwise.
 pub(super) fn mode(fields: &mut Fields) -> WantedMode {
     let word = fields.text("mode");
@@ -99,6 +103,33 @@ pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) 
             (Duration::from_secs(applied.into()), Some(applied))
         }
         (None, None) => (Duration::ZERO, None),
+    }
+}
+
+/// For how long a ticket waits.
+pub(super) fn ticket_wait(fields: &mut Fields, settings: &HttpSettings) -> Duration {
+    let (least, most) = (TICKET_WAIT_MIN, settings.max_ticket_wait);
+    let wait = fields.duration("wait").unwrap_or(TICKET_WAIT_DEFAULT.min(most));
+    if !(least..=most).contains(&wait) {
+        fields.wrong("wait", format!("must be from {} to {}", format_duration(least), format_duration(most)));
+    }
+    wait
+}
+
+/// A ticket's lease has nobody who renews it, nor a connection.
+pub(super) fn check_async(fields: &mut Fields, mode: WantedMode, holds: bool, is_kept: bool) {
+    if mode != WantedMode::Exclusive {
+        let field = if mode == WantedMode::Shared { "mode" } else { "limit" };
+        fields.wrong(field, "is not for an asynchronous acquire: a ticket is for an exclusive lease");
+    }
+    if holds {
+        fields.wrong("hold", "is not for an asynchronous acquire, whose lease no connection holds");
+    }
+    if !is_kept {
+        fields.wrong("keep", "is required for an asynchronous acquire: for how long the service renews the lease");
+    }
+    if fields.take("wait_id") {
+        fields.wrong("wait_id", "is not for an asynchronous acquire: a ticket keeps its place by itself");
     }
 }
 

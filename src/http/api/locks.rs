@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::extract::{self, IfMatch, IfNoneMatch};
 use super::hold::{self, HoldFields};
 use super::requests::{self, AcquireFields, ExtendFields, ReleaseFields};
+use super::tickets::{self, AsyncAcquire};
 use super::{force, refusals, responses};
 use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
@@ -97,6 +98,12 @@ async fn read_acquire(
     };
     if let Some(keep) = &mut params.request.keep {
         keep.permit.clone_from(&permit);
+    }
+    if params.is_async {
+        let AcquireFields { request, format, .. } = params;
+        let asked = AsyncAcquire { request, format, access, permit, audit_scope: audit_scope.clone() };
+        let answer = Box::pin(tickets::acquire(state.clone(), asked)).await;
+        return Err(Box::new(answer.unwrap_or_else(IntoResponse::into_response)));
     }
     let Some(format) = params.hold else { return Ok(AcquireInput { params, access, permit }) };
     audit_scope.note(|record| record.action = "hold".to_owned());

@@ -24,6 +24,7 @@ mod set_responses;
 pub(crate) mod sets;
 pub(crate) mod terraform;
 pub mod terraform_info;
+pub(crate) mod tickets;
 
 #[cfg(test)]
 mod openapi_tests;

@@ -8,7 +8,7 @@ use axum::extract::Request;
 use serde_yaml_ng::Value;
 
 use super::documents::OPENAPI;
-use super::{requests, set_requests};
+use super::{requests, set_requests, tickets};
 use crate::api;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
@@ -178,6 +178,7 @@ async fn every_example_of_a_request_body_is_accepted() {
                     }
                     "POST" if path.starts_with("/nodes/") => requests::change_node(request, &settings).await.map(drop),
                     "POST" => requests::acquire(request, &settings).await.map(drop),
+                    "PATCH" if path.starts_with("/tickets/") => tickets::read_keep(request, &settings).await.map(drop),
                     "PATCH" => requests::extend(request, &settings).await.map(drop),
                     "DELETE" => requests::release(request, &settings).await.map(drop),
                     other => panic!("{other} {path} has a body that nothing reads"),

@@ -290,6 +290,15 @@ pub(crate) fn not_held(resource: &ResourceName) -> Problem {
         .with(|m| m.resource = Some(resource.to_string()))
 }
 
+/// A lease whose end was not moved.
+pub(crate) fn keep(error: ExtendError) -> Problem {
+    match error {
+        ExtendError::KeepTooLong { max, left } => keep_too_long(max, left),
+        ExtendError::TooManyKept(limit) => too_many_kept(limit),
+        _ => Problem::invalid_field("keep", "is not possible for this lease"),
+    }
+}
+
 /// A refused extend.
 pub(crate) fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
     match error {

@@ -6,7 +6,9 @@ use axum::http::request::Parts;
 
 use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
 use super::fields::Fields;
-use super::lease_fields::{downgrade, keep, kept_for, kept_ttl, labels, mode, own_token, refuses_deadlock, ttl, wait};
+use super::lease_fields::{
+    check_async, downgrade, keep, kept_for, kept_ttl, labels, mode, own_token, refuses_deadlock, ticket_wait, ttl, wait,
+};
 use crate::http::negotiation::{ResponseFormat, StreamFormat};
 use crate::http::path;
 use crate::http::problem::Problem;
@@ -31,6 +33,8 @@ pub(crate) struct AcquireFields {
     pub format: ResponseFormat,
     /// The `Prefer: wait` that was applied. Seconds.
     pub applied: Option<u32>,
+    /// `async=true`: a ticket, if it is not granted at once.
+    pub is_async: bool,
     /// With `hold=true`: the format of the stream that holds the lease.
     pub hold: Option<StreamFormat>,
 }
@@ -58,7 +62,14 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     if hold.is_some() && kept_for.is_some() {
         fields.wrong("keep", "is not for hold=true, which renews the lease as long as the connection lasts");
     }
-    let (wait, applied) = wait(&mut fields, &parts, settings);
+    let is_async = fields.flag("async") || extract::prefers_async(&parts.headers);
+    let (wait, applied) = match is_async {
+        true => (ticket_wait(&mut fields, settings), None),
+        false => wait(&mut fields, &parts, settings),
+    };
+    if is_async {
+        check_async(&mut fields, mode, hold.is_some(), kept_for.is_some());
+    }
     let labels = labels(&mut fields);
     let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
@@ -67,12 +78,25 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let principal = None;
     let request =
         AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
-    Ok(AcquireFields { request, format, applied, hold })
+    Ok(AcquireFields { request, format, applied, is_async, hold })
 }
 
 /// The fields of an acquire.
-const ACQUIRE_FIELDS: [&str; 12] =
-    ["mode", "limit", "ttl", "wait", "keep", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"];
+const ACQUIRE_FIELDS: [&str; 13] = [
+    "mode",
+    "limit",
+    "ttl",
+    "wait",
+    "async",
+    "keep",
+    "owner",
+    "note",
+    "metadata",
+    "token",
+    "hold",
+    "on_deadlock",
+    "wait_id",
+];
 
 /// A parsed extend. `request.fence` is set later where `if_match` has tags.
 #[derive(Debug)]

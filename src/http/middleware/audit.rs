@@ -216,6 +216,8 @@ fn action(method: &Method, route: Option<MatchedRoute>) -> Cow<'static, str> {
         Some(Operation::Acquire | Operation::AcquireSet | Operation::TerraformLock) => "acquire".into(),
         Some(Operation::Extend | Operation::ExtendSet) => "extend".into(),
         Some(Operation::Release | Operation::ReleaseSet | Operation::TerraformUnlock) => "release".into(),
+        Some(Operation::KeepTicket) => "keep-ticket".into(),
+        Some(Operation::EndTicket) => "end-ticket".into(),
         _ => format!("{method} {}", route.map_or("unmatched", |r| r.path)).into(),
     }
 }

@@ -31,6 +31,8 @@ use crate::types::ResourceName;
 pub(crate) enum Requirement {
     /// None: the answer reveals nothing.
     Nothing,
+    /// Credentials, and no right: the handler decides once it knows what the request is about.
+    Credentials,
     /// This right on the name in the path.
     OnName(Right),
     /// `acquire` or `force` on the name in the path; the handler decides which once it has read the body.
@@ -46,6 +48,7 @@ impl Requirement {
             Operation::Acquire | Operation::Extend | Operation::TerraformLock => Self::OnName(Right::Acquire),
             Operation::Release | Operation::TerraformUnlock => Self::Release,
             Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
+            Operation::ShowTicket | Operation::KeepTicket | Operation::EndTicket => Self::Credentials,
             // The names are in query or body: the handler checks each.
             Operation::AcquireSet | Operation::ExtendSet | Operation::ReleaseSet => Self::Somewhere(Right::Acquire),
             Operation::List => Self::Somewhere(Right::Read),
@@ -203,7 +206,7 @@ impl RouteAuth {
     /// An invalid name passes: the handler refuses it, with the same function.
     fn check_requirement(&self, access: &Access, request: &Request) -> Result<(), Problem> {
         match self.requirement {
-            Requirement::Nothing => Ok(()),
+            Requirement::Nothing | Requirement::Credentials => Ok(()),
             Requirement::Somewhere(right) => access.need_somewhere(right),
             Requirement::OnName(right) => match self.name(request) {
                 Some(name) => access.need(right, &name),

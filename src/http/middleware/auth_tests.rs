@@ -73,7 +73,12 @@ async fn status(authenticator: &Arc<Authenticator>, method: &str, path: &str, au
 
 /// The path of a route with a resource in it.
 fn path_of(route: &crate::http::routes::Route) -> String {
-    route.path.replace("{resource}", "deploy/prod").replace("{slug}", "locked").replace("{node}", "n1")
+    route
+        .path
+        .replace("{resource}", "deploy/prod")
+        .replace("{slug}", "locked")
+        .replace("{node}", "n1")
+        .replace("{ticket}", "tk_0")
 }
 
 #[tokio::test]
@@ -90,7 +95,8 @@ async fn every_route_needs_the_right_that_the_table_names() {
         assert_eq!(at(&["admin"], &[]).await, open, "{route:?}");
         assert_eq!(at(&["admin"], &["Bearer wrong"]).await, open, "{route:?}");
         assert_eq!(at(&["admin"], KEY).await, 200, "{route:?}");
-        let denied = if needs == Requirement::Nothing { 200 } else { 403 };
+        let needs_no_right = matches!(needs, Requirement::Nothing | Requirement::Credentials);
+        let denied = if needs_no_right { 200 } else { 403 };
         assert_eq!(at(&[], KEY).await, denied, "{route:?}");
         for (rule, right) in [
             (&["read:deploy/*"][..], Right::Read),
@@ -101,7 +107,7 @@ async fn every_route_needs_the_right_that_the_table_names() {
         ] {
             let reads = !matches!(right, Right::Metrics);
             let does = match needs {
-                Requirement::Nothing => true,
+                Requirement::Nothing | Requirement::Credentials => true,
                 Requirement::Release => matches!(right, Right::Acquire | Right::Force),
                 Requirement::OnName(Right::Read) | Requirement::Somewhere(Right::Read) => reads,
                 Requirement::OnName(needed) | Requirement::Somewhere(needed) => needed == right,

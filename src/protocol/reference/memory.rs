@@ -7,6 +7,7 @@ use super::locks::{LockValue, Locks};
 use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
 use crate::protocol::kept::reference::KeptIndex;
+use crate::protocol::ticket::reference::TicketKeys;
 use crate::protocol::waiters::reference::WaitersKeys;
 use crate::protocol::{EndReason, Found};
 use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
@@ -34,6 +35,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) intents: Expiring<ResourceName, TokenHash>,
     /// The index of kept leases.
     pub(in crate::protocol) kept: KeptIndex,
+    /// Tickets and their index.
+    pub(in crate::protocol) tickets: TicketKeys,
     /// What instances have published of their waiters.
     pub(in crate::protocol) waiters: WaitersKeys,
 }
@@ -47,6 +50,7 @@ impl Memory {
         self.ended.purge(now_ms, limit, |_, _| {});
         self.cancelled.purge(now_ms, limit, |_, _| {});
         self.intents.purge(now_ms, limit, |_, _| {});
+        self.tickets.tickets.purge(now_ms, limit, |_, _| {});
         self.waiters.purge(now_ms, limit);
     }
 

@@ -10,8 +10,8 @@ use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request,
     RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_set, acquire_shared, admin,
-    delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release, restore, revoke, update,
-    waiters,
+    delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release, restore, revoke, ticket,
+    tickets, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -104,6 +104,8 @@ impl ReferenceNode {
             Request::List(args) => list::reference::apply(memory, context, args),
             Request::Kept(args) => kept::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
+            Request::Ticket(args) => ticket::reference::apply(memory, context, args),
+            Request::Tickets(args) => tickets::reference::apply(memory, context, args),
             Request::Read(args) => read::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),
             Request::Probe(args) => admin::reference::probe(&mut memory.marker, present, self.evicted, args),

@@ -6,7 +6,7 @@ use super::marker::MarkerKey;
 use super::memory::Memory;
 use super::node::ReferenceNode;
 #[cfg(test)]
-use crate::protocol::LeaseRecord;
+use crate::protocol::{LeaseRecord, TicketId};
 use crate::types::{ResourceName, TokenHash};
 
 /// What a foreign client may store at a lock's key.
@@ -41,6 +41,18 @@ impl ReferenceNode {
         };
         let end = ttl_ms.map(|ttl| (now_us / 1_000).saturating_add(ttl));
         self.memory.locks.put(resource, value, end);
+    }
+
+    /// A client's `DEL` of a ticket.
+    #[cfg(test)]
+    pub(crate) fn forget_ticket(&mut self, id: &TicketId) {
+        self.memory.tickets.tickets.remove(id);
+    }
+
+    /// Whether it has a ticket, or had one until it ran out.
+    #[cfg(test)]
+    pub(crate) fn has_ticket(&self, id: &TicketId) -> bool {
+        self.memory.tickets.tickets.get(id, 0).is_some()
     }
 
     /// A Redlock client's `SET key value NX PX ttl`. Returns whether it was set.

@@ -12,7 +12,10 @@ fn root() -> PathBuf {
 
 /// Names of all functions under `src/` and `tests/` that a test attribute or a property stands over.
 fn functions() -> BTreeSet<String> {
-    let (mut names, mut folders) = (BTreeSet::new(), vec![root().join("src"), root().join("tests")]);
+    let (mut names, mut folders) = (
+        BTreeSet::new(),
+        vec![root().join("src"), root().join("tests"), root().join("crates"), root().join("clients/rust")],
+    );
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("readable") {
             let path = entry.expect("readable").path();

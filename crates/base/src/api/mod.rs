@@ -9,6 +9,7 @@ mod locks;
 mod nodes;
 mod problem;
 mod sets;
+mod tickets;
 
 pub use events::{Event, HoldEvent, PastEvents};
 pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
@@ -18,6 +19,7 @@ pub use locks::{
 pub use nodes::{Finding, Health, NodeListChange, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
+pub use tickets::Ticket;
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";

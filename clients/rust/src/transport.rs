@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Method, redirect};
+use rustls::crypto::CryptoProvider;
 
 use super::base_url::BaseUrl;
 use super::error::{ApiRefusal, ClientError, causes, reason};
 use super::key::ClientKey;
-use crate::api;
-use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::types::{Invalid, Token};
+use redlockd_base::api;
+use redlockd_base::clock::{BootTime, Clock, SystemClock};
+use redlockd_base::types::{Invalid, Token};
 
 /// Maximum number of instances.
 pub const URLS_MAX: usize = 15;
@@ -138,22 +139,27 @@ impl FailedTry {
 
 impl Client {
     /// A client for these instances. Sends nothing. It ignores proxy variables, so that a lock does not depend on the
-    /// environment's proxy, and follows no redirects, which would send the key elsewhere.
+    /// environment's proxy, and follows no redirects, which would send the key elsewhere. Where the process has chosen no
+    /// provider of cryptography for rustls, it chooses `ring`.
     ///
     /// Errors: [`Invalid`] for no or too many instances, for an invalid certificate, and if the TLS library fails.
     pub fn new(settings: ClientSettings) -> Result<Self, Invalid> {
         Self::with(settings, false)
     }
 
-    /// A client of this machine's own service, which it asks by its address: the certificate, which has a name, is not
-    /// checked, and no key is sent. Errors: as [`Self::new`].
-    pub(crate) fn of_own_service(url: BaseUrl) -> Result<Self, Invalid> {
+    /// For health checks of this machine's own service, which is asked by its address: the certificate, which has a name, is
+    /// not checked, and no key is sent. Not for locks: anybody on the way could read their tokens. Errors: as [`Self::new`].
+    pub fn of_own_service(url: BaseUrl) -> Result<Self, Invalid> {
         Self::with(ClientSettings { urls: vec![url], ..ClientSettings::default() }, true)
     }
 
     fn with(settings: ClientSettings, any_certificate: bool) -> Result<Self, Invalid> {
         if settings.urls.is_empty() || settings.urls.len() > URLS_MAX {
             return Err(Invalid(format!("from 1 to {URLS_MAX} URLs of instances are needed")));
+        }
+        if CryptoProvider::get_default().is_none() {
+            // Fails where another thread was faster, which is as good.
+            let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let builder = reqwest::Client::builder()
             .user_agent(concat!("redlockd/", env!("CARGO_PKG_VERSION")))

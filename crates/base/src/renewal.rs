@@ -9,7 +9,7 @@ use super::entropy::Entropy;
 const RENEWALS_PER_TTL: u32 = 3;
 
 /// Time from a grant or a renewal to the next renewal.
-pub(crate) fn renewal_interval(ttl: Duration) -> Duration {
+pub fn renewal_interval(ttl: Duration) -> Duration {
     ttl / RENEWALS_PER_TTL
 }
 
@@ -21,7 +21,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 const RETRY_MIN: Duration = Duration::from_millis(10);
 
 /// Random time from a failed renewal to the next try: at least half of the maximum, so that tries are spread.
-pub(crate) fn renewal_retry<E: Entropy>(ttl: Duration, entropy: &E) -> Duration {
+pub fn renewal_retry<E: Entropy>(ttl: Duration, entropy: &E) -> Duration {
     let half = (ttl / RETRIES_PER_TTL).min(RETRY_MAX) / 2;
     (half + uniform(entropy, half)).max(RETRY_MIN)
 }
@@ -29,7 +29,7 @@ pub(crate) fn renewal_retry<E: Entropy>(ttl: Duration, entropy: &E) -> Duration 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redlock::entropy::SystemEntropy;
+    use crate::entropy::SystemEntropy;
 
     #[test]
     fn several_tries_fit_between_a_due_renewal_and_the_end() {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::error::{ClientError, ErrorClass};
 use super::requests::{LockRequest, TimedLease};
 use super::transport::Client;
-use crate::redlock::backoff::{Backoff, BackoffRange};
-use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
-use crate::types::Token;
+use redlockd_base::backoff::{Backoff, BackoffRange};
+use redlockd_base::clock::{Clock, SystemClock};
+use redlockd_base::entropy::SystemEntropy;
+use redlockd_base::types::Token;
 
 /// Pauses before an unavailable service is tried again.
 const UNAVAILABLE: BackoffRange = BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };

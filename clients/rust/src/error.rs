@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::transport::CONNECT_TIMEOUT;
-use crate::api;
-use crate::types::is_hidden;
+use redlockd_base::api;
+use redlockd_base::types::is_hidden;
 
 /// A refusal by an instance.
 #[derive(Debug, Clone)]

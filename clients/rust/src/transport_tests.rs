@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::thread;
 
 use super::*;
-use crate::client::error::ErrorClass;
+use crate::error::ErrorClass;
 
 /// A server that gives each of `answers` to one connection, in order, and then closes; what it was
 /// sent comes back from the handle.
@@ -45,7 +45,6 @@ fn no_listener() -> BaseUrl {
 }
 
 fn client(urls: Vec<BaseUrl>) -> Client {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     Client::new(ClientSettings { urls, ..ClientSettings::default() }).expect("a client")
 }
 
@@ -158,8 +157,7 @@ async fn token_key_and_tag_travel_in_headers_and_print_nowhere() {
     let (url, served) = server(vec![response("204 No Content", "")]);
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(b"sesame").expect("writable");
-    let key = Some(crate::client::key::KeyFile::read(file.path()).expect("a key").key);
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let key = Some(crate::key::KeyFile::read(file.path()).expect("a key").key);
     let client = Client::new(ClientSettings { urls: vec![url], key, ca_pem: None }).expect("a client");
     let token = Token::parse("hunter2hunter2hunter2hunter2").expect("a token");
     let ask = ApiRequest { if_match: Some(17), prefer_wait: Some(9), ..get() }.token(&token);

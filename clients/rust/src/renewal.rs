@@ -8,10 +8,10 @@ use tokio::sync::watch;
 use super::error::{ClientError, ErrorClass};
 use super::requests::TimedLease;
 use super::transport::Client;
-use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
-use crate::redlock::renewal::{renewal_interval, renewal_retry};
-use crate::types::{ResourceName, Token};
+use redlockd_base::clock::{BootTime, Clock, SystemClock};
+use redlockd_base::entropy::SystemEntropy;
+use redlockd_base::renewal::{renewal_interval, renewal_retry};
+use redlockd_base::types::{ResourceName, Token};
 
 /// Maximum duration of one try, as a part of the TTL, so that several fit before the end …
 const TRIES_PER_TTL: u32 = 12;
@@ -99,7 +99,7 @@ impl LeaseRenewer {
     }
 }
 
-/// Resolves at `at`, also if the machine was suspended in between, at most [`CLOCK_CHECK`] late then.
+/// Resolves at `at`, also if the machine was suspended in between, half a second late at most then.
 /// Cancel: nothing is left behind.
 pub async fn sleep_until(at: BootTime) {
     loop {

@@ -53,7 +53,7 @@ pub fn uniform<E: Entropy>(entropy: &E, upper: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redlock::entropy::SystemEntropy;
+    use crate::entropy::SystemEntropy;
     use proptest::prelude::*;
 
     proptest! {

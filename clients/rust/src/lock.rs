@@ -13,9 +13,9 @@ use super::error::ClientError;
 use super::renewal::{LeaseRenewer, RenewalEnd};
 use super::requests::LockRequest;
 use super::transport::Client;
-use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::entropy::{Entropy, SystemEntropy};
-use crate::types::{ResourceName, Token};
+use redlockd_base::clock::{BootTime, Clock, SystemClock};
+use redlockd_base::entropy::{Entropy, SystemEntropy};
+use redlockd_base::types::{ResourceName, Token};
 
 /// Maximum duration of a release. Beyond it the TTL ends the lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);

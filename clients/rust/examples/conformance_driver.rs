@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use redlockd::client::base_url::BaseUrl;
-use redlockd::client::error::{ClientError, ErrorClass};
-use redlockd::client::lock::{Lock, LockOptions, Locks};
-use redlockd::client::requests::LockRequest;
-use redlockd::client::transport::{Client, ClientSettings};
-use redlockd::types::{PermitLimit, ResourceName, WantedMode};
+use redlockd_client::{
+    BaseUrl, Client, ClientError, ClientSettings, ErrorClass, Lock, LockOptions, LockRequest, Locks, PermitLimit,
+    ResourceName, WantedMode,
+};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -31,7 +29,6 @@ pub async fn main() -> Result<(), Failure> {
 
 /// Carries out one command after the other; the renewal runs beside them.
 async fn drive() -> Result<(), Failure> {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let urls = std::env::var("REDLOCKD_URL")?;
     let urls = urls.split(',').map(BaseUrl::parse).collect::<Result<Vec<_>, _>>()?;
     let locks = Locks::new(Client::new(ClientSettings { urls, key: None, ca_pem: None })?);

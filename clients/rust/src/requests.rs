@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::error::ClientError;
 use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
-use crate::api;
-use crate::duration::format_duration;
-use crate::redlock::clock::BootTime;
-use crate::types::{NodeId, ResourceName, Token, WantedMode};
+use redlockd_base::api;
+use redlockd_base::clock::BootTime;
+use redlockd_base::duration::format_duration;
+use redlockd_base::types::{NodeId, ResourceName, Token, WantedMode};
 
 /// Maximum number of pages of a list that are read: a million entries.
 const PAGES_MAX: usize = 1_000;

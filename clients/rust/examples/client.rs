@@ -1,16 +1,12 @@
 //! The client in a program: acquire a lock, renew it while the work runs, stop working if it is lost, release it.
 //!
-//!     cargo run -- serve &
-//!     cargo run --example client [URL]
+//!     redlockd serve &
+//!     cargo run -p redlockd-client --example client [URL]
 #![expect(clippy::print_stdout, reason = "an example shows what happens")]
 
 use std::time::Duration;
 
-use redlockd::client::base_url::BaseUrl;
-use redlockd::client::lock::{LockOptions, Locks};
-use redlockd::client::requests::LockRequest;
-use redlockd::client::transport::{Client, ClientSettings};
-use redlockd::types::ResourceName;
+use redlockd_client::{BaseUrl, Client, ClientSettings, LockOptions, LockRequest, Locks, ResourceName};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -21,7 +17,6 @@ const GRACE: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let url = std::env::args().nth(1).unwrap_or_else(|| "http://127.0.0.1:5625".to_owned());
     run(&url).await
 }

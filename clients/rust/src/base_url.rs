@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use reqwest::Url;
 
-use crate::types::Invalid;
+use redlockd_base::types::Invalid;
 
 /// The URL of one instance.
 #[derive(Clone, PartialEq, Eq)]

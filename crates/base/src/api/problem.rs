@@ -125,6 +125,9 @@ pub struct Members {
     /// `keep-too-long`: for how long the lease may be kept from now on. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_for_ms: Option<u64>,
+    /// `ticket-ended`: why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
     /// `stale-fence`: the largest fence that was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_fence: Option<u64>,

@@ -1,0 +1,55 @@
+//! Tickets: requests for a lease whose callers do not wait on the line.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::locks::TokenText;
+
+/// A ticket. Its owner, note and metadata are shown only to whoever has its token, or has made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// Its name; not secret.
+    pub ticket: String,
+    /// The token that the lease will have; only in the answer to the request that made the ticket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenText>,
+    /// Identifies the lease.
+    pub token_id: String,
+    /// The name of the lock.
+    pub resource: String,
+    /// `waiting`, `granted`, `accepted` or `ended`.
+    pub state: String,
+    /// Why it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
+    /// Its place in the queue, where the instance that answers serves it; 1 is next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<usize>,
+    /// The owner's label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The holder's note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Further labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// When it was made. For display.
+    pub made_at: String,
+    /// While it waits: until when. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// The fencing token, once it is granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u64>,
+    /// While it has a lease: how long that can be relied on. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_for_ms: Option<u64>,
+    /// While it has a lease: until when the service renews it. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// The same from now on. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
+}

@@ -1,0 +1,10 @@
+//! Tickets: requests for a lease whose callers do not wait on the line. The nodes store each one; this instance serves those that
+//! were made here, and those of instances that ended. docs/tickets.md has the argument, [`crate::redlock::tickets`] the nodes'
+//! part.
+
+mod exchange;
+pub mod requests;
+mod serve;
+pub(in crate::manager) mod table;
+
+pub use table::{TicketLimits, TicketListener, TicketNews};

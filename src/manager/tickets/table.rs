@@ -1,0 +1,203 @@
+//! The tickets that this instance serves.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::quota::QuotaPermit;
+use crate::protocol::{Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
+use crate::redlock::clock::BootTime;
+
+/// Maximum number of tickets that an instance serves, those of others that ended included.
+pub(super) const SERVED_MAX: usize = 100_000;
+
+/// How long, and how many.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TicketLimits {
+    /// Maximum time that a ticket may wait.
+    pub max_wait: Duration,
+    /// Maximum time that a lease is kept, see [`crate::manager::keeping::KeepLimits`].
+    pub max_keep: Duration,
+    /// Maximum number of tickets of this instance that new ones may add to.
+    pub total: usize,
+}
+
+/// What happens to tickets of this instance, for metrics.
+#[derive(Debug, Clone, Copy)]
+pub enum TicketNews {
+    /// One was made here.
+    Made,
+    /// This instance serves one of another instance that ended.
+    Adopted,
+    /// One got its lease here.
+    Granted,
+    /// One is over; reported by the instance that served it.
+    Ended(TicketEnd),
+}
+
+/// Is called with [`TicketNews`]. It must be cheap and never wait.
+pub type TicketListener = Box<dyn Fn(TicketNews) + Send + Sync>;
+
+/// A ticket that this instance serves.
+pub(in crate::manager) struct Served {
+    pub(super) id: TicketId,
+    pub(super) ticket: Ticket,
+    /// Its state, as far as this instance knows.
+    head: watch::Sender<TicketHead>,
+    /// What is known to change between looks.
+    pub(super) seen: Mutex<Seen>,
+    /// It stands in its queue, or has asked once.
+    pub(super) began: watch::Sender<bool>,
+    /// How its lease ended, as a request to this instance or the keeper says.
+    lease_end: watch::Sender<Option<TicketEnd>>,
+    /// This instance serves it no more.
+    pub(super) stop: CancellationToken,
+    /// Counts it in the principal's quota while it waits.
+    pub(super) permit: Mutex<Option<Arc<QuotaPermit>>>,
+    /// Another instance served it before.
+    pub(super) is_adopted: bool,
+}
+
+/// See [`Served`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// When its caller asked for it last, on the cluster clock. Milliseconds since 1970.
+    pub(super) asked_ms: u64,
+    /// When the nodes were informed last that this instance serves it.
+    pub(super) exchanged: BootTime,
+    /// When it was read last from the nodes since one lacked it.
+    pub(super) put_back: BootTime,
+}
+
+impl Served {
+    pub(super) fn new(id: TicketId, ticket: Ticket, head: TicketHead, seen: Seen, is_adopted: bool) -> Self {
+        Self {
+            id,
+            ticket,
+            head: watch::Sender::new(head),
+            seen: Mutex::new(seen),
+            began: watch::Sender::new(false),
+            lease_end: watch::Sender::new(None),
+            stop: CancellationToken::new(),
+            permit: Mutex::new(None),
+            is_adopted,
+        }
+    }
+
+    pub(super) fn head(&self) -> TicketHead {
+        *self.head.borrow()
+    }
+
+    /// Its state is this one, if that is a later one.
+    pub(super) fn set(&self, head: TicketHead) {
+        self.head.send_if_modified(|known| {
+            let is_later = head > *known;
+            if is_later {
+                *known = head;
+            }
+            is_later
+        });
+    }
+
+    /// Resolves when its state is another one. Cancel: nothing is left behind.
+    pub(super) async fn changed_from(&self, head: TicketHead) {
+        let mut states = self.head.subscribe();
+        let _ = states.wait_for(|state| *state != head).await;
+    }
+
+    /// Its lease has ended.
+    pub(super) fn lease_ended(&self, end: TicketEnd) {
+        self.lease_end.send_replace(Some(end));
+    }
+
+    pub(super) fn lease_end(&self) -> Option<TicketEnd> {
+        *self.lease_end.borrow()
+    }
+
+    /// Resolves when its lease has ended, as far as this instance knows. Cancel: nothing is left behind.
+    pub(super) async fn lease_has_ended(&self) {
+        let _ = self.lease_end.subscribe().wait_for(Option::is_some).await;
+    }
+
+    pub(super) fn asked(&self, at_ms: u64) {
+        let mut seen = self.seen.lock();
+        seen.asked_ms = seen.asked_ms.max(at_ms);
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(in crate::manager) struct TicketTable {
+    served: Mutex<HashMap<TicketId, Arc<Served>>>,
+    settings: OnceLock<(TicketLimits, TicketListener)>,
+}
+
+impl TicketTable {
+    pub(super) fn set(&self, limits: TicketLimits, listener: TicketListener) {
+        let _ = self.settings.set((limits, listener));
+    }
+
+    pub(super) fn limits(&self) -> TicketLimits {
+        self.settings.get().map_or_else(TicketLimits::default, |(limits, _)| *limits)
+    }
+
+    pub(super) fn report(&self, news: TicketNews) {
+        if let Some((_, listener)) = self.settings.get() {
+            listener(news);
+        }
+    }
+
+    pub(super) fn get(&self, id: &TicketId) -> Option<Arc<Served>> {
+        self.served.lock().get(id).cloned()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.served.lock().len()
+    }
+
+    /// Whether it is served now; not where it was before, or too many are.
+    pub(super) fn add(&self, served: &Arc<Served>) -> bool {
+        let mut all = self.served.lock();
+        if all.len() >= SERVED_MAX || all.contains_key(&served.id) {
+            return false;
+        }
+        all.insert(served.id.clone(), Arc::clone(served));
+        true
+    }
+
+    pub(super) fn remove(&self, served: &Arc<Served>) {
+        let mut all = self.served.lock();
+        if all.get(&served.id).is_some_and(|present| Arc::ptr_eq(present, served)) {
+            all.remove(&served.id);
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Served>> {
+        self.served.lock().values().cloned().collect()
+    }
+
+    /// How many are in each state, in the order of [`TicketPhase`].
+    pub(super) fn counts(&self) -> [usize; 5] {
+        let mut counts = [0; 5];
+        for served in self.served.lock().values() {
+            if let Some(count) = counts.get_mut(served.head().phase as usize) {
+                *count += 1;
+            }
+        }
+        counts
+    }
+}
+
+/// The words of [`TicketPhase`] in answers.
+pub(in crate::manager) fn phase_word(phase: TicketPhase) -> &'static str {
+    match phase {
+        TicketPhase::Waiting => "waiting",
+        TicketPhase::Granted => "granted",
+        TicketPhase::Accepted => "accepted",
+        TicketPhase::Ended | TicketPhase::Done => "ended",
+    }
+}

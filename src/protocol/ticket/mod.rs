@@ -1,0 +1,116 @@
+//! One ticket on a node: reads it, or raises its state. Asked of nodes that vote, so that two majorities share one.
+
+mod record;
+pub(super) mod reference;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::Value;
+
+pub(super) use record::{HEAD_BYTES, SERVER_BYTES, STAMP_BYTES, TIME_DIGITS, padded};
+pub use record::{TICKET_MAX_BYTES, Ticket, TicketBody, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms};
+
+use super::keys;
+use super::params::RequestTime;
+use super::reply::Reply;
+use super::reply_reader::{Malformed, ReplyReader, malformed};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use super::waiters::InstanceName;
+
+node_script!(with_marker "ticket.lua");
+
+/// What is to be done with a ticket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TicketOrder {
+    /// Nothing.
+    Read,
+    /// Its state is to be raised, where the node has the ticket.
+    Raise,
+    /// The same, and where it has none the ticket is to be stored.
+    Put,
+}
+
+/// Arguments of [`Request::Ticket`](super::request::Request::Ticket).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TicketArgs {
+    /// Which one.
+    pub id: TicketId,
+    /// What for.
+    pub order: TicketOrder,
+    /// The state.
+    pub head: TicketHead,
+    /// See [`Ticket::encode`]; only for [`TicketOrder::Put`].
+    pub body: Arc<str>,
+    /// Who serves it, where the node has no ticket.
+    pub server: InstanceName,
+    /// How long the node keeps it.
+    pub ttl: Duration,
+    /// When other instances are to look at it, unless it is served for longer; `None`: nobody.
+    pub due: Option<Duration>,
+}
+
+/// What a node has of a ticket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredTicket {
+    /// Its state.
+    pub head: TicketHead,
+    /// When its caller asked for it last, on the cluster clock. Milliseconds since 1970.
+    pub asked_ms: u64,
+    /// See [`Ticket::parse`].
+    pub body: Arc<str>,
+}
+
+impl StoredTicket {
+    /// Reads a value; `None` for anything that no instance writes.
+    fn parse(value: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= TICKET_MAX_BYTES)?;
+        let head = TicketHead::parse(text.get(..HEAD_BYTES)?)?;
+        let asked_ms = text.get(HEAD_BYTES..HEAD_BYTES + TIME_DIGITS)?.parse().ok()?;
+        Some(Self { head, asked_ms, body: text.get(HEAD_BYTES + STAMP_BYTES..)?.into() })
+    }
+}
+
+/// The stamp of a ticket that is stored now, at its caller's request.
+pub(super) fn stamp(asked_ms: u64, server: &InstanceName) -> String {
+    format!("{:0t$}{:.s$}", asked_ms, padded(server), t = TIME_DIGITS, s = SERVER_BYTES)
+}
+
+/// The command for a ticket.
+pub(super) fn build(
+    context: &ScriptContext<'_>,
+    sent_at: RequestTime,
+    args: &TicketArgs,
+    script_ref: ScriptRef,
+) -> Command {
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 3, 1);
+    command.keys([keys::META_KEY, &keys::ticket(args.id.as_str()), keys::TICKETS_KEY]);
+    command.marker_args(context, sent_at);
+    let order = match args.order {
+        TicketOrder::Read => "read",
+        TicketOrder::Raise => "raise",
+        TicketOrder::Put => "put",
+    };
+    command.text(order).text(args.id.as_str()).text(&args.head.encode());
+    command.text(&stamp(args.head.since_ms, &args.server)).text(&args.body).number(millis(args.ttl));
+    match args.due {
+        Some(due) => command.number(millis(due)),
+        None => command.text(""),
+    };
+    command.build()
+}
+
+/// Reads the reply.
+pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
+    let mut reply = ReplyReader::new(value)?;
+    match reply.text()? {
+        "T" => match reply.bytes()? {
+            b"" => Ok(Reply::Ticket(None)),
+            value => match StoredTicket::parse(value) {
+                Some(stored) => Ok(Reply::Ticket(Some(stored))),
+                None => malformed("has an unreadable ticket"),
+            },
+        },
+        code => Ok(Reply::NoVote(reply.no_vote(code)?)),
+    }
+}

@@ -1,0 +1,347 @@
+//! A ticket as nodes store it: a head that only rises, when it was asked for last and who serves it, and a body that never
+//! changes.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::protocol::InstanceName;
+use crate::types::{Fence, Labels, ResourceName, TokenHash, Ttl};
+
+/// The longest value of a ticket: labels and a call-back's sealed URL take about half of it. Bytes.
+pub const TICKET_MAX_BYTES: usize = 16 * 1024;
+/// Digits of a time in milliseconds.
+pub(in crate::protocol) const TIME_DIGITS: usize = 14;
+const FENCE_DIGITS: usize = 16;
+/// The length of a head.
+pub(in crate::protocol) const HEAD_BYTES: usize = 1 + FENCE_DIGITS + 2 * TIME_DIGITS + 2 + TIME_DIGITS;
+/// The length of an instance's name in a ticket.
+pub(in crate::protocol) const SERVER_BYTES: usize = 16;
+/// The length of what stands between head and body.
+pub(in crate::protocol) const STAMP_BYTES: usize = TIME_DIGITS + SERVER_BYTES;
+/// An instance's name in a ticket: of one length.
+pub(in crate::protocol) fn padded(server: &InstanceName) -> String {
+    format!("{:-<s$.s$}", server.as_str(), s = SERVER_BYTES)
+}
+
+const ID_PREFIX: &str = "tk_";
+const ID_DIGITS: usize = 32;
+
+/// Names a ticket. Not secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TicketId(std::sync::Arc<str>);
+
+impl TicketId {
+    /// Of the request with this token for this resource: the same request again has the same ticket.
+    pub fn of(cluster: &str, resource: &ResourceName, token: &TokenHash) -> Self {
+        let digest = Sha256::digest(format!("ticket\0{cluster}\0{resource}\0{}", token.as_str()));
+        let digits: String = digest.iter().take(ID_DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+        Self([ID_PREFIX, &digits].concat().into())
+    }
+
+    /// Reads one; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(ID_PREFIX)?;
+        let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        (digits.len() == ID_DIGITS && digits.bytes().all(is_hex)).then(|| Self(text.into()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for TicketId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How far a ticket is. It never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TicketPhase {
+    /// It waits for its lease.
+    Waiting,
+    /// It has one, and its caller may not know it yet. From now on nobody acquires for it.
+    Granted,
+    /// Its caller knows.
+    Accepted,
+    /// It is over; its lease may not be released yet, nor its caller informed.
+    Ended,
+    /// Nothing is left to be done.
+    Done,
+}
+
+impl TicketPhase {
+    const ALL: [Self; 5] = [Self::Waiting, Self::Granted, Self::Accepted, Self::Ended, Self::Done];
+}
+
+/// Why a ticket is over. Where two instances end one for two reasons, the later one of this list stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TicketEnd {
+    /// The lease ran out, although its time was not over.
+    Lost,
+    /// The time for which the lease was to be kept was over.
+    KeptOut,
+    /// Its wait was over.
+    WaitTimeout,
+    /// It was the newest in a deadlock.
+    Deadlock,
+    /// Nobody accepted it in time.
+    Undelivered,
+    /// An operator ended the lease.
+    Forced,
+    /// Its caller gave it up while it waited.
+    Cancelled,
+    /// Its caller released the lease.
+    Released,
+}
+
+impl TicketEnd {
+    /// All of them, in their order.
+    pub const ALL: [Self; 8] = [
+        Self::Lost,
+        Self::KeptOut,
+        Self::WaitTimeout,
+        Self::Deadlock,
+        Self::Undelivered,
+        Self::Forced,
+        Self::Cancelled,
+        Self::Released,
+    ];
+
+    /// The word in answers, metrics and events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::KeptOut => "kept-out",
+            Self::WaitTimeout => "wait-timeout",
+            Self::Deadlock => "deadlock",
+            Self::Undelivered => "undelivered",
+            Self::Forced => "forced",
+            Self::Cancelled => "cancelled",
+            Self::Released => "released",
+        }
+    }
+}
+
+/// The state of a ticket. Of two heads the larger one, in the order of the fields, is the later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TicketHead {
+    /// How far it is.
+    pub phase: TicketPhase,
+    /// The lease's, once it is granted; 0 before.
+    pub fence: Fence,
+    /// Until when the lease was to be kept at its grant, on the cluster clock. Milliseconds since 1970.
+    pub kept_until_ms: u64,
+    /// Until when the grant may be accepted, on the cluster clock. Milliseconds since 1970.
+    pub accept_by_ms: u64,
+    /// Why it is over.
+    pub end: Option<TicketEnd>,
+    /// When it took on this state, on the cluster clock. Milliseconds since 1970.
+    pub since_ms: u64,
+}
+
+impl TicketHead {
+    /// Of a ticket that is made.
+    pub fn waiting(since_ms: u64) -> Self {
+        Self { phase: TicketPhase::Waiting, fence: Fence(0), kept_until_ms: 0, accept_by_ms: 0, end: None, since_ms }
+    }
+
+    /// The next state.
+    #[must_use]
+    pub fn at(self, phase: TicketPhase, since_ms: u64) -> Self {
+        Self { phase, since_ms, ..self }
+    }
+
+    /// Over for this reason, unless it was for another one before.
+    #[must_use]
+    pub fn ended(self, phase: TicketPhase, end: TicketEnd, since_ms: u64) -> Self {
+        Self { phase, end: self.end.or(Some(end)), since_ms, ..self }
+    }
+
+    /// As stored: digits of a fixed number, so that the order of texts is that of heads.
+    pub fn encode(&self) -> String {
+        let phase = self.phase as usize;
+        let end = self.end.map_or(0, |end| end as usize + 1);
+        let time = |ms: u64| ms.min(10_u64.pow(14) - 1);
+        format!(
+            "{phase}{:0f$}{:0t$}{:0t$}{end:02}{:0t$}",
+            self.fence.0,
+            time(self.kept_until_ms),
+            time(self.accept_by_ms),
+            time(self.since_ms),
+            f = FENCE_DIGITS,
+            t = TIME_DIGITS
+        )
+    }
+
+    /// Reads one; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != HEAD_BYTES || !text.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let mut at = 0;
+        let mut number = |digits: usize| {
+            let part = text.get(at..at + digits)?;
+            at += digits;
+            part.parse::<u64>().ok()
+        };
+        let phase = *TicketPhase::ALL.get(usize::try_from(number(1)?).ok()?)?;
+        let (fence, kept_until_ms) = (Fence(number(FENCE_DIGITS)?), number(TIME_DIGITS)?);
+        let accept_by_ms = number(TIME_DIGITS)?;
+        let end = match usize::try_from(number(2)?).ok()? {
+            0 => None,
+            place => Some(*TicketEnd::ALL.get(place - 1)?),
+        };
+        Some(Self { phase, fence, kept_until_ms, accept_by_ms, end, since_ms: number(TIME_DIGITS)? })
+    }
+}
+
+/// What a ticket asks for.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketBody {
+    #[serde(rename = "r")]
+    resource: String,
+    #[serde(rename = "h")]
+    token: String,
+    /// Of the lease; the principal that made the ticket is in it.
+    #[serde(rename = "l")]
+    pub labels: Labels,
+    #[serde(rename = "t")]
+    ttl_ms: u64,
+    /// For how long after the grant the lease is to be kept. Milliseconds.
+    #[serde(rename = "k")]
+    pub keep_ms: u64,
+    /// When it was made, on the cluster clock. Milliseconds since 1970.
+    #[serde(rename = "c")]
+    pub made_ms: u64,
+    /// Until when it waits, on the cluster clock. Milliseconds since 1970.
+    #[serde(rename = "w")]
+    pub wait_until_ms: u64,
+    /// It ends if it is the newest in a deadlock.
+    #[serde(rename = "d", default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuses_deadlock: bool,
+}
+
+/// Without the labels, which may be long.
+impl std::fmt::Debug for TicketBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TicketBody").field("resource", &self.resource).finish_non_exhaustive()
+    }
+}
+
+/// A body whose names are checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ticket {
+    /// What is asked for.
+    pub resource: ResourceName,
+    /// Hash of the token that the lease will have.
+    pub token: TokenHash,
+    /// TTL of the lease.
+    pub ttl: Ttl,
+    /// The rest.
+    pub body: TicketBody,
+}
+
+/// What a ticket's caller asks for, besides the names. Durations in milliseconds, times on the cluster clock since 1970.
+#[derive(Debug, Clone)]
+pub struct TicketTerms {
+    /// Of the lease.
+    pub labels: Labels,
+    /// For how long after the grant the lease is to be kept.
+    pub keep_ms: u64,
+    /// When it was made.
+    pub made_ms: u64,
+    /// Until when it waits.
+    pub wait_until_ms: u64,
+    /// It ends if it is the newest in a deadlock.
+    pub refuses_deadlock: bool,
+}
+
+impl Ticket {
+    /// A new one.
+    pub fn new(resource: ResourceName, token: TokenHash, ttl: Ttl, terms: TicketTerms) -> Self {
+        let TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock } = terms;
+        let (name, hash, ttl_ms) = (resource.to_string(), token.as_str().to_owned(), ttl.as_ms());
+        let body = TicketBody {
+            resource: name,
+            token: hash,
+            labels,
+            ttl_ms,
+            keep_ms,
+            made_ms,
+            wait_until_ms,
+            refuses_deadlock,
+        };
+        Self { resource, token, ttl, body }
+    }
+
+    /// As stored.
+    ///
+    /// Errors: those of JSON, which cannot happen for texts and numbers.
+    pub fn encode(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(&self.body)
+    }
+
+    /// Reads one; `None` for anything that no instance writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let body: TicketBody = serde_json::from_str(text).ok()?;
+        let resource = ResourceName::parse(&body.resource).ok()?;
+        let (token, ttl) = (TokenHash::parse(&body.token)?, Ttl::from_ms(body.ttl_ms).ok()?);
+        body.labels.check().is_ok().then_some(Self { resource, token, ttl, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn head() -> impl Strategy<Value = TicketHead> {
+        let end = proptest::option::of(proptest::sample::select(TicketEnd::ALL.to_vec()));
+        let phase = proptest::sample::select(TicketPhase::ALL.to_vec());
+        let ms = || 0..10_u64.pow(14);
+        (phase, 0..1_u64 << 53, ms(), ms(), end, ms()).prop_map(
+            |(phase, fence, kept_until_ms, accept_by_ms, end, since_ms)| TicketHead {
+                phase,
+                fence: Fence(fence),
+                kept_until_ms,
+                accept_by_ms,
+                end,
+                since_ms,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_texts_is_that_of_heads(a in head(), b in head()) {
+            prop_assert_eq!(TicketHead::parse(&a.encode()), Some(a));
+            prop_assert_eq!(a.encode().cmp(&b.encode()), a.cmp(&b));
+        }
+
+        #[test]
+        fn parsing_any_text_never_panics(text in ".{0,80}", digits in "[0-9]{61}") {
+            let _ = (TicketHead::parse(&text), Ticket::parse(&text), TicketId::parse(&text));
+            let _ = TicketHead::parse(&digits);
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_read_back_and_named_by_its_request() {
+        let (resource, token) = (ResourceName::parse("a/b").expect("valid"), TokenHash::parse(&"0f".repeat(32)));
+        let (token, ttl) = (token.expect("hex"), Ttl::from_ms(30_000).expect("valid"));
+        let labels = Labels { owner: "\u{e9}|".into(), ..Labels::default() };
+        let terms = TicketTerms { labels, keep_ms: 7, made_ms: 8, wait_until_ms: 9, refuses_deadlock: true };
+        let ticket = Ticket::new(resource.clone(), token.clone(), ttl, terms);
+        assert_eq!(Ticket::parse(&ticket.encode().expect("text")), Some(ticket));
+        assert_eq!(Ticket::parse("{}"), None);
+        let id = TicketId::of("one", &resource, &token);
+        assert_eq!(TicketId::parse(id.as_str()), Some(id.clone()));
+        assert!(id != TicketId::of("two", &resource, &token), "of another cluster");
+        for bad in ["", "tk_", "tk_0", &id.as_str().to_uppercase(), &format!("{id}0"), &id.as_str()[1..]] {
+            assert_eq!(TicketId::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Tickets on the nodes: a register per ticket whose state only rises. It counts where a majority of all nodes that vote shows
+//! it, and its state is the highest that any of these shows, which is brought to a majority before anybody acts on it (as
+//! the two phases of an atomic register: Attiya, Bar-Noy, Dolev 1995). docs/tickets.md has the argument.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::clock::{BootTime, Clock};
+use super::engine::Redlock;
+use super::entropy::Entropy;
+use super::node::Node;
+use super::quorum::Tally;
+use super::round::Until;
+use crate::mutant::{self, Mutant};
+use crate::protocol::{
+    InstanceName, NamedTicket, NodeResult, Reply, Request, StoredTicket, Ticket, TicketArgs, TicketHead, TicketId,
+    TicketOrder, TicketPhase, TicketsArgs, TicketsPage,
+};
+
+/// How long a ticket that is over is remembered, for whoever asks what became of it.
+pub(crate) const TICKET_MEMORY: Duration = Duration::from_mins(10);
+
+/// What the nodes show of a ticket.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "it is handed on at once")]
+pub(crate) enum TicketFound {
+    /// A majority shows it, and has this state.
+    Known(Ticket, TicketHead),
+    /// No majority can show it: it does not count, if it was ever made.
+    Absent,
+    /// Too few nodes answered to know.
+    Unknown,
+}
+
+/// What became of a new state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TicketRaised {
+    /// A majority has it.
+    Done,
+    /// The ticket is further already.
+    Overtaken(TicketHead),
+    /// Some nodes may have it.
+    Unknown,
+}
+
+/// How a ticket is written.
+pub(crate) struct TicketWriter<'a> {
+    pub(crate) id: &'a TicketId,
+    pub(crate) server: &'a InstanceName,
+    /// How long the nodes keep it.
+    pub(crate) ttl: Duration,
+    /// As in [`TicketArgs`].
+    pub(crate) due: Duration,
+}
+
+/// What an exchange with all nodes showed.
+#[derive(Debug, Default)]
+pub(crate) struct TicketsShown {
+    /// For each that was named: how many nodes take another instance for its server, how many lack it, the highest state, and
+    /// when it was asked for last.
+    pub(crate) named: Vec<ShownTicket>,
+    /// Nobody serves them, as some node says.
+    pub(crate) due: Vec<TicketId>,
+}
+
+/// See [`TicketsShown`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ShownTicket {
+    pub(crate) is_others: usize,
+    pub(crate) lacks: usize,
+    pub(crate) head: Option<TicketHead>,
+    pub(crate) asked_ms: u64,
+}
+
+impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
+    /// Stores a new ticket. What counts from now on: the same token's ticket of before, if there is one.
+    ///
+    /// Cancel: some nodes may have it; whoever looks for tickets that nobody serves finds it if they are a majority.
+    pub(crate) async fn put_ticket(&self, writer: &TicketWriter<'_>, ticket: &Ticket, head: TicketHead) -> TicketFound {
+        let (Ok(body), started) = (ticket.encode(), self.clock.now()) else { return TicketFound::Unknown };
+        // A node that forgot must not get the first state of a ticket that is further: nothing is stored unless no majority
+        // can have it. What was read is as old as the request says.
+        let found = self.read_ticket(writer.id, writer.server, writer.ttl).await;
+        if !matches!(found, TicketFound::Absent) && !mutant::is(Mutant::TicketPutUnread) {
+            return found;
+        }
+        let tally = self.write_ticket(writer, TicketOrder::Put, head, body.into(), started).await;
+        self.settled(writer.id, &tally).await
+    }
+
+    /// Reads a ticket.
+    ///
+    /// Cancel: its state may have been brought to more nodes.
+    pub(crate) async fn read_ticket(&self, id: &TicketId, server: &InstanceName, ttl: Duration) -> TicketFound {
+        let (due, started) = (Duration::ZERO, self.clock.now());
+        let writer = TicketWriter { id, server, ttl, due };
+        let args = TicketArgs {
+            id: id.clone(),
+            order: TicketOrder::Read,
+            head: TicketHead::waiting(0),
+            body: Arc::default(),
+            server: server.clone(),
+            ttl,
+            due: None,
+        };
+        let deadline = started.plus(self.node_timeout());
+        let everyone = self.everyone();
+        let tally = self.round(&everyone, Request::Ticket(args), started, deadline, Until::WonAndGrace, |answer| {
+            stored(answer).is_some()
+        });
+        let tally = tally.await;
+        let found = self.settled(id, &tally).await;
+        if let TicketFound::Known(ticket, head) = &found {
+            self.put_back(&writer, &tally, (ticket, *head), started).await;
+        }
+        found
+    }
+
+    /// Raises a ticket's state. `Done` means that a majority had it at some time.
+    ///
+    /// Cancel: some nodes may have it.
+    pub(crate) async fn raise_ticket(&self, writer: &TicketWriter<'_>, head: TicketHead) -> TicketRaised {
+        let tally = self.write_ticket(writer, TicketOrder::Raise, head, Arc::default(), self.clock.now()).await;
+        let heads = || tally.received().filter_map(|(_, answer)| stored(answer)).map(|stored| stored.head);
+        if heads().filter(|shown| *shown == head).count() >= self.needed() {
+            return TicketRaised::Done;
+        }
+        match heads().max().filter(|shown| *shown > head) {
+            Some(higher) => TicketRaised::Overtaken(higher),
+            None => TicketRaised::Unknown,
+        }
+    }
+
+    /// Says which tickets this instance serves, and which were asked for here, and reads what the nodes show.
+    pub(crate) async fn exchange_tickets(&self, args: TicketsArgs) -> TicketsShown {
+        let mut shown = TicketsShown::default();
+        shown.named.resize(args.served.len() + args.asked.len(), ShownTicket::default());
+        let nodes = (0..self.nodes.len()).map(|node| self.exchange_tickets_with(node, args.clone()));
+        for page in join_all(nodes).await.into_iter().flatten() {
+            for (all, one) in shown.named.iter_mut().zip(page.named) {
+                let NamedTicket { is_own, head, asked_ms } = one;
+                all.is_others += usize::from(!is_own && head.is_some());
+                all.lacks += usize::from(head.is_none());
+                all.head = all.head.max(head);
+                all.asked_ms = all.asked_ms.max(asked_ms);
+            }
+            shown.due.extend(page.due);
+        }
+        shown.due.sort_unstable();
+        shown.due.dedup();
+        shown
+    }
+
+    async fn exchange_tickets_with(&self, node: usize, args: TicketsArgs) -> Option<TicketsPage> {
+        let now = self.clock.now();
+        let deadline = now.plus(self.node_timeout());
+        let mut tally = self.round(&[node], Request::Tickets(args), now, deadline, Until::All, Result::is_ok).await;
+        match tally.take(node) {
+            Some(Ok(Reply::Tickets(page))) => Some(page),
+            _ => None,
+        }
+    }
+
+    async fn write_ticket(
+        &self,
+        writer: &TicketWriter<'_>,
+        order: TicketOrder,
+        head: TicketHead,
+        body: Arc<str>,
+        started: BootTime,
+    ) -> Tally {
+        let request = self.writing(writer, order, head, body);
+        let deadline = self.clock.now().plus(self.node_timeout());
+        self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, |answer| {
+            stored(answer).is_some_and(|stored| stored.head == head)
+        })
+        .await
+    }
+
+    fn writing(&self, writer: &TicketWriter<'_>, order: TicketOrder, head: TicketHead, body: Arc<str>) -> Request {
+        let due = (head.phase != TicketPhase::Done).then_some(writer.due);
+        let ttl = if head.phase == TicketPhase::Done { TICKET_MEMORY } else { writer.ttl };
+        let (id, server) = (writer.id.clone(), writer.server.clone());
+        Request::Ticket(TicketArgs { id, order, head, body, server, ttl, due })
+    }
+
+    /// What these answers show; the state is on a majority afterwards.
+    async fn settled(&self, id: &TicketId, tally: &Tally) -> TicketFound {
+        let shown: Vec<&StoredTicket> = tally.received().filter_map(|(_, answer)| stored(answer)).collect();
+        let same = |body: &Arc<str>| shown.iter().filter(|stored| stored.body == *body).count();
+        let votes = tally.received().filter(|(_, answer)| is_vote(answer)).count();
+        let unknown = self.nodes.len() - votes;
+        let Some(most) = shown.iter().max_by_key(|stored| same(&stored.body)) else {
+            return if unknown < self.needed() { TicketFound::Absent } else { TicketFound::Unknown };
+        };
+        let agreeing = same(&most.body);
+        if agreeing < self.needed() {
+            let can_be = agreeing + unknown >= self.needed();
+            return if can_be { TicketFound::Unknown } else { TicketFound::Absent };
+        }
+        let (Some(ticket), Some(head)) = (Ticket::parse(&most.body), shown.iter().map(|stored| stored.head).max())
+        else {
+            return TicketFound::Absent;
+        };
+        let is_settled = shown.iter().filter(|stored| stored.head == head).count() >= self.needed();
+        if is_settled || mutant::is(Mutant::TicketUnsettled) {
+            return TicketFound::Known(ticket, head);
+        }
+        // The instance that wrote it may have ended in between.
+        let server = InstanceName::from_random(0);
+        let writer = TicketWriter { id, server: &server, ttl: self.ticket_ttl(&ticket, head), due: Duration::ZERO };
+        match self.raise_ticket(&writer, head).await {
+            TicketRaised::Done => TicketFound::Known(ticket, head),
+            _ => TicketFound::Unknown,
+        }
+    }
+
+    /// Stores it again on nodes that vote and have forgotten it. The request carries the time at which a majority without
+    /// them showed the state: a node that took a higher one since then, and forgot that too, has no vote for longer than
+    /// the request is valid.
+    async fn put_back(
+        &self,
+        writer: &TicketWriter<'_>,
+        tally: &Tally,
+        (ticket, head): (&Ticket, TicketHead),
+        started: BootTime,
+    ) {
+        let lacks = |(node, answer): (usize, &NodeResult)| matches!(answer, Ok(Reply::Ticket(None))).then_some(node);
+        let lacking: Vec<usize> = tally.received().filter_map(lacks).collect();
+        let Ok(body) = ticket.encode() else { return };
+        if lacking.is_empty() {
+            return;
+        }
+        let ttl = self.ticket_ttl(ticket, head).max(writer.ttl);
+        let writer = TicketWriter { ttl, ..*writer };
+        let request = self.writing(&writer, TicketOrder::Put, head, body.into());
+        let deadline = self.clock.now().plus(self.node_timeout());
+        self.round(&lacking, request, started, deadline, Until::All, Result::is_ok).await;
+    }
+
+    /// For how long a ticket in this state is kept on the nodes, at least: as long as anything may become of it.
+    pub(crate) fn ticket_ttl(&self, ticket: &Ticket, head: TicketHead) -> Duration {
+        let now_ms = self.cluster_clock.request_time().0 / 1_000;
+        let keep_ms = ticket.body.keep_ms;
+        let until_ms = match head.phase {
+            TicketPhase::Waiting => ticket.body.wait_until_ms.saturating_add(keep_ms),
+            _ => head.kept_until_ms.max(now_ms.saturating_add(keep_ms)),
+        };
+        Duration::from_millis(until_ms.saturating_sub(now_ms)).saturating_add(TICKET_MEMORY)
+    }
+
+    /// On how many nodes a ticket counts.
+    fn needed(&self) -> usize {
+        if mutant::is(Mutant::TicketByMinority) { 1 } else { self.quorum() }
+    }
+}
+
+fn stored(answer: &NodeResult) -> Option<&StoredTicket> {
+    match answer {
+        Ok(Reply::Ticket(stored)) => stored.as_ref(),
+        _ => None,
+    }
+}
+
+fn is_vote(answer: &NodeResult) -> bool {
+    matches!(answer, Ok(Reply::Ticket(_)))
+}
+
+#[cfg(test)]
+#[path = "tickets_tests.rs"]
+mod tests;

@@ -1,0 +1,241 @@
+//! A ticket's state never goes back, whichever nodes answer and forget, in random orders of what instances do. On reference nodes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::mutant::{FOUND_BY_TICKETS, plant, restore};
+use crate::protocol::reference::ReferenceNode;
+use crate::protocol::{
+    ClusterParams, RequestStamp, RequestTime, RosterEntry, TicketEnd, TicketTerms, Unreachable, UnreachableKind, View,
+    ViewId,
+};
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::clock::BootTime;
+use crate::redlock::engine::RedlockSettings;
+use crate::redlock::entropy::SystemEntropy;
+use crate::types::{Fence, Labels, NodeId, ResourceName, Token, Ttl};
+
+const NODES: usize = 3;
+const START_US: u64 = 1_700_000_000_000_000;
+
+#[derive(Debug, Clone, Default)]
+struct TestClock(Arc<AtomicU64>);
+
+impl Clock for TestClock {
+    fn now(&self) -> BootTime {
+        BootTime::from_nanos((START_US + self.0.load(Ordering::SeqCst)) * 1_000)
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.now().as_micros() / 1_000
+    }
+
+    fn sleep_until(&self, _at: BootTime) -> impl Future<Output = ()> + Send + 'static {
+        std::future::pending()
+    }
+}
+
+struct TestNode {
+    id: NodeId,
+    clock: TestClock,
+    reference: Mutex<ReferenceNode>,
+    is_silent: AtomicBool,
+}
+
+impl Node for TestNode {
+    fn id(&self) -> &NodeId {
+        &self.id
+    }
+
+    async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
+        if self.is_silent.load(Ordering::SeqCst) {
+            return Err(Unreachable::new(UnreachableKind::Timeout, "silent"));
+        }
+        self.reference.lock().apply(self.clock.now().as_micros(), "", stamp, &params(), &request)
+    }
+}
+
+fn params() -> ClusterParams {
+    ClusterParams {
+        cluster: "c".into(),
+        guard: Duration::from_millis(500),
+        lock_delay: Duration::ZERO,
+        quarantine: Duration::from_secs(60),
+        fence_ttl: Duration::from_hours(1),
+    }
+}
+
+type TestEngine = Redlock<TestNode, TestClock, SystemEntropy>;
+
+fn engine() -> TestEngine {
+    let clock = TestClock::default();
+    let id = ViewId::NONE.above(1);
+    let name = |i: usize| NodeId::parse(&format!("n{i}")).expect("valid");
+    let entry = |i: usize| (name(i), RosterEntry { run: format!("run {i}").into(), since: id, address: None });
+    let view = Arc::new(View { id, roster: (0..NODES).map(entry).collect() });
+    let node = |i: usize| {
+        let mut reference = ReferenceNode::new(&format!("run {i}"));
+        let stamp = RequestStamp { sent_at: RequestTime(START_US), view: Arc::clone(&view) };
+        let init = Request::Init { view: Arc::clone(&view) };
+        reference.apply(START_US, "", stamp, &params(), &init).expect("an answer");
+        let (reference, is_silent) = (Mutex::new(reference), AtomicBool::new(false));
+        Arc::new(TestNode { id: name(i), clock: clock.clone(), reference, is_silent })
+    };
+    let settings = RedlockSettings {
+        params: Arc::new(params()),
+        node_timeout: Duration::from_millis(50),
+        drift_ppm: 10_000,
+        drift_floor: Duration::from_millis(2),
+        min_validity_percent: 10,
+        retry: BackoffRange { first: Duration::from_millis(1), max: Duration::from_millis(2) },
+        poll: Duration::from_secs(1),
+        cleanup_limit: 16,
+    };
+    let engine = Redlock::new((0..NODES).map(node).collect(), clock, SystemEntropy, settings);
+    engine.cluster_clock.anchor(0);
+    engine.views.take(&view);
+    engine
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(work)
+}
+
+fn ticket() -> Ticket {
+    let (resource, token) = (ResourceName::parse("x").expect("valid"), Token::from_random([7; 24]).hash());
+    let terms = TicketTerms {
+        labels: Labels::default(),
+        keep_ms: 60_000,
+        made_ms: 1,
+        wait_until_ms: START_US / 1_000 + 600_000,
+        refuses_deadlock: false,
+    };
+    Ticket::new(resource, token, Ttl::from_ms(30_000).expect("valid"), terms)
+}
+
+/// Only these nodes answer.
+fn only(engine: &TestEngine, answering: &[usize]) {
+    for (i, node) in engine.nodes.iter().enumerate() {
+        node.is_silent.store(!answering.contains(&i), Ordering::SeqCst);
+    }
+}
+
+/// The ticket is gone there, as after a fill that does not have it.
+fn forget(engine: &TestEngine, node: usize, id: &TicketId) {
+    engine.nodes[node].reference.lock().forget_ticket(id);
+}
+
+fn granted(fence: u64) -> TicketHead {
+    TicketHead { fence: Fence(fence), ..TicketHead::waiting(1).at(TicketPhase::Granted, 2) }
+}
+
+/// What one seed shows that must not be: `None` if nothing.
+fn violation(seed: u64) -> Option<&'static str> {
+    let (engine, ticket, server) = (engine(), ticket(), InstanceName::from_random(1));
+    let id = TicketId::of("c", &ticket.resource, &ticket.token);
+    let ttl = Duration::from_secs(600);
+    let writer = TicketWriter { id: &id, server: &server, ttl, due: Duration::ZERO };
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut draw = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let (mut known, mut granted_with) = (None::<TicketHead>, None::<Fence>);
+    let mut is_made = false;
+    for _ in 0..12 {
+        let silent = usize::try_from(draw(4)).expect("small");
+        only(&engine, &(0..NODES).filter(|i| *i != silent).collect::<Vec<_>>());
+        match draw(6) {
+            0 if !is_made && known.is_none() => {
+                // A caller that is not answered: one node alone has it.
+                only(&engine, &[silent % NODES]);
+                let (body, now) = (ticket.encode().expect("text").into(), engine.clock.now());
+                run(engine.write_ticket(&writer, TicketOrder::Put, TicketHead::waiting(1), body, now));
+            }
+            0 | 1 => {
+                if let TicketFound::Known(_, head) = run(engine.put_ticket(&writer, &ticket, TicketHead::waiting(1))) {
+                    is_made = true;
+                    known = known.max(Some(head));
+                }
+            }
+            2 => {
+                // A write that only one node gets, of an instance that ends then.
+                only(&engine, &[silent % NODES]);
+                let _ = run(engine.raise_ticket(&writer, granted(7 + draw(3))));
+            }
+            3 => {
+                let head = granted(10 + draw(3));
+                if run(engine.raise_ticket(&writer, head)) == TicketRaised::Done {
+                    if granted_with.is_some_and(|fence| fence > head.fence) {
+                        return Some("an earlier grant after a later one");
+                    }
+                    granted_with = Some(head.fence);
+                    known = known.max(Some(head));
+                }
+            }
+            4 if is_made && (0..NODES).all(|i| has(&engine, i, &id)) => {
+                // One node forgets at a time, of those that all have it: a majority has it still.
+                let node = usize::try_from(draw(NODES as u64)).expect("small");
+                forget(&engine, node, &id);
+            }
+            _ => match run(engine.read_ticket(&id, &server, ttl)) {
+                TicketFound::Known(_, head) if !is_made && known.is_none() => {
+                    let shown = (0..NODES).filter(|i| has(&engine, *i, &id)).count();
+                    if shown < 2 {
+                        return Some("a ticket that a minority has");
+                    }
+                    known = Some(head);
+                }
+                TicketFound::Known(_, head) => {
+                    if known.is_some_and(|before| head < before) {
+                        return Some("a state that goes back");
+                    }
+                    known = Some(head);
+                }
+                TicketFound::Absent | TicketFound::Unknown => {}
+            },
+        }
+    }
+    None
+}
+
+fn has(engine: &TestEngine, node: usize, id: &TicketId) -> bool {
+    engine.nodes[node].reference.lock().has_ticket(id)
+}
+
+#[test]
+fn a_tickets_state_never_goes_back() {
+    for seed in 0..3_000 {
+        assert_eq!(violation(seed), None, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_mutant_of_tickets_is_found() {
+    for mutant in FOUND_BY_TICKETS {
+        let before = plant(Some(*mutant), false);
+        let found = (0..3_000).any(|seed| violation(seed).is_some());
+        restore(before);
+        assert!(found, "{mutant:?}");
+    }
+}
+
+#[test]
+fn a_ticket_that_is_over_is_not_made_again_by_a_late_write() {
+    let (engine, ticket, server) = (engine(), ticket(), InstanceName::from_random(1));
+    let id = TicketId::of("c", &ticket.resource, &ticket.token);
+    let writer = TicketWriter { id: &id, server: &server, ttl: Duration::from_secs(600), due: Duration::ZERO };
+    let waiting = TicketHead::waiting(1);
+    run(engine.put_ticket(&writer, &ticket, waiting));
+    let over = waiting.ended(TicketPhase::Done, TicketEnd::Released, 9);
+    assert_eq!(run(engine.raise_ticket(&writer, over)), TicketRaised::Done);
+    assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Overtaken(over));
+    // It is forgotten after a while, and a process that slept until then can do nothing.
+    engine.clock.0.fetch_add(u64::try_from((TICKET_MEMORY * 2).as_micros()).expect("short"), Ordering::SeqCst);
+    assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Unknown);
+    assert!(matches!(run(engine.read_ticket(&id, &server, Duration::ZERO)), TicketFound::Absent));
+}

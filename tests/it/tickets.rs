@@ -1,0 +1,458 @@
+//! Tickets: a lease for callers who do not wait on the line. Whoever dies in between, each ticket has one lease.
+
+use std::time::Duration;
+
+use redlockd::redlock::clock::{Clock, SystemClock};
+use serde_json::{Value, json};
+
+use crate::access::{Access, as_principal};
+use crate::support::client::{Answer, Client, lock, send};
+use crate::support::cluster::{Cluster, ServiceOver};
+use crate::support::poll;
+use crate::support::service::Service;
+
+/// Leases that are long enough for another instance to take over, and nodes that may be slow, on a busy machine.
+const SETTINGS: [&str; 12] = [
+    "--set",
+    "max_ttl=40s",
+    "--set",
+    "default_ttl=5s",
+    "--set",
+    "node_timeout=2s",
+    "--set",
+    "min_ttl=4s",
+    "--set",
+    "guard=3s",
+    "--set",
+    "lock_delay=6s",
+];
+
+async fn cluster() -> Cluster {
+    let cluster = Cluster::blank(3).await;
+    cluster.declare(&SETTINGS);
+    cluster
+}
+/// What is promised for a take-over, and what a busy machine needs beyond that.
+const TAKEN_OVER: Duration = Duration::from_secs(15 + 20);
+
+async fn ask(client: &Client, resource: &str, fields: &[(&str, &str)]) -> Answer {
+    let fields = [&[("async", "true"), ("keep", "1m")], fields].concat();
+    client.acquire(resource, &fields).await
+}
+
+/// A ticket that waits.
+async fn ticket(client: &Client, resource: &str, fields: &[(&str, &str)]) -> Value {
+    let answer = ask(client, resource, fields).await.expect_status(202);
+    let body = answer.json();
+    assert_eq!(answer.header("location"), format!("/tickets/{}", body["ticket"].as_str().expect("an id")));
+    assert_eq!(answer.header("lock-token"), body["token"].as_str().expect("a token"));
+    body
+}
+
+fn id(ticket: &Value) -> String {
+    format!("/tickets/{}", ticket["ticket"].as_str().expect("an id"))
+}
+
+async fn state(client: &Client, ticket: &Value) -> Value {
+    client.get(&id(ticket)).await.expect_status(200).json()
+}
+
+/// Waits for the ticket, as a client does whose requests end before proxies lose patience.
+async fn granted(client: &Client, ticket: &Value) -> Value {
+    let begun = SystemClock.now();
+    loop {
+        let shown = client.get(&format!("{}?wait=5s", id(ticket))).await;
+        if shown.status == 200 {
+            let shown = shown.json();
+            if shown["state"] != "waiting" {
+                return shown;
+            }
+        }
+        assert!(SystemClock.now().since(begun) < TAKEN_OVER + Duration::from_secs(30), "it waits still");
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_waits_by_itself_and_its_first_answer_accepts_it() {
+    let cluster = cluster().await;
+    let over = cluster.service_with(&SETTINGS).await;
+    let client = over.client();
+    let free = ask(client, "free", &[]).await.expect_status(201).json();
+    assert!(free["kept_until"].is_string(), "granted in the first round: {free}");
+    let held = client.acquired("x", &[("keep", "1m")]).await;
+    let first = ticket(client, "x", &[("owner", "a"), ("metadata", "{\"run\":\"17\"}")]).await;
+    let second = ticket(client, "x", &[("owner", "b"), ("wait", "3h")]).await;
+    assert_eq!((&first["state"], &first["position"]), (&json!("waiting"), &json!(1)), "{first}");
+    assert_eq!((&second["position"], &second["owner"]), (&json!(2), &json!("b")), "{second}");
+    assert_eq!(state(client, &first).await["metadata"]["run"], "17");
+    assert_eq!(client.inspect("x").await.json()["waiters"][0]["owner"], "a");
+    // It has no lease.
+    let token = first["token"].as_str().expect("a token");
+    client.extend("x", token, &[]).await.expect_status(409);
+    client.release("x", &held.token()).await.expect_status(204);
+    let now = granted(client, &first).await;
+    assert_eq!((&now["state"], &now["owner"]), (&json!("granted"), &json!("a")), "{now}");
+    assert!(now["fence"].as_u64() > Some(held.fence()), "{now}");
+    assert!(now["kept_for_ms"].as_u64().is_some_and(|ms| ms > 20_000), "{now}");
+    assert_eq!(state(client, &first).await["state"], "accepted");
+    client.extend("x", token, &[]).await.expect_status(200);
+    assert_eq!(state(client, &second).await["position"], 1);
+    client.release("x", token).await.expect_status(204);
+    assert_eq!(granted(client, &second).await["state"], "granted");
+    let ended = state(client, &first).await;
+    assert_eq!((&ended["state"], &ended["ended_by"]), (&json!("ended"), &json!("released")), "{ended}");
+    let metrics = client.get("/metrics").await.text;
+    assert!(metrics.contains("redlockd_tickets_granted_total 2"), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_same_token_has_the_same_ticket_anywhere() {
+    let cluster = cluster().await;
+    let (here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
+    let held = here.client().acquired("x", &[("keep", "1m")]).await;
+    let own = [("token", "my-own-token-0123456789"), ("owner", "ci")];
+    let first = ticket(here.client(), "x", &own).await;
+    assert_eq!(ticket(there.client(), "x", &own).await["ticket"], first["ticket"]);
+    assert_eq!(ticket(here.client(), "x", &own).await["ticket"], first["ticket"]);
+    assert_eq!(here.client().waiting("x").await, 1, "it stands in one queue");
+    let path = format!("{}?wait=30s", id(&first));
+    let waiting = there.client().get(&path);
+    let release = async { here.client().release("x", &held.token()).await.expect_status(204) };
+    let (shown, _) = tokio::join!(waiting, release);
+    assert_eq!(shown.json()["state"], "granted", "another instance shows it: {}", shown.text);
+    let again = ask(there.client(), "x", &own).await.expect_status(200).json();
+    assert_eq!((&again["ticket"], &again["state"]), (&first["ticket"], &json!("accepted")), "{again}");
+    // Of another name, the token has another one.
+    here.client().acquired("y", &[("keep", "1m")]).await;
+    assert_ne!(ticket(here.client(), "y", &own).await["ticket"], first["ticket"]);
+}
+
+#[tokio::test]
+async fn a_ticket_is_ended_and_kept_without_its_token() {
+    let cluster = cluster().await;
+    let (here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
+    let held = here.client().acquired("x", &[("keep", "1m")]).await;
+    let (first, second) = (ticket(here.client(), "x", &[]).await, ticket(here.client(), "x", &[]).await);
+    let delete = |client: &Client, ticket: &Value| send(client.request("DELETE", &id(ticket)));
+    let keep = |client: &Client, ticket: &Value, fields: &'static [(&'static str, &'static str)]| {
+        send(client.request("PATCH", &id(ticket)).form(fields))
+    };
+    keep(here.client(), &first, &[("keep", "2m")]).await.expect_problem(409, "ticket-waiting");
+    delete(there.client(), &first).await.expect_status(204);
+    let again = delete(here.client(), &first).await.expect_problem(410, "ticket-ended").json();
+    assert_eq!(again["ended_by"], "cancelled", "{again}");
+    poll::until("the other instance knows", || async { (here.client().waiting("x").await == 1).then_some(()) }).await;
+    here.client().release("x", &held.token()).await.expect_status(204);
+    granted(there.client(), &second).await;
+    keep(there.client(), &second, &[]).await.expect_problem(400, "invalid");
+    keep(there.client(), &second, &[("keep", "25h")]).await.expect_problem(400, "keep-too-long");
+    let longer = keep(there.client(), &second, &[("keep", "10m")]).await.expect_status(200).json();
+    assert!(longer["kept_for_ms"].as_u64().is_some_and(|ms| ms > 500_000), "{longer}");
+    delete(there.client(), &second).await.expect_status(204);
+    here.client().acquired("x", &[]).await;
+    assert_eq!(state(here.client(), &second).await["ended_by"], "released");
+}
+
+#[tokio::test]
+async fn every_end_of_a_lease_ends_its_ticket() {
+    let cluster = cluster().await;
+    let over = cluster.service_with(&SETTINGS).await;
+    let client = over.client();
+    for (how, said) in [("release", "released"), ("now", "forced"), ("keep", "kept-out")] {
+        let held = client.acquired(how, &[("keep", "1m")]).await;
+        let mine = match how {
+            "keep" => {
+                let fields = [("async", "true"), ("keep", "4s")];
+                client.acquire(how, &fields).await.expect_status(202).json()
+            }
+            _ => ticket(client, how, &[]).await,
+        };
+        client.release(how, &held.token()).await.expect_status(204);
+        assert_eq!(granted(client, &mine).await["state"], "granted", "{how}");
+        match how {
+            "release" => drop(client.release(how, mine["token"].as_str().expect("a token")).await.expect_status(204)),
+            "now" => {
+                let path = format!("{}?force=now&reason=over", lock(how));
+                send(client.request("DELETE", &path)).await.expect_status(204);
+            }
+            _ => {}
+        }
+        let ended = poll::until("it is over", || async {
+            let shown = state(client, &mine).await;
+            (shown["state"] == "ended").then_some(shown)
+        })
+        .await;
+        assert_eq!(ended["ended_by"], said, "{ended}");
+    }
+    let held = client.acquired("wait", &[("keep", "1m")]).await;
+    let brief = ticket(client, "wait", &[("wait", "1s")]).await;
+    let ended = granted(client, &brief).await;
+    assert_eq!((&ended["state"], &ended["ended_by"]), (&json!("ended"), &json!("wait-timeout")), "{ended}");
+    client.release("wait", &held.token()).await.expect_status(204);
+    client.acquired("wait", &[]).await;
+}
+
+#[tokio::test]
+async fn tickets_are_seen_and_ended_by_those_who_may() {
+    let access = Access::of(&[
+        ("ann", &["acquire:**"]),
+        ("bob", &["read:**"]),
+        ("carl", &["acquire:other/**"]),
+        ("dora", &["force:**"]),
+    ]);
+    let service = access.service(&[]).await;
+    let client = service.client();
+    let post = |name: &'static str, fields: &[(&str, &str)]| {
+        as_principal(client.request("POST", &lock("x")).form(fields), name)
+    };
+    post("ann", &[("keep", "1m")]).await.expect_status(201);
+    let fields = [("keep", "1m"), ("async", "true"), ("owner", "secretive"), ("token", "anns-own-token-0123456789")];
+    let made = post("ann", &fields).await.expect_status(202).json();
+    let get = |name: &'static str| as_principal(client.request("GET", &id(&made)), name);
+    assert_eq!(get("ann").await.json()["owner"], "secretive", "whoever made it");
+    let reduced = get("bob").await.expect_status(200).json();
+    assert_eq!((reduced.get("owner"), reduced.get("metadata"), reduced.get("note")), (None, None, None), "{reduced}");
+    get("carl").await.expect_problem(404, "not-found");
+    let with_token = client.request("GET", &id(&made)).header("lock-token", made["token"].as_str().expect("text"));
+    assert_eq!(as_principal(with_token, "carl").await.json()["owner"], "secretive", "whoever has its token");
+    client.get(&id(&made)).await.expect_status(401);
+    let delete = |name: &'static str| as_principal(client.request("DELETE", &id(&made)), name);
+    let refused = delete("bob").await.expect_problem(403, "forbidden").json();
+    assert_eq!(refused["needed"], "force", "{refused}");
+    delete("carl").await.expect_problem(404, "not-found");
+    delete("dora").await.expect_status(204);
+    delete("ann").await.expect_problem(410, "ticket-ended");
+    for other in ["/tickets/x", "/tickets/tk_00000000000000000000000000000000", "/tickets/", "/tickets/a%2Fb"] {
+        as_principal(client.request("GET", other), "ann").await.expect_problem(404, "not-found");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_possible_is_refused_by_name() {
+    let more = ["--set", "tickets_total=1", "--set", "max_ticket_wait=2h"];
+    let service = Service::embedded(&more).await;
+    let client = service.client();
+    for (fields, field) in [
+        (&[("async", "true")][..], "keep"),
+        (&[("async", "perhaps"), ("keep", "1m")], "async"),
+        (&[("async", "true"), ("keep", "1m"), ("hold", "true")], "hold"),
+        (&[("async", "true"), ("keep", "1m"), ("wait", "3h")], "wait"),
+        (&[("async", "true"), ("keep", "1m"), ("wait", "0s")], "wait"),
+        (&[("async", "true"), ("keep", "1m"), ("wait_id", "0123456789abcdef")], "wait_id"),
+    ] {
+        let refused = client.acquire("x", fields).await.expect_problem(400, "invalid").json();
+        let errors = refused["errors"].as_array().expect("a list");
+        assert!(errors.iter().any(|e| e["field"] == field), "{refused}");
+    }
+    client.acquired("x", &[("keep", "1m")]).await;
+    let preferred =
+        client.request("POST", &lock("x")).header("prefer", "respond-async, wait=5").form(&[("keep", "1m")]);
+    let made = send(preferred).await.expect_status(202).json();
+    let many = ask(client, "x", &[]).await.expect_problem(429, "too-many-waiters").json();
+    assert_eq!((&many["limit"], &many["scope"]), (&json!(1), &json!("instance")), "{many}");
+    client.get(&format!("{}?wait=6m", id(&made))).await.expect_problem(400, "invalid");
+    client.get(&format!("{}?x=1", id(&made))).await.expect_problem(400, "invalid");
+    let text = send(client.request("GET", &id(&made)).header("accept", "text/plain")).await.text;
+    assert!(text.contains("state=waiting\n") && text.contains("position=1\n"), "{text}");
+}
+
+/// Kills the instance that serves a ticket after a while, which differs by point; another one serves it then.
+async fn survives_a_kill(point: u32) {
+    let cluster = cluster().await;
+    let (mut here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
+    let name = "x";
+    let held = there.client().acquired(name, &[("keep", "1m")]).await;
+    let mine = ticket(here.client(), name, &[("owner", "mine")]).await;
+    let other = ticket(there.client(), name, &[("owner", "other"), ("wait", "5m")]).await;
+    // The grant follows the release by some milliseconds: the kill comes before, during or after it.
+    let kill_after = Duration::from_micros(u64::from(point) * 1_500);
+    let token = held.token();
+    let release = there.client().release(name, &token);
+    let kill = async {
+        SystemClock.sleep(kill_after).await;
+        here.service.kill();
+    };
+    let (released, ()) = tokio::join!(release, kill);
+    released.expect_status(204);
+    // Whichever of the two comes first; each gets one lease, one after the other.
+    let (mut open, mut fences) = (vec![mine, other], Vec::new());
+    let (begun, mut last) = (SystemClock.now(), String::new());
+    while !open.is_empty() {
+        assert!(SystemClock.now().since(begun) < 2 * TAKEN_OVER, "point {point}: {last}");
+        let mut next = Vec::new();
+        for ticket in open {
+            let shown = there.client().get(&format!("{}?wait=1s", id(&ticket))).await;
+            last.clone_from(&shown.text);
+            let shown = if shown.status == 200 { shown.json() } else { json!({"state": "waiting"}) };
+            match shown["state"].as_str() {
+                Some("waiting") => next.push(ticket),
+                Some("granted" | "accepted") => {
+                    let now = there.client().inspect(name).await.expect_status(200).json();
+                    assert_eq!(now["holders"][0]["token_id"], ticket["token_id"], "point {point}: {now}");
+                    assert!(now["holders"][0]["kept_until"].is_string(), "point {point}: {now}");
+                    fences.push(shown["fence"].as_u64().expect("a fence"));
+                    let token = ticket["token"].as_str().expect("a token");
+                    there.client().release(name, token).await.expect_status(204);
+                    let over = state(there.client(), &ticket).await;
+                    assert_eq!(over["ended_by"], "released", "point {point}: {over}");
+                }
+                other => panic!("point {point}: {other:?} {shown}"),
+            }
+        }
+        open = next;
+    }
+    assert!(fences.len() == 2 && fences[0] < fences[1], "point {point}: {fences:?}");
+    there.client().acquired(name, &[]).await;
+    poll::until("no ticket is left to be served", || async {
+        let metrics = there.client().get("/metrics").await.text;
+        ["waiting", "granted", "accepted", "ending"]
+            .iter()
+            .all(|state| metrics.contains(&format!("redlockd_tickets{{state=\"{state}\"}} 0")))
+            .then_some(())
+    })
+    .await;
+}
+
+macro_rules! kills {
+    ($($name:ident $from:literal;)*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            for point in $from..$from + 4 {
+                survives_a_kill(point).await;
+            }
+        })*
+    };
+}
+
+// Sixteen points, four at a time so that they run beside each other.
+kills! {
+    a_kill_before_the_grant_leaves_one_lease 0;
+    a_kill_about_the_grant_leaves_one_lease 4;
+    a_kill_after_the_grant_leaves_one_lease 8;
+    a_late_kill_leaves_one_lease 12;
+}
+
+/// Tickets on names over two instances, one of which is killed: each is granted once, and of two tickets of one name that
+/// the surviving instance made the earlier one first.
+async fn many_survive(tickets: usize, names: usize) {
+    let cluster = cluster().await;
+    let more = [&SETTINGS[..], &["--set", "waiters_total=20000", "--set", "tickets_total=20000"]].concat();
+    let (mut here, there) = (cluster.service_with(&more).await, cluster.service_with(&more).await);
+    let name = |n: usize| format!("many/{}", n % names);
+    let mut holders = Vec::new();
+    for n in 0..names {
+        holders.push(there.client().acquired(&name(n), &[("keep", "10m")]).await.token());
+    }
+    let mut made = Vec::new();
+    for n in 0..tickets {
+        let client = if n % 2 == 0 { here.client() } else { there.client() };
+        made.push((n, ticket(client, &name(n), &[("wait", "1h")]).await));
+    }
+    here.service.kill();
+    for (n, token) in holders.iter().enumerate() {
+        there.client().release(&name(n), token).await.expect_status(204);
+    }
+    let each = (0..names).map(|of| serve_all(&there, made.iter().filter(move |(n, _)| n % names == of)));
+    let served: usize = futures_util::future::join_all(each).await.into_iter().sum();
+    assert_eq!(served, tickets);
+}
+
+/// Takes each ticket of one name as it is granted. How many.
+async fn serve_all<'a>(over: &ServiceOver, made: impl Iterator<Item = &'a (usize, Value)>) -> usize {
+    let (client, mut open) = (over.client(), made.collect::<Vec<_>>());
+    let (mut count, mut last_fence, mut last_own) = (0, 0, 0);
+    while !open.is_empty() {
+        let begun = SystemClock.now();
+        let is_over = || SystemClock.now().since(begun) > 2 * TAKEN_OVER;
+        let at = poll::until_over("one of them is granted", is_over, || async {
+            let holder = client.inspect(&lock_of(open[0])).await;
+            let holder = (holder.status == 200).then(|| holder.json()["holders"][0]["token_id"].clone())?;
+            open.iter().position(|(_, ticket)| ticket["token_id"] == holder)
+        })
+        .await;
+        let (n, ticket) = open.remove(at);
+        let shown = granted(client, ticket).await;
+        assert!(matches!(shown["state"].as_str(), Some("granted" | "accepted")), "{shown}");
+        let fence = shown["fence"].as_u64().expect("a fence");
+        assert!(fence > last_fence, "each has a lease of its own");
+        last_fence = fence;
+        if n % 2 == 1 {
+            assert!(last_own <= *n, "in order within an instance: {n} after {last_own}");
+            last_own = *n;
+        }
+        client
+            .release(&lock_of(&(*n, ticket.clone())), ticket["token"].as_str().expect("a token"))
+            .await
+            .expect_status(204);
+        count += 1;
+    }
+    count
+}
+
+fn lock_of((_, ticket): &(usize, Value)) -> String {
+    ticket["resource"].as_str().expect("a name").to_owned()
+}
+
+#[tokio::test]
+async fn many_tickets_outlive_their_instance() {
+    let number = |name: &str, usual: usize| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
+    many_survive(number("REDLOCKD_TICKETS", 60), number("REDLOCKD_TICKET_NAMES", 6)).await;
+}
+
+#[tokio::test]
+async fn no_token_stands_on_the_nodes_or_in_logs_pages_and_metrics() {
+    let cluster = cluster().await;
+    let over = cluster.service_with(&SETTINGS).await;
+    let client = over.client();
+    let held = client.acquired("x", &[("keep", "1m")]).await;
+    let made = ticket(client, "x", &[("owner", "ci")]).await;
+    let token = made["token"].as_str().expect("a token").to_owned();
+    let mut places = over.service.output();
+    for page in
+        ["/ui/", "/ui/waiters", "/ui/locks/x", "/ui/events", "/metrics", "/events?since=1h", "/locks", "/locks/x"]
+    {
+        places.push(client.get(page).await.text);
+    }
+    places.push(state(client, &made).await.to_string());
+    for server in &cluster.servers {
+        let keys: Vec<String> = server.ask(&["KEYS", "*"]).await;
+        for key in keys {
+            let kind: String = server.ask(&["TYPE", &key]).await;
+            if kind == "string" {
+                let value: Vec<u8> = server.ask(&["GET", &key]).await;
+                places.push(String::from_utf8_lossy(&value).into_owned());
+            }
+            places.push(key);
+        }
+    }
+    let hash = redlockd::types::Token::parse(&token).expect("a token").hash();
+    assert!(places.iter().any(|text| text.contains(hash.as_str())), "the search finds what is there");
+    for secret in [token, held.token()] {
+        assert!(!places.iter().any(|text| text.contains(&secret)), "a token is shown");
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_needs_a_majority() {
+    let cluster = cluster().await;
+    let over = cluster.service_with(&SETTINGS).await;
+    let client = over.client();
+    let held = client.acquired("x", &[("keep", "1m")]).await;
+    let mine = ticket(client, "x", &[]).await;
+    // What a minority shows is no ticket.
+    let key = format!("redlockd:ticket:{}", mine["ticket"].as_str().expect("an id"));
+    for server in &cluster.servers[..2] {
+        server.ask::<()>(&["DEL", &key]).await;
+    }
+    client.get(&id(&mine)).await.expect_problem(404, "not-found");
+    poll::until("it stands in no queue", || async { (client.waiting("x").await == 0).then_some(()) }).await;
+    client.release("x", &held.token()).await.expect_status(204);
+    client.acquired("x", &[]).await;
+    // One node that forgot gets it again.
+    let second = ticket(client, "x", &[]).await;
+    let key = format!("redlockd:ticket:{}", second["ticket"].as_str().expect("an id"));
+    cluster.servers[0].ask::<()>(&["DEL", &key]).await;
+    assert_eq!(state(client, &second).await["state"], "waiting");
+    let exists = || async { (cluster.servers[0].ask::<i64>(&["EXISTS", &key]).await == 1).then_some(()) };
+    poll::until("it is stored there again", exists).await;
+}
