@@ -137,7 +137,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(crate) async fn exchange_tickets(&self, args: TicketsArgs) -> TicketsShown {
         let mut shown = TicketsShown::default();
         shown.named.resize(args.served.len() + args.asked.len(), ShownTicket::default());
-        let nodes = (0..self.nodes.len()).map(|node| self.exchange_tickets_with(node, args.clone()));
+        let nodes = self.everyone().into_iter().map(|node| self.exchange_tickets_with(node, args.clone()));
         for page in join_all(nodes).await.into_iter().flatten() {
             for (all, one) in shown.named.iter_mut().zip(page.named) {
                 let NamedTicket { is_own, head, asked_ms } = one;
@@ -191,7 +191,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let shown: Vec<&StoredTicket> = tally.received().filter_map(|(_, answer)| stored(answer)).collect();
         let same = |body: &Arc<str>| shown.iter().filter(|stored| stored.body == *body).count();
         let votes = tally.received().filter(|(_, answer)| is_vote(answer)).count();
-        let unknown = self.nodes.len() - votes;
+        let unknown = tally.size().saturating_sub(votes);
         let Some(most) = shown.iter().max_by_key(|stored| same(&stored.body)) else {
             return if unknown < self.needed() { TicketFound::Absent } else { TicketFound::Unknown };
         };

@@ -77,7 +77,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     pub(super) fn ticket_id(&self, resource: &ResourceName, token: &TokenHash) -> TicketId {
-        TicketId::of(&self.engine().settings.params.cluster, resource, token)
+        TicketId::of(&self.engine().settings.params.cluster.get(), resource, token)
     }
 
     /// Brings a state to a majority. Whether it stands there; otherwise a later one is known, or it is to be tried again.
