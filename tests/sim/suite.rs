@@ -53,10 +53,10 @@ const REGRESSIONS: [u64; 45] = [
     2_205, // the same of an extend of a shared lease
     23_184, // an extend answered the slot that a late attempt had left on one node
     24_956, // the same, where another caller had that slot
-    1_240,   // two instances removed the other one of two names each: the list was empty
-    991,     // an instance whose clock was off counted the clocks of removed nodes
-    723,     // a majority forgot after a change of the list: a removed node was waited for
-    290,     // an instance that knew one node was not told the address of the second
+    1_240, // two instances removed the other one of two names each: the list was empty
+    991,   // an instance whose clock was off counted the clocks of removed nodes
+    723,   // a majority forgot after a change of the list: a removed node was waited for
+    290,   // an instance that knew one node was not told the address of the second
 ];
 
 fn number(name: &str, default: u64) -> u64 {
