@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost fuzz lint check-crates dist fmt docs acceptance measure
+.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,7 +39,9 @@ test: deps target/venv/stamp target/node/stamp ## install what is missing, then 
 
 incident: deps ## half an hour of failures in two minutes, and what pages, events, metrics, alerts and log said; then a rolling restart under 300 requests/s
 	REDLOCKD_SCREENSHOTS=1 cargo test --locked --test browser incident:: -- --ignored --nocapture
-	REDLOCKD_ROLLING_RATE=$(or $(RATE),300) cargo test --locked --test it rolling:: -- --nocapture
+	cargo build --locked --release
+	REDLOCKD_BINARY=$(abspath $(REDLOCKD)) REDLOCKD_ROLLING_RATE=$(or $(RATE),300) \
+	cargo test --locked --test it rolling:: -- --nocapture
 
 model: ## check the models of the protocol within larger bounds than `make test` does (minutes)
 	REDLOCKD_MODEL_IN_DEPTH=1 cargo test --locked --test model -- --nocapture --test-threads 1
@@ -57,9 +59,9 @@ attack: ## plays each role of docs/threat-model.md against the service, all at a
 	REDLOCKD_ATTACK_SECONDS=$(or $(SECONDS),60) REDLOCKD_ATTACK_SEED=$(or $(SEED),1) \
 	cargo test --locked --test it access::attack:: -- --nocapture --test-threads 6
 
-fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60
+fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60 TARGETS="names bodies"
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
-	@for target in names durations bodies headers settings access_file replies tokens queries callers published streams; do \
+	@for target in $(or $(TARGETS),names durations bodies headers settings access_file replies tokens queries callers published streams); do \
 	echo "== $$target"; \
 	mkdir -p fuzz/target/corpus/$$target; \
 	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
@@ -88,6 +90,13 @@ bench-growth: speed ## what 100,000 held leases and 10,000 waiters change and we
 bench-cost: speed ## instructions and writes of the service per cycle: what a noisy machine does not move (3 minutes)
 	@tests/install-deps.sh strace=strace valgrind=valgrind
 	@$(SPEED) cost $(REDLOCKD)
+
+bench-scripts: speed ## what the scripts of acquire and release cost a node, alone and 16 in a batch (half a minute)
+	@$(SPEED) scripts $(REDLOCKD) $(or $(ROUNDS),5)
+
+bench-nodes: ## instructions of redis-server for an acquire and a release: what a noisy machine does not move (3 minutes)
+	@tests/install-deps.sh valgrind=valgrind
+	@nice benches/node_instructions.py
 
 # The crates apart are checked in the same directory, where most of what they depend on has been checked already.
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning

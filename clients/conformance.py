@@ -6,9 +6,12 @@
 COMMAND is a driver of the client under test: it reads one JSON command per line and writes one JSON event per line.
 
     {"do":"acquire","name":N,"ttl_ms":T,"wait_ms":W}   acquired {fence, valid_for_ms, slot} | refused {kind}
-        and perhaps "mode":"shared" or "limit":L       (slot: of a permit, else null or absent)
+        and perhaps "mode":"shared" or "limit":L,      (slot: of a permit, else null or absent)
+        "keep_ms":K, or instead of the name
+        "names":[N,...]                                (with "fences":[F,...] in their order)
     {"do":"check"}                                     valid {valid_for_ms} | not-valid
     {"do":"release"}                                   released | not-valid (it was lost before) | refused {kind}
+    {"do":"leave"}                                     left: renewed no more, and not released
 
 Without a command, once per lease: lost {why}. `kind` is held, unavailable, lost or refused. The driver reads the
 instances' URLs from REDLOCKD_URL, as every client does.
@@ -129,7 +132,8 @@ class Driver:
         return self.answers.get(timeout=PATIENCE)
 
     def acquire(self, name, ttl_ms=TTL_MS, wait_ms=0, **how):
-        return self.do("acquire", name=name, ttl_ms=ttl_ms, wait_ms=wait_ms, **how)
+        what = {"name": name} if isinstance(name, str) else {"names": name}
+        return self.do("acquire", **what, ttl_ms=ttl_ms, wait_ms=wait_ms, **how)
 
     def lost(self):
         return self.losses.get(timeout=PATIENCE)
@@ -262,6 +266,42 @@ def shares(world, a, b):
         expect(driver.do("release"), "released")
 
 
+def takes_all_or_none(world, a, b):
+    """Several locks are granted together or not at all, renewed together, and lost as soon as one of them is."""
+    expect(b.acquire("y"), "acquired")
+    assert expect(a.acquire(["x", "y"]), "refused")["kind"] == "held"
+    assert world.call(0, "/locks/x")[0] == 404, "a refused set has taken one of its locks"
+    expect(b.do("release"), "released")
+    held = expect(a.acquire(["x", "y"]), "acquired")
+    shown = [json.loads(world.call(1, f"/locks/{name}")[1])["holders"][0]["fence"] for name in "xy"]
+    assert held["fences"] == shown, f"the fences are {shown}"
+    end = time.monotonic() + 2 * TTL_MS / 1000
+    while time.monotonic() < end:
+        assert expect(b.acquire("y"), "refused")["kind"] in ("held", "unavailable")
+        expect(a.do("check"), "valid")
+    status, _ = world.call(1, "/locks/y?force=now&reason=conformance", "DELETE")
+    assert status == 204, f"force answered {status}"
+    a.lost()
+    expect(a.do("check"), "not-valid")
+    expect(a.do("release"), "not-valid", "refused")
+    assert world.call(0, "/locks/x")[0] == 404, "what was left of the set is not released"
+
+
+def leaves_a_kept_lease(world, a, b):
+    """A lease that the service keeps outlives its client and its TTL, and can be released before."""
+    expect(a.acquire("x", ttl_ms=5000, keep_ms=60000), "acquired")
+    expect(a.do("release"), "released")
+    expect(a.acquire("x", ttl_ms=5000, keep_ms=9000), "acquired")
+    expect(a.do("check"), "valid")
+    expect(a.do("leave"), "left")
+    left = time.monotonic()
+    a.process.kill()
+    until("more than the TTL", lambda: time.monotonic() - left > 6)
+    assert expect(b.acquire("x"), "refused")["kind"] == "held"
+    expect(b.acquire("x", wait_ms=15000), "acquired")
+    expect(b.do("release"), "released")
+
+
 SCENARIOS = [
     holds_and_excludes,
     waits_for_a_release,
@@ -272,6 +312,8 @@ SCENARIOS = [
     does_not_trust_time_that_stood_still,
     leaves_nothing_behind,
     shares,
+    takes_all_or_none,
+    leaves_a_kept_lease,
 ]
 
 

@@ -12,7 +12,7 @@ use redlockd::client::acquire::acquire;
 use redlockd::client::base_url::BaseUrl;
 use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::{ResourceName, WantedMode};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -78,7 +78,7 @@ async fn fence_of_lease(client: &Client, owner: &str) -> Result<u64, Failure> {
     let want = LockRequest {
         kept_for: None,
         mode: WantedMode::Exclusive,
-        resource: ResourceName::parse(RESOURCE)?,
+        names: ResourceName::parse(RESOURCE)?.into(),
         ttl: Some(Duration::from_millis(500)),
         owner: owner.to_owned(),
         note: String::new(),
@@ -86,5 +86,5 @@ async fn fence_of_lease(client: &Client, owner: &str) -> Result<u64, Failure> {
         refuses_deadlock: false,
     };
     let answer = acquire(client, &want, &SystemEntropy.token(), Duration::from_secs(10), |_| {}).await?;
-    Ok(answer.lease.fence)
+    Ok(answer.fences()[0])
 }

@@ -8,22 +8,22 @@ use axum::extract::Request as HttpRequest;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use deadpool_redis::redis::parse_redis_value;
-use redlockd::auth::key_set::KeySet;
-use redlockd::auth::rule::{AccessRule, AccessRules, Pattern, Right};
+use redlockd::auth::access_rule::{AccessRule, AccessRules, Pattern, Right};
+use redlockd::auth::jwks::KeySet;
+use redlockd::auth::jwt;
 use redlockd::auth::session::Sessions;
-use redlockd::auth::token;
 use redlockd::client::events::EventParser;
 use redlockd::config::Inputs;
 use redlockd::duration::{format_duration, parse_duration};
 use redlockd::http::allowed_hosts::AllowedHosts;
 use redlockd::http::api::event_filter::EventFilter;
-use redlockd::http::api::fields::Fields;
+use redlockd::http::api::request_fields::Fields;
 use redlockd::http::api::terraform_info::{NAMING, SentLock};
-use redlockd::http::api::{extract, fences, requests};
+use redlockd::http::api::{fences, lock_requests, request_body};
 use redlockd::http::middleware::{client_address, credentials, request_id};
-use redlockd::http::{head_checks, negotiation, path};
+use redlockd::http::{negotiation, path, request_head};
 use redlockd::manager::events::EventHub;
-use redlockd::nodes::redis::meter::Meter;
+use redlockd::nodes::redis::reply_limit::Meter;
 use redlockd::nodes::redis::{NodeUrl, read_server_info};
 use redlockd::protocol::{
     AcquireArgs, InstanceName, LeaseRecord, ListArgs, NodeInspection, ReadArgs, ReleaseArgs, Reply, Request,
@@ -116,7 +116,7 @@ pub fn queries(data: &[u8]) {
     let _ = fields.finish(&EventFilter::FIELDS);
     let request = HttpRequest::builder().uri(uri).body(Body::empty()).expect("a request");
     let _ = fences::parse(&request);
-    if let Ok((query, _)) = requests::list(&request) {
+    if let Ok((query, _)) = lock_requests::list(&request) {
         assert!((1..=1_000).contains(&query.limit) && query.prefix.len() <= 255, "{query:?}");
         assert!(query.after.is_none_or(|name| ResourceName::parse(&name).is_ok()));
     }
@@ -143,7 +143,7 @@ pub fn callers(data: &[u8]) {
     assert_eq!(client_address::resolve(peer, headers, &[]), peer);
     let _ = client_address::resolve(peer, headers, &["10.0.0.0/8".parse().expect("a network")]);
     let hosts = AllowedHosts::of(vec![LISTED.to_owned()]);
-    if head_checks::check(&request).is_err() || !hosts.permit_request(headers, uri, false) {
+    if request_head::check(&request).is_err() || !hosts.permit_request(headers, uri, false) {
         return;
     }
     let host = uri.authority().map(Authority::as_str).or_else(|| headers.get("host")?.to_str().ok());
@@ -223,12 +223,12 @@ fn header_lines(data: &[u8]) -> HeaderMap {
 /// Headers: `name: value` lines.
 pub fn headers(data: &[u8]) {
     let headers = header_lines(data);
-    if let Ok(Some(token)) = extract::lock_token(&headers) {
+    if let Ok(Some(token)) = request_body::lock_token(&headers) {
         // A token does not print.
         assert!(!format!("{token:?}").contains(token.reveal()));
     }
-    let _ = extract::if_none_match(&headers);
-    let _ = (extract::if_match(&headers), extract::preferred_wait(&headers), negotiation::stream(&headers));
+    let _ = request_body::if_none_match(&headers);
+    let _ = (request_body::if_match(&headers), request_body::preferred_wait(&headers), negotiation::stream(&headers));
     let _ = negotiation::for_problem(&headers);
     if let Some(id) = request_id::RequestId::sent(&headers) {
         assert!(HeaderValue::from_str(id.as_str()).is_ok() && !id.as_str().contains(['\n', '"', ' ']));
@@ -279,7 +279,7 @@ pub fn tokens(data: &[u8]) {
     }
     let store = redlockd::auth::access_file::parse(ISSUER).expect("an issuer");
     let keys = KeySet::parse(KEYS.as_bytes()).expect("a key");
-    let is_accepted = token::verify(data, &store.issuers()[0], &keys, NOW_MS, std::time::Duration::ZERO).is_ok();
+    let is_accepted = jwt::verify(data, &store.issuers()[0], &keys, NOW_MS, std::time::Duration::ZERO).is_ok();
     assert_eq!(is_accepted, data == GOOD.as_bytes());
 }
 

@@ -18,16 +18,16 @@ pub mod manager;
 pub mod metrics;
 pub(crate) mod mutant;
 pub mod nodes;
+pub(crate) mod pages;
 pub mod protocol;
 pub mod redlock;
 pub(crate) mod shutdown;
 pub(crate) mod telemetry;
-pub(crate) mod views;
 pub mod waiting;
 pub mod webhooks;
 
-pub use redlockd_base::{api, duration, types};
 pub use redlockd_client as client;
+pub use redlockd_common::{api, duration, types};
 
 #[cfg(test)]
 #[allow(unreachable_pub, reason = "written like a test crate of its own")]

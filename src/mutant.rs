@@ -61,7 +61,7 @@ mutants! {
         FirstLookClaims,
         /// A node is quarantined at the word of an instance that is alone in its opinion of the time.
         NoWitness,
-        /// Fence counters expire without being covered by `base`.
+        /// Fences are forgotten without being covered by `base`.
         CountersForgotten,
         /// Releases and cancels leave no tombstone.
         NoTombstone,
@@ -139,20 +139,21 @@ mutants! {
         EndByInstance,
         /// A node admits shared leases beside another caller's intent.
         SharedUnderIntent,
+        /// A node gives a fence that is proposed whether or not it gave it before.
+        FenceGivenTwice,
+    }
+    /// The tests of `redlock::cleanup` find it.
+    FOUND_BY_CLEANUP {
+        /// A failed attempt of a set is cancelled for its first resource only.
+        HalfSetCancelled,
     }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
         /// Where everybody forgot, the list of nodes is the configured one again.
         ListForgotten,
-        /// A node gives a fence that is proposed whether or not it gave it before. The model of shared fences has it; no seed of
-        /// 200 finds it.
-        FenceGivenTwice,
         /// Who takes its place again is served together with the one that was first meanwhile.
         ReturnedIsSecond,
-        /// A failed attempt of a set is cancelled for its first resource only. Would be found when an attempt of a long TTL is
-        /// split just after the faults end. `tests/it/sets.rs` (a caller that hangs up) tests the rule.
-        HalfSetCancelled,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
         /// memory while its clock is behind, and an instance with the right time orders the quarantine (seed 737891).
         OrderedByOneClock,

@@ -62,6 +62,7 @@ macro_rules! lease_cases_on {
             claims_beyond_the_maximum_are_refused
             a_cancel_withdraws_one_claim_and_the_lease_ends_with_the_last
             an_acquire_that_arrives_after_its_cancel_is_refused
+            an_acquire_that_is_repeated_after_its_cancel_is_refused
             a_released_token_is_refused_with_the_reason
             releasing_one_resource_leaves_the_tokens_other_leases
             the_first_end_reason_stays_except_that_a_release_replaces_a_revocation
@@ -113,6 +114,7 @@ macro_rules! set_cases_on {
     ($start:expr) => {
         each! { sets on $start;
             a_set_is_ordinary_leases
+            a_shared_set_is_members_beside_others
             a_set_that_is_refused_takes_nothing
             a_token_that_holds_some_of_a_set_acquires_the_rest
             a_set_that_arrives_after_the_cancel_of_one_of_it_is_refused
@@ -143,7 +145,7 @@ macro_rules! server_cases_on {
             fewer_evictions_than_before_are_a_reset_of_the_statistics
             the_longest_quarantine_that_any_instance_asked_for_counts
             a_served_quarantine_ends_with_a_seed_above_all_fences
-            an_expired_counter_does_not_lower_the_fence
+            a_forgotten_fence_does_not_lower_the_next_one
         }
         each! { sets on $start;
             a_foreign_lock_of_any_type_keeps_a_set_out

@@ -13,7 +13,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("mutant", 0),
     ("clock", 0),
     ("duration", 1),
-    ("entropy", 1),
+    ("random", 1),
     ("backoff", 2),
     ("renewal", 3),
     ("protocol", 2),
@@ -24,7 +24,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("manager", 6),
     ("audit", 7),
     ("metrics", 7),
-    ("views", 7),
+    ("pages", 7),
     ("config", 7),
     ("webhooks", 7),
     ("http", 8),
@@ -38,7 +38,7 @@ const LAYERS: &[(&str, u8)] = &[
 
 /// Where the code of each crate is, and before what its files are named: those of the base are modules like the service's own,
 /// the client is one module.
-const CRATES: &[(&str, &str)] = &[("src", ""), ("crates/base/src", ""), ("clients/rust/src", "client/")];
+const CRATES: &[(&str, &str)] = &[("src", ""), ("crates/common/src", ""), ("clients/rust/src", "client/")];
 
 /// Lines of production code in one file.
 const FILE_LINES_MAX: usize = 400;
@@ -238,7 +238,7 @@ fn layer_of(module: &str) -> u8 {
 fn wrong_imports(source: &Source) -> BTreeSet<String> {
     let module = source.module();
     let imported = Uses::of(&source.production).paths.into_iter().filter_map(|path| match path.first()?.as_str() {
-        "crate" | "redlockd_base" => path.get(1).cloned(),
+        "crate" | "redlockd_common" => path.get(1).cloned(),
         "redlockd_client" => Some("client".to_owned()),
         _ => None,
     });
@@ -274,7 +274,7 @@ fn a_child_never_imports_its_parent() {
         }
         let dir = root().join(dir);
         // Files of the base are siblings where a module names them as its own.
-        let dirs = [dir, root().join("crates/base/src")];
+        let dirs = [dir, root().join("crates/common/src")];
         let is_sibling =
             |name: &str| dirs.iter().any(|dir| dir.join(format!("{name}.rs")).exists() || dir.join(name).is_dir());
         wrong.extend(parent_imports(&source, is_sibling).iter().map(|name| format!("{}: {name}", source.file)));
@@ -420,7 +420,7 @@ fn the_tests_of_this_file_can_fail() {
         "#[cfg(test)]\nuse crate::app::A;\nuse crate::{\n    http::{X, Y},\n    types,\n};\nfn f() { crate::cli::g() }";
     let early = source("redlock/round.rs", early);
     assert_eq!(wrong_imports(&early), ["cli", "http"].map(String::from).into());
-    let other_crates = source("clock.rs", "use redlockd_base::backoff::Backoff;\nuse redlockd_client::Lock;");
+    let other_crates = source("clock.rs", "use redlockd_common::backoff::Backoff;\nuse redlockd_client::Lock;");
     assert_eq!(wrong_imports(&other_crates), ["backoff", "client"].map(String::from).into());
     let child = source("redlock/round.rs", "use super::{\n    quorum::Tally,\n    Redlock,\n};");
     assert_eq!(parent_imports(&child, |name| name == "quorum"), ["Redlock"]);

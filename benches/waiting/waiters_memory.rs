@@ -99,6 +99,7 @@ fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
             resources: [name(i)?].into(),
             mode: Mode::Exclusive,
             party: Party::new("", &format!("somebody@host-{i}:4711")),
+            note: "".into(),
             token: None,
             until: SystemClock.now().plus(Duration::from_secs(300)),
             admission: Admission::Queued,

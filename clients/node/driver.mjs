@@ -14,16 +14,21 @@ for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line)
   try {
     if (command.do === 'acquire') {
-      const held = await client.lock(command.name, { ttl: command.ttl_ms, wait: command.wait_ms, mode: command.mode, limit: command.limit })
+      const { ttl_ms: ttl, wait_ms: wait, keep_ms: keep, mode, limit } = command
+      const held = await client.lock(command.names ?? command.name, { ttl, wait, keep, mode, limit })
       held.signal.addEventListener('abort', () => report('lost', { why: held.signal.reason.message }))
       lock = held
-      report('acquired', { fence: held.fence, slot: held.slot, valid_for_ms: Math.round(held.validFor()) })
+      const fences = [...held.fences.values()]
+      report('acquired', { fence: fences[0], fences, slot: held.slot, valid_for_ms: Math.round(held.validFor()) })
     } else if (command.do === 'check') {
       lock.check()
       report('valid', { valid_for_ms: Math.round(lock.validFor()) })
     } else if (command.do === 'release') {
       await lock.release()
       report('released')
+    } else if (command.do === 'leave') {
+      await lock.leave()
+      report('left')
     }
   } catch (error) {
     if (error instanceof LockLost) report('not-valid', { why: error.message })

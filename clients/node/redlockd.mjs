@@ -276,6 +276,8 @@ export class Client {
 function refusal(status, problem) {
   const refused = new Refused(status, problem)
   if (status === 423) return new Held(status, problem)
+  const results = problem?.results ?? [] // of several locks: the loss of one is the loss of all
+  if (status >= 409 && results.some((one) => one.status === 409 || one.status === 410)) return new Lost(status, problem)
   if (status === 410 || (status === 409 && refused.slug !== 'deadlock')) return new Lost(status, problem)
   if (status === 429 || status >= 500) return new Unavailable(refused.message, status >= 500)
   return refused
@@ -303,14 +305,16 @@ export class Lock {
   /**
    * resource: a name; or an array of 2 to 16 names, which are acquired all or none, and are lost all as soon as one is.
    * ttl, wait: milliseconds, or texts such as "30s". mode: 'shared' for a lease beside other shared ones; limit: 3 for one of
-   * three permits, whose number is in `slot` then. owner, note, metadata: labels for people. margin: milliseconds before
+   * three permits, whose number is in `slot` then. keep: for so long the service renews the lease, too, also when this process is
+   * gone (see `leave`). owner, note, metadata: labels for people. margin: milliseconds before
    * the deadline at which the lease counts as lost (default: a tenth of the TTL, at most 500). signal: gives the wait up.
    * renew: false for no timer.
    */
   static async acquire(client, resource, options = {}) {
-    const { ttl, wait = 0, mode, limit, owner = '', note = '', metadata = {}, margin, signal, renew = true } = options
+    const { ttl, keep, wait = 0, mode, limit, owner = '', note = '', metadata = {}, margin, signal, renew = true } = options
     // What is undefined is left out of the JSON.
-    const body = { owner, note, metadata, mode, limit, ttl: ttl === undefined ? undefined : `${milliseconds(ttl, 'ttl')}ms` }
+    const duration = (value, name) => (value === undefined ? undefined : `${milliseconds(value, name)}ms`)
+    const body = { owner, note, metadata, mode, limit, ttl: duration(ttl, 'ttl'), keep: duration(keep, 'keep') }
     const token = randomBytes(24).toString('base64url')
     const end = after(now(), milliseconds(wait, 'wait'))
     let [retry, maybeHeld] = [RETRY_FIRST, false]
@@ -372,14 +376,23 @@ export class Lock {
   /** Ends the lease. Rejects with LockLost where it had ended before; then another holder may have been at work. */
   async release() {
     if (this.#stopped.signal.aborted) return
-    this.#stopped.abort()
-    await this.#renewing
+    await this.leave()
     try {
       await this.#client.request('DELETE', lockPath(this.resource), { token: this.token })
     } catch (error) {
       if (!(error instanceof Lost)) throw error
       throw new LockLost(`the lock ${this.resource} was lost before it was released: ${error.message}`, { cause: error })
     }
+  }
+
+  /**
+   * Renews no more and releases nothing: a lease with `keep` stays held by the service until its end, others until their TTL.
+   * Resolves to the token, with which it can be extended and released.
+   */
+  async leave() {
+    this.#stopped.abort()
+    await this.#renewing
+    return this.token
   }
 
   async [Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')]() {
@@ -391,7 +404,10 @@ export class Lock {
       try {
         await this.extend({ timeout: 1_000 })
       } catch (error) {
-        if (error instanceof Lost) throw error // otherwise the careful estimate stands
+        if (error instanceof Lost) {
+          await abandon(this.#client, this.resource, this.token) // of several locks the others are held still
+          throw error
+        } // otherwise the careful estimate stands
       }
     }
     if (renew) this.#renewing = this.#renew()

@@ -30,15 +30,21 @@ def main():
             if command["do"] == "acquire":
                 options = {"ttl": command["ttl_ms"] / 1000, "wait": command["wait_ms"] / 1000}
                 options.update((name, command[name]) for name in ("mode", "limit") if name in command)
-                lock = client.lock(command["name"], on_lost=lambda why: report("lost", why=why), **options)
+                if "keep_ms" in command:
+                    options["keep"] = command["keep_ms"] / 1000
+                lock = client.lock(command.get("names") or command["name"], on_lost=lambda why: report("lost", why=why), **options)
                 lock.acquire()
-                report("acquired", fence=lock.fence, slot=lock.slot, valid_for_ms=round(lock.valid_for() * 1000))
+                fences = list(lock.fences.values())
+                report("acquired", fence=fences[0], fences=fences, slot=lock.slot, valid_for_ms=round(lock.valid_for() * 1000))
             elif command["do"] == "check":
                 lock.check()
                 report("valid", valid_for_ms=round(lock.valid_for() * 1000))
             elif command["do"] == "release":
                 lock.release()
                 report("released")
+            elif command["do"] == "leave":
+                lock.leave()
+                report("left")
         except redlockd.LockLost as error:
             report("not-valid", why=str(error))
         except redlockd.Error as error:

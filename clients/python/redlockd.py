@@ -272,6 +272,9 @@ class _NotSent(Exception):
 def _refusal(status, problem):
     if status == 423:
         return Held(status, problem)
+    results = problem.get("results") or []  # of several locks: the loss of one is the loss of all
+    if status >= 409 and any(one.get("status") in (409, 410) for one in results):
+        return Lost(status, problem)
     if status == 410 or (status == 409 and not str(problem.get("type", "")).endswith("/deadlock")):
         return Lost(status, problem)
     if status == 429 or status >= 500:
@@ -312,6 +315,7 @@ class Lock:
     resource: a name; or a list of 2 to 16 names, which are acquired all or none, and are lost all as soon as one is.
     ttl, wait: seconds, or texts such as "30s" (ttl=None: the service's default). wait=0 asks once.
     mode="shared": beside other shared leases; limit=3: one of three permits, whose number is in `slot` afterwards.
+    keep: for so long the service renews the lease, too, also when this process is gone: see `leave`.
     owner, note, metadata: labels for people. margin: seconds before the deadline at which the lease counts as lost
     (default: a tenth of the TTL, at most half a second). on_lost: called once, from the renewing thread, with a text.
     renew=False: no thread; call `extend`.
@@ -321,11 +325,13 @@ class Lock:
     """
 
     def __init__(self, client, resource, ttl=None, wait=0, owner="", note="", metadata=None, margin=None, on_lost=None,
-                 renew=True, mode=None, limit=None):
+                 renew=True, mode=None, limit=None, keep=None):
         self.client, self.resource = client, resource if isinstance(resource, str) else tuple(resource)
         self._body = {"owner": owner, "note": note, "metadata": dict(metadata or {})}
         if ttl is not None:
             self._body["ttl"] = _duration(ttl, "ttl")
+        if keep is not None:
+            self._body["keep"] = _duration(keep, "keep")
         if mode is not None:
             self._body["mode"] = mode
         if limit is not None:
@@ -388,6 +394,7 @@ class Lock:
                 self.extend(timeout=1.0)
             except Lost:
                 self.token = None
+                self._abandon(token)  # of several locks the others are held still
                 raise
             except Error:
                 pass  # the careful estimate stands
@@ -429,15 +436,21 @@ class Lock:
         """Ends the lease. Raises LockLost where it had ended before; then another holder may have been at work."""
         if not self.token:
             return
+        token = self.leave()
+        try:
+            self.client.request("DELETE", _lock_path(self.resource), token=token)
+        except Lost as error:
+            raise LockLost(f"the lock {self.resource} was lost before it was released: {error}") from error
+
+    def leave(self):
+        """Renews no more and releases nothing: a lease with `keep` stays held by the service until its end, others until
+        their TTL. Returns the token, with which it can be extended and released."""
         token, self.token = self.token, None
         self._stop.set()
         if self._thread and self._thread is not threading.current_thread():
             self._thread.join(self._ttl)
         self._thread = None
-        try:
-            self.client.request("DELETE", _lock_path(self.resource), token=token)
-        except Lost as error:
-            raise LockLost(f"the lock {self.resource} was lost before it was released: {error}") from error
+        return token
 
     def _abandon(self, token):
         try:

@@ -11,9 +11,9 @@ use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
 use crate::protocol::{NoVote, Request, UnreachableKind, Vote};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::monitor::{InitError, NodeHealth, NodeMonitor};
 use crate::redlock::node::Node;
+use crate::redlock::random::SystemEntropy;
 use crate::types::NodeId;
 
 /// How long all nodes are waited for.

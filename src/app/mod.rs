@@ -4,12 +4,12 @@
 mod background;
 mod error;
 mod init;
+mod lifecycle;
 mod nodes;
-mod service;
 mod settings;
 mod webhooks;
 
 pub use error::AppError;
 pub use init::init;
+pub use lifecycle::App;
 pub use nodes::{cluster_name, node_tls};
-pub use service::App;

@@ -11,16 +11,16 @@ use super::error::AppError;
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
-use crate::nodes::any::AnyNode;
+use crate::nodes::any_node::AnyNode;
+use crate::nodes::call_observer::NodeObserver;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
-use crate::nodes::observer::NodeObserver;
 use crate::nodes::redis::{NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
 use crate::protocol::{ClusterName, ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::engine::{Opener, Redlock, RedlockSettings};
-use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::SystemEntropy;
 use crate::types::{Invalid, NodeId};
 use crate::waiting::wake::POLL_MAX;
 
@@ -125,7 +125,7 @@ pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
 }
 
 /// The cluster's parameters. Its fingerprint is a hash of what all instances must agree on: the nodes'
-/// names in alphabetical order, the guard, the lock delay, the TTL of fences and the key template.
+/// names in alphabetical order, the guard, the lock delay and the key template.
 pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
     names.sort_unstable();
@@ -133,13 +133,14 @@ pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
         "{}\n{}\n{}\n{}",
         config.guard.as_millis(),
         config.lock_delay.as_millis(),
-        config.fence_ttl.as_millis(),
+        3_600_000, // once a setting
         config.key_template
     );
     let hash =
         |text: &str| -> String { Sha256::digest(text.as_bytes()).iter().take(8).map(|b| format!("{b:02x}")).collect() };
-    // 2: the version of the protocol. A node that has the rest alone is of version 1, and is taken over.
-    let name = format!("2.{}", hash(&format!("{}\n{terms}", names.join("\n"))));
+    // 4: the version of the protocol. A node that has the rest alone is of version 1, and with a 2 of version 2 or 3: each is
+    // taken over.
+    let name = format!("4.{}", hash(&format!("{}\n{terms}", names.join("\n"))));
     ClusterParams {
         cluster: ClusterName::new(&name, &hash(&terms)),
         guard: config.guard,

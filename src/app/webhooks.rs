@@ -12,8 +12,9 @@ use crate::http::format::ms;
 use crate::http::state::ServiceManager;
 use crate::metrics::Metrics;
 use crate::redlock::clock::SystemClock;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 use crate::webhooks::ServiceWebhooks;
+use crate::webhooks::deliveries::CallbackDeliveries;
 use crate::webhooks::event::LongWait;
 use crate::webhooks::resolver::{Lookup, SystemLookup};
 use crate::webhooks::transport::HttpTransport;
@@ -42,6 +43,7 @@ pub(super) fn open(
     let webhooks = Arc::new(webhooks.map_err(AppError::Webhooks)?);
     let receiver = Arc::clone(&webhooks);
     manager.events().observe(Box::new(move |kind, event| receiver.receive(kind, event)));
+    manager.set_callbacks(Arc::new(CallbackDeliveries(Arc::clone(&webhooks.deliveries))));
     Ok(webhooks)
 }
 

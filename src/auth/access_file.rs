@@ -4,12 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::file_reader::{Reader, shown};
-use super::issuer::{ISSUERS_MAX, Issuer};
-use super::key::KeyHash;
+use super::access_file_fields::{Reader, shown};
+use super::access_rule::{AccessRule, AccessRules};
+use super::api_key::KeyHash;
+use super::oidc_issuer::{ISSUERS_MAX, Issuer};
 use super::principal::{CertificateName, KeyEntry, Principal, PrincipalLimits, PrincipalName};
 use super::principals::PrincipalStore;
-use super::rule::{AccessRule, AccessRules};
 use crate::types::Invalid;
 
 /// Maximum size of the file: enough for ten thousand keys.

@@ -5,8 +5,8 @@ use std::io::Write;
 use proptest::prelude::*;
 
 use super::*;
-use crate::auth::key::ApiKey;
-use crate::redlock::entropy::SystemEntropy;
+use crate::auth::api_key::ApiKey;
+use crate::redlock::random::SystemEntropy;
 
 const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 

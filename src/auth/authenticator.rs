@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::issuer::KeySource;
-use super::key_set::KeySet;
+use super::jwks::KeySet;
+use super::jwt::{self, TokenError};
+use super::oidc_issuer::KeySource;
 use super::principal::{Principal, PrincipalLimits, PrincipalName};
 use super::principals::{Credential, IdentifyError, PrincipalStore};
 use super::quota::Quotas;
 use super::rate_limit::{RateExceeded, RateLimits, RequestClass};
 use super::session::Sessions;
-use super::token::{self, TokenError};
 use crate::redlock::clock::BootTime;
 
 /// How long after its end a token still renews and releases the lease of its holder.
@@ -113,7 +113,7 @@ impl Authenticator {
         late: Duration,
     ) -> Result<Arc<Principal>, IdentifyError> {
         match credential {
-            Credential::Key(presented) if token::is_token(presented) => {
+            Credential::Key(presented) if jwt::is_token(presented) => {
                 self.identify_token(presented, wall_ms, late).map_err(IdentifyError::Token)
             }
             _ => self.store().identify(credential, wall_ms),
@@ -122,9 +122,9 @@ impl Authenticator {
 
     fn identify_token(&self, presented: &[u8], wall_ms: u64, late: Duration) -> Result<Arc<Principal>, TokenError> {
         let store = self.store();
-        let issuer = token::claimed_issuer(presented, store.issuers())?;
+        let issuer = jwt::claimed_issuer(presented, store.issuers())?;
         let keys = self.issuer_keys.read().get(&issuer.keys).cloned().ok_or(TokenError::NoKeys)?;
-        let verified = token::verify(presented, issuer, &keys, wall_ms, late);
+        let verified = jwt::verify(presented, issuer, &keys, wall_ms, late);
         if verified == Err(TokenError::UnknownKey) {
             self.lacks_key.store(true, Ordering::Relaxed);
         }
@@ -176,7 +176,7 @@ impl Authenticator {
 #[cfg(test)]
 mod tests {
     use super::super::access_file::parse;
-    use super::super::key::KeyHash;
+    use super::super::api_key::KeyHash;
     use super::*;
 
     fn store(key: &str, more: &str) -> PrincipalStore {

@@ -3,15 +3,15 @@
 //! and no tasks; the time is a parameter.
 
 pub mod access_file;
+mod access_file_fields;
+pub mod access_rule;
+pub mod api_key;
 pub(crate) mod authenticator;
-mod file_reader;
-pub mod issuer;
-pub mod key;
-pub mod key_set;
+pub mod jwks;
+pub mod jwt;
+pub mod oidc_issuer;
 pub(crate) mod principal;
 pub(crate) mod principals;
 pub(crate) mod quota;
 pub(crate) mod rate_limit;
-pub mod rule;
 pub mod session;
-pub mod token;

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::issuer::TokenRule;
-use super::key::{KEY_PREFIX, KeyHash};
-use super::rule::AccessRules;
+use super::access_rule::AccessRules;
+use super::api_key::{KEY_PREFIX, KeyHash};
+use super::oidc_issuer::TokenRule;
 use crate::types::Invalid;
 
 /// Maximum length of a principal's name: it is part of every line of the audit log.

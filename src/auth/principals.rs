@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::issuer::Issuer;
-use super::key::{KEY_MAX_BYTES, KeyHash};
+use super::api_key::{KEY_MAX_BYTES, KeyHash};
+use super::jwt::TokenError;
+use super::oidc_issuer::Issuer;
 use super::principal::{CertificateName, Principal, PrincipalName};
-use super::token::TokenError;
 
 /// A credential as presented. Borrowed from the request; never stored.
 pub enum Credential<'a> {
@@ -136,7 +136,7 @@ impl PeerCertificate {
 #[cfg(test)]
 mod tests {
     use super::super::access_file;
-    use super::super::rule::Right;
+    use super::super::access_rule::Right;
     use super::*;
     use crate::types::ResourceName;
     use proptest::prelude::*;

@@ -11,10 +11,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use ring::hmac;
 
-use super::key::{KeyHash, random_text};
+use super::api_key::{KeyHash, random_text};
 use super::principal::{KeyEntry, Principal, PrincipalName};
 use super::principals::PrincipalStore;
-use crate::redlock::entropy::{Entropy, SystemEntropy};
+use crate::redlock::random::{Entropy, SystemEntropy};
 
 /// How long a session lasts: a working day.
 pub(crate) const SESSION_LIFE: Duration = Duration::from_hours(10);

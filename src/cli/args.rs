@@ -1,7 +1,6 @@
 //! The commands, their help texts, and the options that set settings. Values are checked by the configuration, for all
 //! layers alike.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -85,7 +84,7 @@ Exit codes: 0 printed, 64 no such command.";
 /// A distributed-lock service over HTTP: Redlock on independent Redis masters, with fencing tokens
 #[derive(Debug, Parser)]
 #[command(name = "redlockd", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
-#[command(max_term_width = 100, disable_help_subcommand = true)]
+#[command(max_term_width = 100)]
 pub(super) struct Cli {
     #[command(flatten)]
     pub(super) settings: ConfigArgs,
@@ -145,23 +144,16 @@ pub(super) enum Command {
         /// The command; without it the page of the program
         command: Option<String>,
     },
-    /// Internal, started by `run`: see src/cli/run/watchdog.rs
-    #[command(name = super::run::watchdog::COMMAND, hide = true)]
-    Watchdog {
-        /// The token file to remove
-        token_file: PathBuf,
-        /// The arguments with which this program releases the lock
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        release: Vec<OsString>,
-    },
+    /// Print the version
+    Version,
     /// Create API keys
-    #[command(disable_help_subcommand = true)]
+    #[command(disable_help_subcommand = true, arg_required_else_help = false)]
     Key {
         #[command(subcommand)]
         command: KeyCommand,
     },
     /// Call-backs and hooks: make and verify signatures, list, test
-    #[command(disable_help_subcommand = true)]
+    #[command(disable_help_subcommand = true, arg_required_else_help = false)]
     Hook {
         #[command(subcommand)]
         command: super::hook::HookCommand,

@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 use super::client_help::{
     ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES,
-    HEALTH_EXAMPLES, LIST_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
+    HEALTH_EXAMPLES, LIST_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, RUN_USAGE, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
 pub(super) use super::mode_args::ModeArgs;
 use crate::duration::parse_duration;
@@ -83,7 +83,7 @@ pub(super) enum OnLost {
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
-#[command(after_help = RUN_EXAMPLES)]
+#[command(after_help = RUN_EXAMPLES, override_usage = RUN_USAGE)]
 pub(super) struct RunCommand {
     /// TTL of the lease, which is renewed at a third of it [default: 30s; with --at-least as long as that, at most 5m]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -115,10 +115,10 @@ pub(super) struct RunCommand {
     pub(super) labels: LabelArgs,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
-    /// The name of the lock
-    #[arg(value_parser = resource)]
+    /// The name of the lock; several names, up to the `--`, are acquired all or none
+    #[arg(value_name = "NAME", value_parser = resource)]
     pub(super) resource: ResourceName,
-    /// The command and its arguments; run without a shell. A `--` before it is optional
+    /// The command and its arguments; run without a shell. After one name the `--` before it may be left out
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
@@ -172,9 +172,9 @@ pub(super) struct AcquireCommand {
     pub(super) service: ServiceArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
-    /// The name of the lock
-    #[arg(value_parser = resource)]
-    pub(super) resource: ResourceName,
+    /// The name of the lock, or of several
+    #[arg(required = true, value_name = "NAME", value_parser = resource)]
+    pub(super) names: Vec<ResourceName>,
 }
 
 /// Arguments of `keep`.
@@ -249,9 +249,9 @@ pub(super) struct ExtendCommand {
     pub(super) service: ServiceArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
-    /// The name of the lock
-    #[arg(value_parser = resource)]
-    pub(super) resource: ResourceName,
+    /// The name of the lock, or of several
+    #[arg(required = true, value_name = "NAME", value_parser = resource)]
+    pub(super) names: Vec<ResourceName>,
 }
 
 /// Arguments of `release`.
@@ -262,9 +262,11 @@ pub(super) struct ReleaseCommand {
     pub(super) token: TokenArgs,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
-    /// The name of the lock
-    #[arg(value_parser = resource)]
-    pub(super) resource: ResourceName,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+    /// The name of the lock, or of several
+    #[arg(required = true, value_name = "NAME", value_parser = resource)]
+    pub(super) names: Vec<ResourceName>,
 }
 
 /// Arguments of `status`.
@@ -333,6 +335,8 @@ pub(super) struct ForceCommand {
     pub(super) if_fence: Option<u64>,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
     /// The name of the lock
     #[arg(value_parser = resource)]
     pub(super) resource: ResourceName,

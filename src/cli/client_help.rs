@@ -1,6 +1,10 @@
 //! The ends of the help texts of the commands that send requests to a running service: examples and exit codes. Each example
 //! is run by a test (`tests/it/cli_examples.rs`).
 
+pub(super) const RUN_USAGE: &str = "\
+redlockd run [OPTIONS] NAME [--] COMMAND...
+       redlockd run [OPTIONS] NAME NAME... -- COMMAND...";
+
 pub(super) const RUN_EXAMPLES: &str = "\
 Examples:
   redlockd run deploy/prod -- ./deploy.sh
@@ -13,9 +17,11 @@ Examples:
       one of many hosts runs it, also where their clocks differ by up to a minute
   redlockd run -E 1 --url http://a:5625 --url http://b:5625 x -- ./job.sh
       exit with 1 if the lock is held, like flock; try the second instance if the first is down
+  redlockd run --wait 10m db/orders db/stock -- ./migrate.sh
+      both locks or none; the command is ended if one of them is lost
 
-The command's environment has REDLOCKD_RESOURCE, REDLOCKD_FENCE (pass it to the protected system),
-REDLOCKD_TOKEN_FILE and REDLOCKD_DEADLINE_MS (Unix time in ms at the start; renewals extend it).
+The command's environment has REDLOCKD_RESOURCE, REDLOCKD_FENCE (pass it to the protected system; of
+several locks both list them in order, with blanks), REDLOCKD_TOKEN_FILE and REDLOCKD_DEADLINE_MS (Unix time in ms at the start; renewals extend it).
 
 Exit codes: the command's own, 128+n for signal n; 64 wrong usage, 69 no instance or no quorum,
 73 the token file cannot be written, 75 the lock is held (-E), 76 the lease was lost, 77 not
@@ -42,6 +48,8 @@ Examples:
   T=$(redlockd acquire --ttl 2m deploy/staging)
       standard output is no terminal: it gets only the token
   redlockd acquire --json --owner ci-4711 --meta build=17 deploy/test
+  redlockd acquire --ttl 2m db/orders db/stock
+      both or none, with one token
 
 Exit codes: 0 acquired, 64 wrong usage, 69 no instance or no quorum, 73 the token file cannot be
 written, 75 the lock is held, 77 not allowed.";

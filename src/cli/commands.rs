@@ -12,23 +12,25 @@ use super::client_args::{
     AcquireCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand,
     ReleaseCommand, StatusCommand, TokenArgs,
 };
+use super::client_from_args;
 use super::exit;
 use super::format::{self, OutputFormat};
+use super::local_service::own_service;
 use super::output::{MessageWriter, print_line};
-use super::own_service::own_service;
 use super::progress::with_progress;
-use super::remote;
 use super::run::write_token;
 use crate::api;
 use crate::client::acquire::acquire as acquire_waiting;
+use crate::client::answers::LeaseAnswer;
 use crate::client::error::ClientError;
+use crate::client::names::LockNames;
 use crate::client::requests::{ForcedRelease, LockRequest};
 use crate::client::transport::ANSWER_TIMEOUT;
 use crate::config::Environment;
 use crate::duration::format_duration;
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::{Entropy, SystemEntropy};
-use crate::types::{TOKEN_MAX_CHARS, Token};
+use crate::redlock::random::{Entropy, SystemEntropy};
+use crate::types::{ResourceName, TOKEN_MAX_CHARS, Token};
 
 /// Permission bits with which users other than the owner can read a file.
 const READABLE_BY_OTHERS: u32 = 0o044;
@@ -69,10 +71,15 @@ impl<E: Environment> CommandIo<'_, E> {
         print_line(self.out, &serde_json::to_string(answer).expect("answers are plain data"));
     }
 
+    /// The names of a request.
+    fn names(&mut self, names: Vec<ResourceName>) -> Result<LockNames, u8> {
+        LockNames::new(names).map_err(|why| self.fail(exit::USAGE, &why.0))
+    }
+
     /// Reads the token from `--token-file` or the file in the variable that `run` sets.
     fn token(&mut self, args: &TokenArgs) -> Result<Token, u8> {
         let named = args.token_file.clone().map(std::path::PathBuf::into_os_string);
-        let Some(path) = named.or_else(|| remote::set(self.env, "REDLOCKD_TOKEN_FILE")) else {
+        let Some(path) = named.or_else(|| client_from_args::set(self.env, "REDLOCKD_TOKEN_FILE")) else {
             return Err(self.fail(exit::USAGE, "--token-file FILE is needed (`-` is standard input)"));
         };
         let path = Path::new(&path);
@@ -80,6 +87,9 @@ impl<E: Environment> CommandIo<'_, E> {
             .map_err(|why| self.fail(exit::USAGE, &format!("the token in {}: {why}", path.display())))
     }
 }
+
+/// What the service says of a TTL that is too long, in the words of HTTP.
+const WITH_PATCH: &str = "longer work extends its lease with PATCH";
 
 /// One sentence, in the words of the command line.
 pub(super) fn describe(error: &ClientError) -> String {
@@ -89,7 +99,7 @@ pub(super) fn describe(error: &ClientError) -> String {
                                     is missing, unknown or expired"
                 .to_owned()
         }
-        _ => error.to_string(),
+        _ => error.to_string().replace(WITH_PATCH, "`run` renews by itself, `extend` by hand"),
     }
 }
 
@@ -123,10 +133,11 @@ pub(super) fn acquire<E: Environment>(
 ) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let is_token_wanted = args.token_file.take_if(|path| *path == Path::new("-")).is_some();
-    let request = remote::lock_request(args.resource, args.ttl, args.labels, remote::parent(), io.env);
+    let names = io.names(args.names)?;
+    let request = client_from_args::lock_request(names, args.ttl, args.labels, client_from_args::parent(), io.env);
     let mode = args.mode.wanted();
     let request = LockRequest { mode, kept_for, ..request.map_err(|why| io.fail(exit::USAGE, &why))? };
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let token = SystemEntropy.token();
     // If the token cannot be stored, nothing is acquired.
     if let Some(path) = &args.token_file {
@@ -162,11 +173,14 @@ pub(super) fn acquire<E: Environment>(
     match (format, shown) {
         (OutputFormat::Json, shown) => {
             let token = shown.map(|token| api::TokenText(token.to_owned()));
-            io.print_json(&api::Lease { token, ..granted.lease });
+            io.print_json(&match granted.answer {
+                LeaseAnswer::One(lease) => LeaseAnswer::One(Box::new(api::Lease { token, ..*lease })),
+                LeaseAnswer::Set(set) => LeaseAnswer::Set(Box::new(api::LeaseSet { token, ..*set })),
+            });
         }
         (OutputFormat::Plain, Some(token)) => print_line(io.out, token),
         (OutputFormat::Plain, None) => {}
-        (form, shown) => print_line(io.out, &format::lease(&granted.lease, shown, form)),
+        (form, shown) => print_line(io.out, &format::acquired(&granted.answer, shown, form)),
     }
     Ok(exit::OK)
 }
@@ -174,8 +188,9 @@ pub(super) fn acquire<E: Environment>(
 /// `extend`.
 pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
+    let names = io.names(args.names.clone())?;
     let token = io.token(&args.token)?;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let mut changes = Map::new();
     changes.extend(args.ttl.map(|ttl| ("ttl".to_owned(), Value::from(format_duration(ttl)))));
     changes.extend(args.keep.map(|keep| ("keep".to_owned(), Value::from(format_duration(keep)))));
@@ -186,26 +201,35 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
             |(key, value): &(String, String)| (key.clone(), if value.is_empty() { Value::Null } else { json!(value) });
         changes.insert("metadata".to_owned(), args.meta.iter().map(pair).collect::<Map<_, _>>().into());
     }
-    let extended = io.send(client.extend(&args.resource, &token, changes, ANSWER_TIMEOUT))?;
+    let extended = io.send(client.extend(&names, &token, changes, ANSWER_TIMEOUT))?;
     match OutputFormat::of(args.output, io.env) {
-        OutputFormat::Json => io.print_json(&extended.lease),
-        form => print_line(io.out, &format::lease(&extended.lease, None, form)),
+        OutputFormat::Json => io.print_json(&extended.answer),
+        form => print_line(io.out, &format::extended(&extended.answer, form)),
     }
     Ok(exit::OK)
 }
 
 /// `release`.
 pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
+    let names = io.names(args.names.clone())?;
     let token = io.token(&args.token)?;
-    let client = remote::client(&args.service, io.env, io.err)?;
-    io.send(client.release(&args.resource, &token, ANSWER_TIMEOUT))?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
+    io.send(client.release(&names, &token, ANSWER_TIMEOUT))?;
+    if io.is_json {
+        let released = |name: &ResourceName| json!({ "resource": name.as_str(), "state": "released" });
+        io.print_json(&match names.single() {
+            Some(name) => released(name),
+            None => json!({ "results": names.iter().map(released).collect::<Vec<_>>() }),
+        });
+    }
     Ok(exit::OK)
 }
 
 /// `status`.
 pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let Some(lock) = io.send(client.inspect(&args.resource))? else {
         if io.is_json {
             io.print_json(&json!({ "resource": args.resource.as_str(), "state": "free" }));
@@ -222,7 +246,7 @@ pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_
 /// `fence`.
 pub(super) fn fence<E: Environment>(args: &FenceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let checked = io.send(client.check_fence(&args.resource, args.fence))?;
     match OutputFormat::of(args.output, io.env) {
         OutputFormat::Json => io.print_json(&checked),
@@ -241,7 +265,7 @@ pub(super) fn fence<E: Environment>(args: &FenceCommand, io: &mut CommandIo<'_, 
 /// `list`.
 pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let fields = [("prefix", &args.prefix), ("owner", &args.owner), ("state", &args.state)];
     let filter: Vec<_> = fields.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
     let list = io.send(client.list(&filter))?;
@@ -259,7 +283,7 @@ pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>
 /// `events`: the oldest first, so that the newest is above the prompt.
 pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let limit = Some(args.limit.to_string());
     let fields = [
         ("since", &args.since),
@@ -280,9 +304,17 @@ pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_
 
 /// `force`.
 pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let client = remote::client(&args.service, io.env, io.err)?;
+    io.is_json = args.output.json;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let mode = if args.now { ForcedRelease::Now } else { ForcedRelease::Revoke };
     let revoked = io.send(client.force(&args.resource, mode, &args.reason, args.if_fence))?;
+    if io.is_json {
+        match &revoked {
+            Some(revoked) => io.print_json(revoked),
+            None => io.print_json(&json!({ "resource": args.resource.as_str(), "state": "free" })),
+        }
+        return Ok(exit::OK);
+    }
     let result = match revoked {
         Some(revoked) => {
             let seconds = Duration::from_millis(revoked.frees_in_ms.saturating_add(999)).as_secs();
@@ -296,10 +328,10 @@ pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, 
 
 /// `health`. Without a URL it asks the service that has the same environment, as in a container.
 pub(super) fn health<E: Environment>(args: &HealthCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let has_url = !args.service.urls.is_empty() || remote::set(io.env, "REDLOCKD_URL").is_some();
+    let has_url = !args.service.urls.is_empty() || client_from_args::set(io.env, "REDLOCKD_URL").is_some();
     let client = match own_service(io.env) {
-        Some(url) if !has_url && args.service.ca_file.is_none() => remote::own_client(&url, io.err)?,
-        _ => remote::client(&args.service, io.env, io.err)?,
+        Some(url) if !has_url && args.service.ca_file.is_none() => client_from_args::own_client(&url, io.err)?,
+        _ => client_from_args::client(&args.service, io.env, io.err)?,
     };
     match io.send(client.health(!args.live, args.timeout)) {
         Ok(health) => {

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 
 use super::client_args::OutputArgs;
 use crate::api;
+use crate::client::answers::{ExtendAnswer, LeaseAnswer};
 use crate::client::error::one_line;
 use crate::config::Environment;
 
@@ -27,8 +28,8 @@ impl OutputFormat {
             OutputArgs { plain: true, .. } => Self::Plain,
             _ if !io::stdout().is_terminal() => Self::Plain,
             _ => {
-                let is_dumb = super::remote::set(env, "TERM").is_none_or(|term| term == "dumb");
-                Self::Human { colour: !is_dumb && super::remote::set(env, "NO_COLOR").is_none() }
+                let is_dumb = super::client_from_args::set(env, "TERM").is_none_or(|term| term == "dumb");
+                Self::Human { colour: !is_dumb && super::client_from_args::set(env, "NO_COLOR").is_none() }
             }
         }
     }
@@ -91,7 +92,7 @@ const LEASE_KEYS: [&str; 10] =
     ["slot", "limit", "token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "kept_until", "expires_at"];
 
 /// A lease; with its token if given.
-pub(super) fn lease(lease: &api::Lease, token: Option<&str>, form: OutputFormat) -> String {
+fn lease(lease: &api::Lease, token: Option<&str>, form: OutputFormat) -> String {
     let members = serde_json::to_value(lease).expect("answers are plain data");
     let mut all = vec![("resource", lease.resource.clone())];
     all.extend((lease.mode != EXCLUSIVE).then(|| ("mode", lease.mode.clone())));
@@ -102,6 +103,37 @@ pub(super) fn lease(lease: &api::Lease, token: Option<&str>, form: OutputFormat)
         other => Some((key, other.to_string())),
     }));
     facts(&all, form)
+}
+
+/// A lease, or several, with their token if given.
+pub(super) fn acquired(answer: &LeaseAnswer, token: Option<&str>, form: OutputFormat) -> String {
+    let set = match answer {
+        LeaseAnswer::One(one) => return lease(one, token, form),
+        LeaseAnswer::Set(set) => set,
+    };
+    let each = set.leases.iter().flat_map(|one| [("resource", one.resource.clone()), ("fence", one.fence.to_string())]);
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let common = [
+        ("token_id", set.token_id.clone()),
+        ("owner", text(&set.owner)),
+        ("note", text(&set.note)),
+        ("ttl_ms", set.ttl_ms.to_string()),
+        ("valid_for_ms", set.valid_for_ms.to_string()),
+        ("expires_at", set.expires_at.clone()),
+    ];
+    let token = token.map(|token| ("token", token.to_owned()));
+    facts(&each.chain(token).chain(common).collect::<Vec<_>>(), form)
+}
+
+/// A lease after an extend, or several.
+pub(super) fn extended(answer: &ExtendAnswer, form: OutputFormat) -> String {
+    let set = match answer {
+        ExtendAnswer::One(one) => return lease(one, None, form),
+        ExtendAnswer::Set(set) => set,
+    };
+    let number = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
+    let each = set.results.iter().flat_map(|one| [("resource", one.resource.clone()), ("fence", number(one.fence))]);
+    facts(&each.chain([("valid_for_ms", number(set.valid_for_ms))]).collect::<Vec<_>>(), form)
 }
 
 /// `key=value` lines; for people two columns, without what is empty, and with times as people say them.

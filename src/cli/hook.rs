@@ -10,14 +10,14 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::client_args::{OutputArgs, ServiceArgs};
+use super::client_from_args;
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
 use super::output::print_line;
-use super::remote;
 use crate::config::Environment;
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::{Entropy, SystemEntropy};
+use crate::redlock::random::{Entropy, SystemEntropy};
 use crate::webhooks::signing::{SignedContent, SigningSecret};
 
 /// The longest message that is verified. Bytes.
@@ -179,7 +179,7 @@ pub(super) fn verify(args: &VerifyArgs, env: &impl Environment, err: &mut dyn Wr
 /// Errors: why it is not verified.
 fn check(env: &impl Environment, body: &[u8], secrets: &[SigningSecret]) -> Result<(), String> {
     let header = |name: &str| {
-        let value = [name.to_owned(), format!("HTTP_{name}")].iter().find_map(|name| remote::set(env, name));
+        let value = [name.to_owned(), format!("HTTP_{name}")].iter().find_map(|name| client_from_args::set(env, name));
         value
             .and_then(|value| value.into_string().ok())
             .ok_or_else(|| format!("{name} is not set: the header of that name"))
@@ -210,7 +210,7 @@ pub(super) fn remote<E: Environment>(command: HookCommand, io: &mut CommandIo<'_
 
 fn list<E: Environment>(args: &ListArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let hooks = io.send(client.hooks())?;
     match OutputFormat::of(args.output, io.env) {
         OutputFormat::Json => io.print_json(&hooks),
@@ -221,7 +221,7 @@ fn list<E: Environment>(args: &ListArgs, io: &mut CommandIo<'_, E>) -> Result<u8
 
 fn test<E: Environment>(args: &NameArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let tried = io.send(client.test_hook(&args.name, TEST_TIMEOUT))?;
     let verdict = if tried.accepted { "accepted" } else { "not accepted" };
     match OutputFormat::of(args.output, io.env) {
@@ -233,7 +233,7 @@ fn test<E: Environment>(args: &NameArgs, io: &mut CommandIo<'_, E>) -> Result<u8
 
 fn replay<E: Environment>(args: &NameArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let replayed = io.send(client.replay_hook(&args.name))?;
     match OutputFormat::of(args.output, io.env) {
         OutputFormat::Json => io.print_json(&replayed),

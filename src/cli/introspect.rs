@@ -96,11 +96,17 @@ mod tests {
 
     #[test]
     fn completions_and_pages_are_written_and_know_the_commands() {
-        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+        for shell in [
+            clap_complete::Shell::Bash,
+            clap_complete::Shell::Zsh,
+            clap_complete::Shell::Fish,
+            clap_complete::Shell::Elvish,
+        ] {
             let mut out = Vec::new();
             assert_eq!(completions(shell, &mut out), 0);
             let text = String::from_utf8(out).expect("text");
             assert!(text.contains("skip-if-held") && text.contains("doctor"), "{shell}");
+            assert!(!text.contains("watchdog"), "{shell}: it is no command for people");
         }
         for (command, word) in [(None, "redlockd"), (Some("run"), "conflict\\-exit\\-code")] {
             let (mut out, mut err) = (Vec::new(), Vec::new());

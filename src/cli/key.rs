@@ -11,11 +11,11 @@ use clap::Args;
 use super::exit;
 use super::output::print_line;
 use crate::auth::access_file;
-use crate::auth::key::ApiKey;
+use crate::auth::access_rule::AccessRule;
+use crate::auth::api_key::ApiKey;
 use crate::auth::principal::PrincipalName;
-use crate::auth::rule::AccessRule;
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 
 pub(super) const NEW_EXAMPLES: &str = "\
 Examples:

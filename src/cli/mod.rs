@@ -3,6 +3,7 @@
 
 mod args;
 mod client_args;
+mod client_from_args;
 mod client_help;
 mod commands;
 mod doctor;
@@ -11,12 +12,11 @@ mod format;
 mod hook;
 mod introspect;
 mod key;
+mod local_service;
 mod mode_args;
 mod nodes;
 mod output;
-mod own_service;
 mod progress;
-mod remote;
 mod run;
 mod sd_notify;
 mod serve;
@@ -42,7 +42,14 @@ pub fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    // Started by `run`: no command, so that neither help nor completions know it.
+    if let [_, name, token_file, release @ ..] = args.as_slice()
+        && name == run::watchdog::COMMAND
+    {
+        return run::watchdog::main(token_file.as_ref(), release, err);
+    }
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error, out, err),
     };
@@ -55,9 +62,12 @@ pub fn run(
             Ok(loaded) => serve::init(loaded, out, err),
             Err(code) => code,
         },
-        Command::Run(args) => run::run(*args, env, err),
+        Command::Run(run) => run::run(*run, &args, env, err),
         Command::Elect(args) => run::elect(*args, env, err),
-        Command::Watchdog { token_file, release } => run::watchdog::main(&token_file, &release, err),
+        Command::Version => {
+            print_line(out, concat!("redlockd ", env!("CARGO_PKG_VERSION")));
+            exit::OK
+        }
         Command::Config { command: ConfigCommand::Check(settings) } => match load_for_service(settings, env, err) {
             Ok(loaded) => report(&loaded, out, err),
             Err(code) => code,
@@ -207,7 +217,9 @@ mod tests {
     fn help_and_version_exit_with_zero() {
         let (code, out, err) = run_with(&["--version"], &[]);
         assert_eq!((code, out.trim(), err.as_str()), (0, concat!("redlockd ", env!("CARGO_PKG_VERSION")), ""));
-        for args in [&["--help"][..], &["serve", "--help"], &["config", "check", "--help"]] {
+        assert_eq!(run_with(&["version"], &[]), (code, out, err));
+        for args in [&["--help"][..], &["serve", "--help"], &["config", "check", "--help"], &["help"], &["help", "run"]]
+        {
             let (code, out, err) = run_with(args, &[]);
             assert_eq!((code, err.as_str()), (0, ""));
             assert!(out.contains("Examples:") && out.contains("Exit codes:"), "{args:?}: {out}");
@@ -220,6 +232,8 @@ mod tests {
             (&["--nod", "x"][..], "'--node'"),
             (&["serv"], "'serve'"),
             (&["config"], "check"),
+            (&["key"], "requires a subcommand"),
+            (&["hook"], "requires a subcommand"),
             (&["--listen"], "--listen"),
             (&["--set", "ui"], "there is no `=` in it"),
             (&["redis://user:hunter2@h"], "redis://…@h"),

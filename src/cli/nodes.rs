@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::client_args::{OutputArgs, ServiceArgs, duration};
+use super::client_from_args;
 use super::client_help::{ADD_EXAMPLES, FORGET_EXAMPLES, NODES_EXAMPLES, REMOVE_EXAMPLES, REPLACE_EXAMPLES};
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
 use super::output::print_line;
-use super::remote;
 use crate::api;
 use crate::client::error::{ClientError, ErrorClass};
 use crate::client::transport::Client;
@@ -135,7 +135,7 @@ pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, 
         None => {}
     }
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let waits = args.wait.is_some() || args.margin.is_some() || args.timeout.is_some();
     let (nodes, unmet) = match waits {
         true => io.send(until_met(&client, args))?,
@@ -207,7 +207,7 @@ fn unmet(nodes: &api::Nodes, args: &NodesCommand) -> Option<Unmet> {
 
 /// `nodes forget`.
 fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let nodes = io.send(client.forget_node(&args.node, &args.reason))?;
     let node = nodes.nodes.iter().find(|node| node.node == args.node.as_str());
     let why = node.and_then(|node| node.why.clone()).unwrap_or_default();
@@ -217,7 +217,7 @@ fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Re
 
 /// `nodes replace`.
 fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     io.send(client.replace_node(&args.node, &args.url, &args.reason, REPLACE_TIMEOUT))?;
     print_line(io.err, &format!("redlockd: {} is the server at {} now, and votes", args.node, args.url));
     Ok(exit::OK)
@@ -230,7 +230,7 @@ fn list<E: Environment>(
     (reason, service): (&str, &ServiceArgs),
     io: &mut CommandIo<'_, E>,
 ) -> Result<u8, u8> {
-    let client = remote::client(service, io.env, io.err)?;
+    let client = client_from_args::client(service, io.env, io.err)?;
     let nodes = io.send(client.list_node(node, url, reason, REPLACE_TIMEOUT))?;
     let (of, needed) = (nodes.quorum.nodes, nodes.quorum.needed);
     let even = match of % 2 {

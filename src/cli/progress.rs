@@ -42,9 +42,9 @@ pub(super) async fn with_progress<T>(
         let mut printed: Option<(Option<u64>, BootTime)> = None;
         loop {
             SystemClock.sleep(if printed.is_some() { CHECK_INTERVAL } else { UPDATE_INTERVAL }).await;
-            let Ok(Some(lock)) = client.inspect(&request.resource).await else { continue };
+            let Some(lock) = blocking(client, request).await else { continue };
             let now = SystemClock.now();
-            let line = line(&lock, &request.owner, until.since(now));
+            let line = line(&lock, request, until.since(now));
             if is_terminal {
                 is_line_shown.set(true);
                 messages.text(&format!("{CLEAR_LINE}{line}"));
@@ -69,11 +69,26 @@ pub(super) async fn with_progress<T>(
     }
 }
 
+/// The lock that is waited for; of several the first that somebody holds.
+async fn blocking(client: &Client, request: &LockRequest) -> Option<api::Lock> {
+    let mut waited = None;
+    for name in request.names.iter() {
+        match client.inspect(name).await {
+            Ok(Some(lock)) if lock.foreign || !lock.holders.is_empty() => return Some(lock),
+            Ok(Some(lock)) => waited = Some(lock),
+            _ => {}
+        }
+    }
+    waited
+}
+
 /// Position, holder, time left.
-fn line(lock: &api::Lock, owner: &str, left: Duration) -> String {
-    let mut parts = vec![format!("waiting for {}", lock.resource)];
+fn line(lock: &api::Lock, request: &LockRequest, left: Duration) -> String {
+    let mut parts = vec![format!("waiting for {}", request.names)];
+    // Of several locks: the one that the rest is about.
+    parts.extend(request.names.single().is_none().then(|| lock.resource.clone()));
     let here = || lock.waiters.iter().filter(|w| w.instance == lock.answered_by);
-    if let Some(me) = here().find(|w| w.owner == owner) {
+    if let Some(me) = here().find(|w| w.owner == request.owner) {
         parts.push(format!("position {} of {}", me.position, here().count()));
     }
     parts.push(match (lock.holders.as_slice(), lock.limit) {
@@ -119,6 +134,8 @@ mod tests {
             owner: owner.into(),
             mode: "exclusive".into(),
             waiting_ms: 0,
+            left_ms: None,
+            note: String::new(),
         };
         let lock = api::Lock {
             resource: "a/b".into(),
@@ -137,10 +154,15 @@ mod tests {
             quorum: api::Quorum { granted: 1, needed: 1, nodes: 1 },
             observed_at: String::new(),
         };
-        let text = line(&lock, "me", Duration::from_secs(9));
+        let name = |name: &str| crate::types::ResourceName::parse(name).expect("valid");
+        let request = LockRequest { owner: "me".into(), ..LockRequest::of(name("a/b")) };
+        let text = line(&lock, &request, Duration::from_secs(9));
         assert_eq!(
             text,
             "waiting for a/b, position 2 of 2, held by ci\\u{1b}[31m (n) for 2 s unless renewed, 9 s left to wait"
         );
+        let names = crate::client::names::LockNames::new([name("x"), name("a/b")]).expect("two");
+        let text = line(&lock, &LockRequest { names, ..request }, Duration::from_secs(9));
+        assert!(text.starts_with("waiting for x, a/b, a/b, position 2 of 2, held by ci"), "{text}");
     }
 }

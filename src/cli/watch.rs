@@ -6,11 +6,11 @@ use std::io::Write;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client_args::WatchCommand;
+use super::client_from_args;
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
 use super::output::print_line;
-use super::remote;
 use crate::api;
 use crate::client::error::ClientError;
 use crate::client::events::{EventFollower, StreamEvent, StreamUpdate};
@@ -29,7 +29,7 @@ enum End {
 /// `watch`.
 pub(super) fn watch<E: Environment>(args: &WatchCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let format = OutputFormat::of(args.output, io.env);
     let follower = EventFollower::new(client, args.prefix.as_deref(), args.renewals, args.give_up);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -80,12 +80,6 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
             c.header_timeout <= c.idle_timeout,
             format!("at most idle_timeout ({})", show(c.idle_timeout)),
         ),
-        limited(
-            "fence_ttl",
-            c.fence_ttl,
-            c.fence_ttl >= c.max_ttl.saturating_mul(2),
-            format!("at least twice max_ttl ({}), so that no counter ends before a lease", show(c.max_ttl)),
-        ),
     ];
     for Limited { key, value, must, .. } in rules.into_iter().filter(|rule| !rule.holds) {
         errors.push(ConfigError::rule(key, format!("`{key}` is {}, but must be {must}", show(value))));
@@ -247,7 +241,6 @@ mod tests {
             (&[("guard", "50ms")], "guard"),
             (&[("lock_delay", "999ms")], "lock_delay"),
             (&[("retry_min", "300ms")], "retry_max"),
-            (&[("max_ttl", "31m")], "fence_ttl"),
             (&[("min_validity_percent", "50")], "min_ttl"),
             (&[("drift_floor", "41ms")], "min_ttl"),
             (&[("waiters_total", "999")], "waiters_per_resource"),

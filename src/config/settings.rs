@@ -310,10 +310,10 @@ settings! {
         /// Why: limits how late a waiter notices that nodes are back.
         retry_max: Duration = "250ms" in period(1..=MINUTE);
 
-        /// How long the fence counter of an unused resource is kept.
-        /// Range: at least twice max_ttl
-        /// Why: counters of unused names must expire; a high-water mark on each node keeps fences rising afterwards.
-        fence_ttl: Duration = "1h" in period(MINUTE..=720 * HOUR);
+        /// How long the nodes know the last fence of a resource, at least; at most twice as long. The same on all instances.
+        /// Why: unused names must leave nothing. A floor on each node keeps fences rising afterwards; `GET /fences` calls them
+        /// forgotten then.
+        fence_ttl: Duration = "1m" in period(MINUTE..=720 * HOUR);
     }
 
     "Operation" {

@@ -4,19 +4,19 @@
 
 pub mod allowed_hosts;
 pub mod api;
-mod by_method;
 pub(crate) mod connection;
 pub(crate) mod format;
-pub mod head_checks;
 pub mod middleware;
 pub mod negotiation;
 pub mod path;
 pub(crate) mod problem;
 pub(crate) mod problem_kind;
+pub mod request_head;
 pub mod routes;
 pub(crate) mod server;
 pub mod state;
 pub(crate) mod ui;
+mod webdav_methods;
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, any, delete, get, patch, post};
 
 use api::{documents, events, fences, health, hooks, list, locks, metrics, nodes, sets, terraform, tickets};
-use by_method::{ByMethod, Methods};
 use middleware::auth::AuthLayer;
-use middleware::request_layer::RequestLayer;
+use middleware::stack::RequestLayer;
 use path::LOCKS_PREFIX;
 use problem::Problem;
 use problem_kind::ProblemKind;
 use routes::{MatchedRoute, Operation, ROUTES, Route};
 use state::AppState;
+use webdav_methods::{ByMethod, Methods};
 
 /// Every route of the table with its handler and layers.
 pub fn router(state: AppState) -> Router {
@@ -65,7 +65,7 @@ where
     }
     for (Route { path, pattern, .. }, methods) in paths {
         let otherwise = no_such_method.layer(layer.clone().matched(MatchedRoute { path, operation: None }));
-        let handlers = match methods.iter().all(|(route, _)| by_method::is_own(route.method)) {
+        let handlers = match methods.iter().all(|(route, _)| webdav_methods::is_own(route.method)) {
             true => methods
                 .into_iter()
                 .map(|(_, handler)| handler)

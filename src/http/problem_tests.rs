@@ -8,7 +8,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::audit::Audit;
-use crate::http::middleware::request_layer::RequestLayer;
+use crate::http::middleware::stack::RequestLayer;
 use crate::metrics::Metrics;
 
 /// The answer of a router with the request layer.

@@ -16,9 +16,9 @@ use crate::manager::latency::NodeLatencies;
 use crate::manager::types::GrantedLease;
 use crate::metrics::Metrics;
 use crate::metrics::leases::GrantMeasure;
-use crate::nodes::any::AnyNode;
+use crate::nodes::any_node::AnyNode;
 use crate::redlock::clock::{BootTime, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 use crate::types::Ttl;
 use crate::webhooks::ServiceWebhooks;
 

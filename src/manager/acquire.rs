@@ -9,18 +9,18 @@ use super::activity::AcquireSeen;
 use super::latency::Round;
 use super::service::LockManager;
 use super::types::{AcquireError, CycleEdge, Inspection};
+use crate::auth::access_rule::Right;
 use crate::auth::principal::{Principal, PrincipalName};
 use crate::auth::quota::QuotaPermit;
-use crate::auth::rule::Right;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::InspectionResult;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
+use crate::waiting::absent_callers::{KeepPlace, PlaceKey};
 use crate::waiting::deadlock::{Party, WaitEdge};
 use crate::waiting::event::{Admission, WaitError, WaitRequest};
-use crate::waiting::places::{KeepPlace, PlaceKey};
 
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
 const PRINCIPAL_TAG_BYTES: usize = 8;
@@ -90,6 +90,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             until,
             admission,
             refuses_deadlock,
+            note: params.labels.note.as_str().into(),
         };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
             // Rounds without a decision are not recorded: they took as long as the timeouts are.
@@ -271,8 +272,8 @@ pub(super) fn cycle_edge(edge: WaitEdge) -> CycleEdge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::access_rule::AccessRules;
     use crate::auth::principal::{PrincipalLimits, PrincipalName};
-    use crate::auth::rule::AccessRules;
 
     #[test]
     fn a_principal_has_one_tag_in_a_cluster_and_another_elsewhere() {

@@ -118,6 +118,15 @@ pub trait CallbackSender: Send + Sync + 'static {
     /// Errors: [`CallbackRefused`].
     fn resolve(&self, address: &str, principal: Option<&PrincipalName>) -> Result<Callback, CallbackRefused>;
 
+    /// The address as it may be stored on the nodes; `None`: the target's own, which its name stands for. `context`: as for
+    /// [`Self::open`].
+    ///
+    /// Errors: [`CallbackRefused`] where nothing can seal it.
+    fn seal(&self, callback: &Callback, context: &str) -> Result<Option<String>, CallbackRefused>;
+
+    /// The address that some instance has stored. Where no key of this instance opens it, messages to it fail.
+    fn open(&self, target: &str, sealed: Option<&str>, context: &str) -> Callback;
+
     /// Makes all tries of one message: until the first answer of 2xx or 410, at the latest until `until`. A try that is under way
     /// then is awaited (10 s at most), and counts. Targets are looked up anew for each try: a rotated secret is used at once.
     ///

@@ -15,8 +15,8 @@ use crate::protocol::{
     WaitersEntry,
 };
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
 use crate::waiting::event::WaiterEntry;
 use crate::waiting::queue::Queue;
@@ -59,6 +59,10 @@ impl OtherInstance {
         Duration::from_millis(waiting_ms).saturating_add(now.since(self.written_at))
     }
 
+    fn left(&self, waiter: &PublishedWaiter, now: BootTime) -> Option<Duration> {
+        waiter.left_ms.map(|left| Duration::from_millis(left).saturating_sub(now.since(self.written_at)))
+    }
+
     fn waiting_for(&self, instance: &InstanceName, resource: &PublishedResource, now: BootTime) -> WaitingAt {
         let oldest = resource.first.first().map_or(Duration::ZERO, |first| self.waited(first.waiting_ms, now));
         WaitingAt { instance: instance.clone(), waiting: resource.waiting, oldest }
@@ -76,6 +80,8 @@ impl OtherInstance {
             mode: waiter.mode(),
             owner: waiter.owner.to_string(),
             waiting: self.waited(waiter.waiting_ms, now),
+            left: self.left(waiter, now),
+            note: waiter.note.to_string(),
         })
     }
 }
@@ -210,6 +216,8 @@ impl OwnWaiters {
                     owner: Arc::clone(&w.owner),
                     waiting_ms: ms(w.since),
                     shares: PublishedWaiter::shares_of(w.mode),
+                    left_ms: u64::try_from(w.until.since(now).as_millis()).ok(),
+                    note: PublishedWaiter::note_of(&w.note),
                 })
                 .collect(),
         };
@@ -299,6 +307,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             mode: waiter.mode,
             owner: waiter.owner.to_string(),
             waiting: now.since(waiter.since),
+            left: Some(waiter.until.since(now)),
+            note: waiter.note.to_string(),
         };
         let own = self.shared.waiting.queue(|queue| queue.waiters_of(resource)).into_iter().enumerate().map(own);
         own.chain(self.shared.cluster_waiters.waiters_for(resource, now)).collect()
@@ -349,6 +359,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             position,
             owner: waiter.owner,
             waiting: now.since(waiter.since),
+            left: Some(waiter.until.since(now)),
+            note: waiter.note,
         };
         let mut all: Vec<ListedWaiter> = self.shared.waiting.queue(Queue::all_waiters).into_iter().map(own).collect();
         let others = self.shared.cluster_waiters.0.lock();
@@ -362,6 +374,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 position: i + 1,
                 owner: Arc::clone(&waiter.owner),
                 waiting: other.waited(waiter.waiting_ms, now),
+                left: other.left(waiter, now),
+                note: Arc::clone(&waiter.note),
             })
         }));
         drop(others);

@@ -9,7 +9,8 @@ fn at(ms: u64) -> BootTime {
 
 fn waiter(resource: &str, owner: &str, since_ms: u64) -> (ResourceName, usize, WaiterEntry) {
     let resource = ResourceName::parse(resource).expect("valid");
-    (resource, 1, WaiterEntry { owner: owner.into(), mode: WantedMode::Exclusive, since: at(since_ms) })
+    let (owner, mode, note) = (owner.into(), WantedMode::Exclusive, "n".into());
+    (resource, 1, WaiterEntry { owner, mode, since: at(since_ms), until: at(since_ms + 60_000), note })
 }
 
 fn own(count: u64) -> OwnWaiters {
@@ -32,7 +33,8 @@ fn an_entry_names_the_first_waiters_of_each_resource_and_counts_all() {
     assert_eq!((entry.stamp, entry.waiting, entry.oldest_ms), (7, 11, 1_000));
     let shown: Vec<_> = entry.resources.iter().map(|r| (&*r.resource, r.waiting, r.first.len())).collect();
     assert_eq!(shown, [("x", 10, FIRST_WAITERS_MAX), ("y", 1, 1)]);
-    assert_eq!((&*entry.resources[0].first[2].owner, entry.resources[0].first[2].waiting_ms), ("owner-2", 998));
+    let third = &entry.resources[0].first[2];
+    assert_eq!((&*third.owner, third.waiting_ms, third.left_ms, &*third.note), ("owner-2", 998, Some(59_002), "n"));
 }
 
 #[test]

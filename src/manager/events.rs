@@ -13,8 +13,8 @@ use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 pub(crate) use super::event_kind::EventKind;
-use super::history::{self, HistoryFile, Incidents};
-use super::leases::OwnEnd;
+use super::incident_file::{self, HistoryFile, Incidents};
+use super::own_leases::OwnEnd;
 use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
@@ -177,7 +177,7 @@ impl EventHub {
 
     /// Takes over the incidents of former runs, and writes those of this one until it is dropped.
     pub async fn run_history(self: Arc<Self>, file: HistoryFile) {
-        let (sender, unwritten) = history::queue();
+        let (sender, unwritten) = incident_file::queue();
         {
             let mut state = self.state.lock();
             let present: Vec<_> = state.incidents.iter().cloned().collect();
@@ -340,7 +340,7 @@ impl EventHub {
         let event = Arc::new(event);
         state.buffer.push(Arc::clone(&event));
         if EventKind::parse(&event.event).is_some_and(EventKind::is_incident) {
-            if let Some(unwritten) = state.unwritten.as_ref().filter(|queue| history::may_wait(&event, queue)) {
+            if let Some(unwritten) = state.unwritten.as_ref().filter(|queue| incident_file::may_wait(&event, queue)) {
                 // Beyond the queue it is kept in memory only.
                 let _ = unwritten.try_send(Arc::clone(&event));
             }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::cluster_state::{Situation, cause};
 use super::events::{EventHub, EventKind};
-use super::situation::{Situation, cause};
 use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
-use super::snapshots::SnapshotLease;
+use super::lease_snapshot::SnapshotLease;
 use crate::protocol::{LeaseRecord, ListedLease};
 use crate::types::{Mode, ResourceName};
 

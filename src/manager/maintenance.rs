@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::events::{EventKind, set_end, set_lease};
 use super::incidents::{self, Moment};
-use super::leases::ExpiredLease;
+use super::own_leases::ExpiredLease;
 use super::service::{GaugeSamples, LockManager};
 use super::types::LeaseOutcome;
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::node::Node;
-use crate::waiting::places::Places;
+use crate::redlock::random::Entropy;
+use crate::waiting::absent_callers::Places;
 use crate::waiting::queue::Queue;
 
 /// Time between two passes.

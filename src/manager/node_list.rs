@@ -3,9 +3,9 @@
 use super::service::LockManager;
 use super::types::NodeListState;
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::monitor::{ForgetError, ListError, ReplaceError};
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {

@@ -1,4 +1,4 @@
-//! What the pages for operators show. No node is asked for it, so it may be some seconds old; `report` has
+//! What the pages for operators show. No node is asked for it, so it may be some seconds old; `queries` has
 //! the answers of the API, which are not.
 
 use std::collections::HashMap;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::activity::Hour;
+use super::cluster_state::Situation;
 use super::events::EventKind;
 use super::latency::{LatencyWindow, Round};
+use super::lease_snapshot::Snapshot;
 use super::service::LockManager;
-use super::situation::Situation;
-use super::snapshots::Snapshot;
 use super::types::{CycleEdge, Deadlock, NodeListState, NodeSummary, QuorumCount, WaitingAt};
 use crate::api::DeadlockEdge;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenId};
 use crate::waiting::queue::Queue;
 
@@ -73,6 +73,10 @@ pub struct ListedWaiter {
     pub owner: Arc<str>,
     /// How long it has waited.
     pub waiting: Duration,
+    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it.
+    pub left: Option<Duration>,
+    /// Its note; of other instances the beginning.
+    pub note: Arc<str>,
 }
 
 /// The state of the nodes, and whether they are a quorum.

@@ -1,5 +1,5 @@
 //! The lock manager itself: its parts, the acquire, and the grant that is undone when it is dropped. Changes
-//! to leases are in `change`, answers without a change in `report`; what waiting means for a request is in `acquire`.
+//! to leases are in `lease_changes`, answers without a change in `queries`; what waiting means for a request is in `acquire`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -10,15 +10,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::acquire::{Wanted, cycle_edge, place_key, principal_tag};
 use super::cluster_waiters::ClusterWaiters;
-use super::deadlocks::Deadlocks;
+use super::deadlock_reports::Deadlocks;
 use super::events::EventHub;
-use super::granting::Asked;
+use super::granted_leases::Asked;
 use super::hold_renewal::HeldLeases;
 use super::incidents::Incidents;
-use super::keeping::{KeepLimits, KeptListener};
+use super::kept_leases::{KeepLimits, KeptListener};
 use super::latency::{Round, RoundLatencies};
-use super::leases::{OwnEnd, OwnLeases};
-use super::snapshots::{ClusterLeases, LeaseChange, Snapshots};
+use super::lease_snapshot::{ClusterLeases, LeaseChange, Snapshots};
+use super::own_leases::{OwnEnd, OwnLeases};
 use super::tickets::table::TicketTable;
 use super::types::*;
 use crate::mutant::{self, Mutant};
@@ -26,16 +26,16 @@ use crate::protocol::{InstanceName, LeaseRecord};
 use crate::redlock::acquire::{AcquireParams, Grant};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
-use crate::redlock::entropy::Entropy;
-use crate::redlock::keeper::Keeper;
+use crate::redlock::kept_lease_renewal::Keeper;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
+use crate::redlock::random::Entropy;
 use crate::types::{Labels, ResourceName, TokenHash};
+use crate::waiting::absent_callers;
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
-use crate::waiting::places;
 
 /// The waiters, the leases and the nodes of one instance. Cheap to clone.
 pub struct LockManager<N, C, E> {
@@ -271,14 +271,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster.get(), request.principal.as_deref());
         if request.kept_for.is_some() {
-            self.check_kept_total().map_err(AcquireError::TooManyKept)?;
+            self.check_kept_total(resources.len()).map_err(AcquireError::TooManyKept)?;
         }
         let (mode, ttl, kept_for) = (request.mode, request.ttl, request.kept_for);
         let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
-        let keep = request.keep.map(|keep| places::KeepPlace {
+        let keep = request.keep.map(|keep| absent_callers::KeepPlace {
             key: place_key(&params.resources, request.principal.as_deref(), &keep.wait_id),
-            terms: places::Terms {
+            terms: absent_callers::Terms {
                 mode: params.mode,
                 ttl: params.ttl,
                 labels: params.labels.clone(),
@@ -286,7 +286,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 refuses_deadlock: request.refuses_deadlock,
                 kept_for,
             },
-            permit: keep.permit.map(|permit| permit as places::Permit),
+            permit: keep.permit.map(|permit| permit as absent_callers::Permit),
         });
         let party = Party::new(&params.labels.principal, &params.labels.owner);
         let (has_own_token, refuses_deadlock) = (request.token.is_some(), request.refuses_deadlock);

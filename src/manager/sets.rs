@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::granting::Asked;
+use super::granted_leases::Asked;
 use super::service::LockManager;
 use super::types::{
     AcquireError, AcquireRequest, ExtendError, ExtendRequest, ExtendedLease, GrantedLease, ReleaseError,
 };
 use crate::redlock::acquire::Grant;
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, Token};
 
 /// The grant of a set whose answer has not been written yet. Dropped without [`PendingSet::commit`], it is undone on all
@@ -68,14 +68,32 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         others: &[ResourceName],
     ) -> Result<PendingSet<N, C, E>, AcquireError> {
         let resources = std::iter::once(&request.resource).chain(others).cloned().collect();
+        let kept_for = request.kept_for;
         let asked = self.ask(resources, request).await?;
-        let each = (0..asked.params.resources.len()).map(|index| {
-            let asked = &asked;
-            async move { self.granted_lease(asked, index, self.labels_of(asked, index).await) }
-        });
-        let leases = join_all(each).await;
+        let each = (0..asked.params.resources.len()).map(|index| self.lease_of_set(&asked, index, kept_for));
+        let leases = join_all(each).await.into_iter().collect::<Option<Vec<GrantedLease>>>();
         let Asked { grant, .. } = asked;
+        // What was written of the end of one is withdrawn with the grant.
+        let granted = grant.granted;
+        let leases = leases.ok_or_else(|| AcquireError::NoQuorum(self.no_quorum(granted, Vec::new())))?;
         Ok(PendingSet { leases, grant: Some(grant), manager: self.clone() })
+    }
+
+    /// The lease of the resource with this index, which is kept from now on if that is asked for; `None` where too few nodes know
+    /// that.
+    async fn lease_of_set(
+        &self,
+        asked: &Asked<N, C, E>,
+        index: usize,
+        kept_for: Option<Duration>,
+    ) -> Option<GrantedLease> {
+        let mut labels = self.labels_of(asked, index).await;
+        if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0) {
+            let Asked { params, grant, .. } = asked;
+            let lease = (&params.resources[index], &params.token);
+            self.begin_keeping(lease, grant.leases[index].fence, &mut labels, kept_for).await.then_some(())?;
+        }
+        Some(self.granted_lease(asked, index, labels))
     }
 
     /// Extends several leases of one token, each by itself. `request.resource` is one of them.

@@ -16,8 +16,8 @@ use crate::protocol::{ClusterParams, NodeResult, Request, RequestStamp, quaranti
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
-use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::notifications::NotificationSource;
+use crate::redlock::random::SystemEntropy;
 use crate::types::{Labels, NodeId, Ttl, WantedMode};
 
 const RUN: &str = "0000000000000000000000000000000000000001";

@@ -9,12 +9,12 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
 
 use super::register::{LazyHistograms, counters, histogram, histograms};
 use super::requests::{RequestMetrics, WaitingGuard};
-use crate::manager::keeping::KeptNews;
+use crate::manager::kept_leases::KeptNews;
 use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::kept::{KeptBy, KeptEnd};
+use crate::redlock::kept_lease::{KeptBy, KeptEnd};
 use crate::types::WantedMode;
 
 /// Outcomes of an acquire. `abandoned`: the caller hung up.

@@ -19,7 +19,7 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
 
 use crate::manager::Gauges;
-use crate::manager::keeping::KeptNews;
+use crate::manager::kept_leases::KeptNews;
 use crate::manager::tickets::TicketNews;
 use crate::manager::types::{
     ExtendError, ForceError, ForceMode, Forced, LeaseOutcome, LostReason, NodeSummary, ReleaseError,

@@ -11,8 +11,8 @@ use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
-    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, inspect, intent, kept, list,
-    membership, read, release, restore, revoke, ticket, tickets, update, waiters,
+    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list,
+    read, release, restore, revoke, ticket, tickets, update, view_change, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -38,7 +38,7 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 20] {
+pub fn all_scripts() -> [&'static NodeScript; 21] {
     [
         &acquire::SCRIPT,
         &acquire_shared::SCRIPT,
@@ -49,11 +49,12 @@ pub fn all_scripts() -> [&'static NodeScript; 20] {
         &restore::SCRIPT,
         &inspect::SCRIPT,
         &admin::SCRIPT,
-        &membership::SCRIPT,
+        &view_change::SCRIPT,
         &release::SCRIPT,
         &revoke::SCRIPT,
         &delete_foreign::SCRIPT,
         &list::SCRIPT,
+        &index::SCRIPT,
         &kept::SCRIPT,
         &waiters::SCRIPT,
         &ticket::SCRIPT,
@@ -98,6 +99,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::DeleteForeign(args) => delete_foreign::build(context, args, script_ref),
         Request::Inspect { resource } => inspect::build(context, sent_at, resource, script_ref),
         Request::List(args) => list::build(context, args, script_ref),
+        Request::Index(args) => index::build(context, args, script_ref),
         Request::Kept(args) => kept::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
         Request::Ticket(args) => ticket::build(context, sent_at, args, script_ref),
@@ -108,7 +110,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
             admin::build(context, sent_at, request, script_ref)
         }
         Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => {
-            membership::build(context, sent_at, request, script_ref)
+            view_change::build(context, sent_at, request, script_ref)
         }
     }
 }
@@ -151,6 +153,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::DeleteForeign(_) => delete_foreign::parse(value),
         Request::Inspect { .. } => inspect::parse(value),
         Request::List(_) => list::parse(value),
+        Request::Index(_) => index::parse(value),
         Request::Kept(_) => kept::parse(value),
         Request::Waiters(_) => waiters::parse(value),
         Request::Ticket(_) => ticket::parse(value),
@@ -158,7 +161,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::Read(_) => read::parse(value),
         Request::Fill(_) => fill::parse(value),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => admin::parse(value),
-        Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => membership::parse(value),
+        Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => view_change::parse(value),
     }
 }
 

@@ -21,11 +21,14 @@ pub const WAITERS_KEY: &str = "redlockd:waiters";
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
 /// String with a TTL: exists while any resource may have a block, so that a node without one looks at no other key.
 pub const BLOCKS_KEY: &str = "redlockd:blocks";
+/// String with a TTL: exists while any instance listens for the ends of leases, so that nobody publishes them for nobody.
+pub const NOTICES_KEY: &str = "redlockd:notices";
+/// Hashes: the last fence of each resource that had one in this generation or the one before, by turns.
+pub const FENCES_KEYS: [&str; 2] = ["redlockd:fences:0", "redlockd:fences:1"];
 /// Before a resource's name: the hash of its shared leases or permits.
 const MEMBERS_PREFIX: &str = "redlockd:m:";
 const INTENT_PREFIX: &str = "redlockd:i:";
 const BLOCK_PREFIX: &str = "redlockd:block:";
-const FENCE_PREFIX: &str = "redlockd:fence:";
 const GONE_PREFIX: &str = "redlockd:gone:";
 /// What the channels of all resources begin with.
 pub const FREED_PREFIX: &str = "redlockd:freed:";
@@ -119,15 +122,6 @@ fn reaches_reserved_names(head: &str, tail: &str) -> bool {
         return (1..RESERVED_PREFIX.len()).any(|cut| tail.starts_with(&RESERVED_PREFIX[cut..]));
     }
     head.starts_with(RESERVED_PREFIX) || RESERVED_PREFIX.starts_with(head)
-}
-
-/// The counter of a resource's fences.
-pub fn fence(resource: &ResourceName) -> String {
-    fence_parts(resource).concat()
-}
-
-pub(super) fn fence_parts(resource: &ResourceName) -> [&str; 2] {
-    [FENCE_PREFIX, resource.as_str()]
 }
 
 /// The tombstone of a token's lease of one resource, which was ended for good. Per resource, since a client may use one

@@ -1,11 +1,12 @@
 -- Shared beginning of every script that may vote.
 -- KEYS: 1 redlockd:meta
 -- ARGV: 1 marker fingerprint: run|cluster|view|ask (empty run: read it here, for identity = "script"; view: in which the vote
---       is to count; ask: the quarantine in ms that the sender's longest lease needs), 2 guard_us, 3 fence_ttl_ms, 4 sent_us
+--       is to count; ask: the quarantine in ms that the sender's longest lease needs), 2 guard_us, 3 fence_ttl_ms: the length
+--       of a generation of fences, 4 sent_us
 -- meta (hash, no TTL): pass (run|cluster|view while this node votes, else ''), seen (latest time in us at which this clock was
---   found to be off), hw (highest fence given here), base (>= every fence counter that may have expired), per (period of the
---   last copy of hw into base), ask (largest quarantine in ms that was asked for in this period), qms (and in the one before:
---   the length of a quarantine); and, read only if those do not match: run, st ('a' active | 'q' quarantined), cfg (cluster;
+--   found to be off), hw (highest fence given here), base (>= every fence that was forgotten), gen (generation of the fences, see
+--   fences.lua), ask (largest quarantine in ms that was asked for in this period), qms (and in the one before:
+--   the length of a quarantine); and, read only if those do not match: last (hw when gen began), run, st ('a' active | 'q' quarantined), cfg (cluster;
 --   '' on a node that was blank until somebody gives it a vote), proto (version of the protocol), view (installed; none: 32
 --   zeros), promised (no lower view is installed), admitted (view of the last admission), roster (the installed view's record),
 --   pending (a view that changes the list, and for which this process, which it has installed, was not filled yet: no vote),
@@ -13,7 +14,7 @@
 --   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us);
 --   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), sees:INSTANCE (us, then name and run of each process that it sees)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3 us: a node that votes does not call judge().
-local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 3
+local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 4
 local NONE = '00000000000000000000000000000000'
 local t = redis.call('TIME')
 local NOW = t[1] * 1000000 + t[2] -- microseconds, exact in a double until the year 2255
@@ -21,11 +22,11 @@ if string.byte(PASS) == 124 then -- which process this is: a failover to a repli
   PASS = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
     .. (string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or '') .. PASS
 end
-local m = redis.call('HMGET', META, 'pass', 'seen', 'hw', 'base', 'per', 'ask', 'qms')
+local m = redis.call('HMGET', META, 'pass', 'seen', 'hw', 'base', 'gen', 'ask', 'qms')
 local hw, Q, cut = tonumber(m[3] or 0), tonumber(m[7] or 0), m[1] and #m[1] or 0
 -- The marker is valid, covers the sender's longest lease, and this clock has not gone back.
 local sound = m[6] and string.sub(PASS, 1, cut) == m[1] and string.byte(PASS, cut + 1) == 124
-  and (tonumber(string.sub(PASS, cut + 2)) or 1e15) <= tonumber(m[6]) and NOW >= m[2] - GUARD
+  and (string.sub(PASS, cut + 2) == m[6] or (tonumber(string.sub(PASS, cut + 2)) or 1e15) <= tonumber(m[6])) and NOW >= m[2] - GUARD
 local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
 -- The full check. Returns nil if this node may vote, else the refusal to reply; with an order, the new quarantine. V: it votes
 -- in another view than the sender's, whose record it replies if that is the higher one, or is to be filled for this one.
@@ -39,10 +40,13 @@ local function judge(order)
   local seen, ask = tonumber(m[2] or 0), tonumber(x[7] or 0)
   Q = tonumber(x[8] or 0)
   local ours = not cfg or cfg == '' or cfg == CFG
-  if run and proto < 2 and '2.' .. cfg == CFG then -- of version 1, with the same keys and settings: taken over
-    cfg, ours, proto = CFG, true, 2 -- PROTO with its first view: until then it votes for nobody
-    if run == string.sub(RUN, 1, 40) then run = RUN end
-    redis.call('HSET', META, 'cfg', cfg, 'proto', proto, 'run', run, 'pass', '')
+  if run and proto < 4 and (proto < 2 and '4.' .. cfg or '4' .. string.sub(cfg, 2)) == CFG then
+    -- Of an earlier version, with the same keys and settings: taken over. Its fences had keys of their own.
+    if proto < 2 and run == string.sub(RUN, 1, 40) then run = RUN end
+    cfg, ours, proto = CFG, true, proto < 2 and 2 or PROTO -- of version 1, it votes for nobody until its first view
+    m[4] = math.max(tonumber(m[4] or 0), hw)
+    redis.call('HSET', META, 'cfg', cfg, 'proto', proto, 'run', run, 'pass', '', 'base', string.format('%.0f', m[4]))
+    if proto == PROTO and st == 'a' and x[9] then redis.call('HSET', META, 'pass', run .. '|' .. cfg .. '|' .. x[9]) end
   end
   local lost = order or not run and 'blank' or NOW < seen - GUARD and 'clock' or nil
   if run and run ~= RUN and not order then

@@ -12,11 +12,11 @@ mod admin;
 mod delete_foreign;
 mod downgrade;
 mod fill;
+mod index;
 mod inspect;
 mod intent;
 mod kept;
 mod list;
-mod membership;
 mod params;
 mod read;
 mod record;
@@ -31,6 +31,7 @@ mod ticket;
 mod tickets;
 mod update;
 mod view;
+mod view_change;
 mod waiters;
 
 pub use acquire::AcquireArgs;
@@ -40,10 +41,10 @@ pub use admin::ProbeArgs;
 pub use delete_foreign::DeleteForeignArgs;
 pub use downgrade::DowngradeArgs;
 pub use fill::{FillArgs, FillEntry};
+pub use index::{INDEX_MAX, IndexArgs};
 pub use intent::{INTENT_TTL, IntentArgs};
 pub use kept::{KEPT_PAGE_MAX, KEPT_PAUSE, KeptArgs, KeptPage};
 pub use list::ListArgs;
-pub use membership::AdmitArgs;
 pub use params::{ClusterName, ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
 pub use read::{ReadArgs, ReadEntry, Tombstone};
 pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS, MEMBERS_MAX};
@@ -53,15 +54,16 @@ pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
 pub use ticket::{
-    StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketEnd, TicketHead, TicketId, TicketOrder,
-    TicketPhase, TicketTerms,
+    StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketCallback, TicketEnd, TicketHead, TicketId,
+    TicketOrder, TicketPhase, TicketTerms,
 };
 pub use tickets::{
     NamedTicket, TICKET_PAUSE, TICKET_SERVED, TICKETS_DUE_MAX, TICKETS_PAGE_MAX, TicketsArgs, TicketsPage,
 };
 pub use update::UpdateArgs;
 pub use view::{NodeList, OldList, RosterEntry, View, ViewId};
+pub use view_change::AdmitArgs;
 pub use waiters::{
-    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITERS_ENTRY_MAX_BYTES,
-    WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
+    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,
+    WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
 };

@@ -90,6 +90,8 @@ pub enum Reply {
     Inspected(NodeInspection),
     /// Reply to a list request. `next` is `None` on the last page.
     Page { next: Option<u64>, leases: Vec<ListedLease> },
+    /// They are in the index of held leases, if they are held.
+    Indexed,
     /// Reply to a request about kept leases.
     Kept(KeptPage),
     /// Reply to an exchange of waiters.

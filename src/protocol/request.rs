@@ -9,10 +9,10 @@ use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
 use super::downgrade::DowngradeArgs;
 use super::fill::FillArgs;
+use super::index::IndexArgs;
 use super::intent::IntentArgs;
 use super::kept::KeptArgs;
 use super::list::ListArgs;
-use super::membership::AdmitArgs;
 use super::read::ReadArgs;
 use super::release::{CancelArgs, ReleaseArgs};
 #[cfg(doc)]
@@ -23,6 +23,7 @@ use super::ticket::TicketArgs;
 use super::tickets::TicketsArgs;
 use super::update::UpdateArgs;
 use super::view::{View, ViewId};
+use super::view_change::AdmitArgs;
 use super::waiters::WaitersArgs;
 use crate::types::ResourceName;
 
@@ -66,6 +67,8 @@ pub enum Request {
     /// Read a page of the held leases. Replies: [`Reply::Page`]. A lease may be on two pages; one that is held
     /// throughout is on at least one.
     List(ListArgs),
+    /// Put leases into the index of held leases, which [`Self::List`] reads. Replies: [`Reply::Indexed`].
+    Index(IndexArgs),
     /// Index leases that are to be kept, and read which of the kept leases are due. Replies: [`Reply::Kept`].
     Kept(KeptArgs),
     /// Publish the waiters of this instance, and read those of the others. Replies: [`Reply::Waiters`].
@@ -158,6 +161,7 @@ impl Request {
             Self::DeleteForeign(_) => "delete_foreign",
             Self::Inspect { .. } => "inspect",
             Self::List(_) => "list",
+            Self::Index(_) => "index",
             Self::Kept(_) => "kept",
             Self::Waiters(_) => "waiters",
             Self::Ticket(_) => "ticket",
@@ -189,6 +193,7 @@ impl Request {
             | Self::Inspect { resource } => Some(resource),
             Self::AcquireSet(AcquireSetArgs { resources, .. }) => resources.first(),
             Self::List(_)
+            | Self::Index(_)
             | Self::Kept(_)
             | Self::Waiters(_)
             | Self::Ticket(_)
@@ -206,7 +211,7 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 25] = [
+pub const OPERATIONS: [&str; 26] = [
     "acquire",
     "acquire_set",
     "acquire_shared",
@@ -220,6 +225,7 @@ pub const OPERATIONS: [&str; 25] = [
     "delete_foreign",
     "inspect",
     "list",
+    "index",
     "kept",
     "waiters",
     "ticket",

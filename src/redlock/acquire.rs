@@ -9,17 +9,17 @@ use super::acquire_shared::{held_in, is_vote, kind_of, members_in, members_left}
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
+use super::permit_slots::slots_taken;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in};
+use super::random::Entropy;
 use super::round::{Until, VIEW_REPEATS};
-use super::set::{granted, joined, request_for};
+use super::set::{granted, joined, request_for, withdrawal_of};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    CancelArgs, EndReason, GrantedLease, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
-    UpdateArgs,
+    EndReason, GrantedLease, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind, UpdateArgs,
 };
-use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, Ttl, WantedMode};
+use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, SlotSet, TokenHash, Ttl, WantedMode};
 
 /// Maximum number of rounds to write one fence on a quorum.
 const FENCE_ROUNDS: usize = 3;
@@ -112,6 +112,8 @@ pub(crate) struct Refusal {
     pub free_in: Option<Duration>,
     /// Shared leases or permits that hold the resource, each once, as nodes report them: some of them where there are many.
     pub members: Vec<LeaseRecord>,
+    /// Of permits, the slots that no quorum of nodes has free.
+    pub taken: SlotSet,
     /// On a node the intent of another caller, which waits, keeps the request out; there may be no holder.
     pub is_intent: bool,
 }
@@ -145,24 +147,24 @@ impl RefusalKind {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// One attempt. `started`: the time from which validity counts; never later than now.
+    /// One attempt. `started`: the time from which validity counts; never later than now. `slots`: of a permit.
     ///
     /// Errors: the attempt's [`Refusal`].
     /// Cancel: the attempt is cancelled on all nodes in the background.
-    pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
+    pub(crate) async fn attempt(
+        &self,
+        params: &AcquireParams,
+        started: BootTime,
+        slots: SlotChoice,
+    ) -> Result<Grant<N, C, E>, Refusal> {
         if params.mode != WantedMode::Exclusive {
-            return self.attempt_shared(params, started).await;
+            return self.attempt_shared(params, started, slots).await;
         }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
-        let cancels = params.resources.iter().map(|resource| {
-            let (resource, token) = (resource.clone(), params.token.clone());
-            Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() })
-        });
         let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let cancelled = if mutant::is(Mutant::HalfSetCancelled) { 1 } else { params.resources.len() };
-        let mut undo = Undo::new(self.clone(), cancels.take(cancelled).collect(), keys_gone);
-        let request = request_for(params, attempt, labels.encode());
+        let mut undo = Undo::new(self.clone(), withdrawal_of(params, &attempt), keys_gone);
+        let request = request_for(params, Mode::Exclusive, attempt, labels.encode());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
         let (tally, Rounds { joined, took_effect }) = self.acquire_round(request, params, started, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
@@ -181,6 +183,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let min_validity = self.min_validity(params.ttl);
         if deadline.since(self.clock.now()) < min_validity {
             return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(params, &tally) });
+        }
+        // The script of a set lists its leases itself.
+        if let [resource] = &*params.resources {
+            self.index_late(resource, &params.token);
         }
         Ok(Grant {
             engine: self.clone(),
@@ -331,6 +337,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             holder: blocker.and_then(|b| b.record),
             free_in: quorum_free_in(taken, need),
             members: members_in(tally).into_iter().cloned().collect(),
+            taken: slots_taken(tally),
             is_intent: held_in(tally).any(|held| held.is_intent),
         }
     }

@@ -1,23 +1,26 @@
 //! Acquire of a shared lease or a permit: one attempt as for an exclusive lease, with a slot that is free on a quorum, and a
 //! fence that a quorum has given to this very lease (`docs/modes.md`).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use super::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
+use super::permit_slots::Slots;
 use super::quorum::{Decision, Tally, quorum_of};
+use super::random::Entropy;
 use super::round::Until;
+use super::set::{granted, request_for, withdrawal_of};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply,
-    Request, UpdateArgs,
+    AcquireSharedArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply, Request,
+    UpdateArgs,
 };
-use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, WantedMode};
+use crate::types::{Fence, Labels, Mode, ResourceName, SlotChoice, TokenHash, WantedMode};
 
 /// Maximum number of slots that one attempt asks for, one after the other.
 const SLOTS_MAX: usize = 3;
@@ -28,20 +31,19 @@ const MEMBER_FENCE_ROUNDS: usize = 8;
 const FENCE_LEAD_US: u64 = 1_000;
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// One attempt for what may be held together: as [`Redlock::attempt`].
+    /// One attempt for what may be held together: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots, one
+    /// after the other, but for none that others here are asking for.
     pub(super) async fn attempt_shared(
         &self,
         params: &AcquireParams,
         started: BootTime,
+        choice: SlotChoice,
     ) -> Result<Grant<N, C, E>, Refusal> {
-        if params.resources.len() != 1 {
-            return Err(self.refusal(params, &Tally::new(self.nodes.len()))); // sets are exclusive
-        }
         let WantedMode::Permit { limit } = params.mode else {
             return self.attempt_member(params, Mode::Shared, started).await.map_err(|(refusal, _)| *refusal);
         };
-        let mut slots = Slots::new(limit);
-        let mut slot = slots.draw(&self.entropy, self.quorum());
+        let mut slots = Slots::new(limit, choice.avoid);
+        let mut slot = choice.slot.unwrap_or_else(|| slots.draw(&self.entropy, self.quorum()));
         for tries_left in (0..SLOTS_MAX).rev() {
             let mode = Mode::Permit { slot, limit };
             let (refusal, tally) = match self.attempt_member(params, mode, started).await {
@@ -67,21 +69,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Result<Grant<N, C, E>, (Box<Refusal>, Tally)> {
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (attempt, labels_text) = (self.entropy.attempt(), labels.encode());
-        let (resource, token) = (params.resources[0].clone(), params.token.clone());
-        let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
+        let withdrawal = withdrawal_of(params, &attempt);
         let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let mut undo = Undo::new(self.clone(), vec![cancel.clone()], keys_gone);
-        let args = AcquireSharedArgs {
-            resource: params.resources[0].clone(),
-            token: params.token.clone(),
-            mode,
-            attempt,
-            ttl: params.ttl,
-            labels: labels_text,
-            proposed: None,
-        };
+        let mut undo = Undo::new(self.clone(), withdrawal.clone(), keys_gone);
         let begun = self.clock.now();
-        let request = Request::AcquireShared(args.clone());
+        let request = request_for(params, mode, attempt.clone(), labels_text.clone());
         let (tally, rounds) = self.acquire_round(request, params, begun, is_admitted).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_admitted(a)).map(|(i, _)| i).collect());
@@ -97,12 +89,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 // The next slot is asked for behind it, on the same connections.
                 let until = self.clock.now().plus(self.node_timeout_for(Some(params.ttl)));
                 let now = self.clock.now();
-                self.round(&self.everyone(), cancel, now, until, Until::Won, Result::is_ok).await;
+                for cancel in withdrawal.requests() {
+                    self.round(&self.everyone(), cancel, now, until, Until::Won, Result::is_ok).await;
+                }
             }
             let refused = Box::new(Refusal { took_effect: rounds.took_effect, ..*refused(None) });
             return Err((refused, tally));
         }
-        let Some(fence) = self.settle_member_fence(&args, &tally).await else {
+        let settled = params.resources.iter().enumerate().map(|(index, resource)| {
+            let (resource, token, attempt) = (resource.clone(), params.token.clone(), attempt.clone());
+            let (ttl, labels) = (params.ttl, labels_text.clone());
+            let args = AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed: None };
+            let given = tally.answers().iter().map(|answer| granted(answer.as_ref()?, index).map(|lease| lease.fence));
+            self.settle_member_fence(args, given.collect())
+        });
+        let Some(fences) = join_all(settled).await.into_iter().collect::<Option<Vec<Fence>>>() else {
             return Err((refused(Some(RefusalKind::Split)), tally));
         };
         let (deadline, min_validity) = (self.deadline(started, params.ttl), self.min_validity(params.ttl));
@@ -112,7 +113,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Ok(Grant {
             engine: self.clone(),
             undo,
-            leases: [GrantedLease { fence, joined: rounds.joined.first().copied().unwrap_or_default() }].into(),
+            leases: fences
+                .into_iter()
+                .zip(rounds.joined)
+                .map(|(fence, joined)| GrantedLease { fence, joined })
+                .collect(),
             mode,
             acquired_at_ms: labels.acquired_at_ms,
             deadline,
@@ -128,12 +133,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Why a fence is above all that were answered before its caller asked: a node of both quorums gave the earlier one before
     /// it gave any number to this lease.
-    async fn settle_member_fence(&self, args: &AcquireSharedArgs, tally: &Tally) -> Option<Fence> {
-        let mut given: Vec<Option<Fence>> = tally.answers().iter().map(|answer| fence_in(answer.as_ref())).collect();
+    async fn settle_member_fence(&self, args: AcquireSharedArgs, mut given: Vec<Option<Fence>>) -> Option<Fence> {
         let mut too_far = None::<Fence>;
         for round in 0..MEMBER_FENCE_ROUNDS {
             if let Some(fence) = agreed(&given, self.quorum()) {
-                self.store_agreed_fence(args, fence, &given);
+                self.store_agreed_fence(&args, fence, &given);
                 return Some(fence);
             }
             let possible = given.iter().flatten().filter(|fence| too_far.is_none_or(|far| **fence < far));
@@ -194,62 +198,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// What is known of a resource's slots.
-struct Slots {
-    limit: PermitLimit,
-    /// By slot, the nodes that showed it as taken.
-    taken: BTreeMap<u8, BTreeSet<usize>>,
-    /// The slot that this token has on most nodes already.
-    own: Option<u8>,
-    nodes: usize,
-}
-
-impl Slots {
-    fn new(limit: PermitLimit) -> Self {
-        Self { limit, taken: BTreeMap::new(), own: None, nodes: 0 }
-    }
-
-    /// What an attempt met.
-    fn see(&mut self, tally: &Tally, wanted: WantedMode) {
-        self.nodes = tally.answers().len();
-        let mut own: BTreeMap<u8, usize> = BTreeMap::new();
-        for (index, answer) in tally.received() {
-            match answer {
-                Ok(Reply::HeldByMembers(HeldByMembers { taken, .. })) => {
-                    for nodes in self.taken.values_mut() {
-                        nodes.remove(&index);
-                    }
-                    for slot in taken {
-                        self.taken.entry(*slot).or_default().insert(index);
-                    }
-                }
-                Ok(Reply::ModeDiffers { mode }) if mode.wanted() == wanted => {
-                    *own.entry(mode.slot().unwrap_or_default()).or_default() += 1;
-                }
-                _ => {}
-            }
-        }
-        self.own = own.into_iter().max_by_key(|(_, nodes)| *nodes).map(|(slot, _)| slot);
-    }
-
-    /// Any slot that a quorum may have free.
-    fn draw<E: Entropy>(&self, entropy: &E, quorum: usize) -> u8 {
-        self.next_free(u8::MAX, entropy, quorum).unwrap_or_default()
-    }
-
-    /// A slot that is free on most nodes, but for `except`; `None` where no quorum can have one.
-    fn next_free<E: Entropy>(&self, except: u8, entropy: &E, quorum: usize) -> Option<u8> {
-        let takers = |slot: &u8| self.taken.get(slot).map_or(0, BTreeSet::len);
-        let possible = |slot: &u8| *slot != except && (self.nodes == 0 || takers(slot) + quorum <= self.nodes);
-        let least = (0..self.limit.get()).filter(possible).map(|slot| takers(&slot)).min()?;
-        let best: Vec<u8> = (0..self.limit.get()).filter(possible).filter(|slot| takers(slot) == least).collect();
-        let drawn = usize::try_from(entropy.below(best.len() as u64)).unwrap_or_default();
-        best.get(drawn).copied()
-    }
-}
-
 fn is_admitted(answer: &NodeResult) -> bool {
-    matches!(answer, Ok(Reply::Admitted { .. }))
+    matches!(answer, Ok(Reply::Admitted { .. } | Reply::SetGranted { .. }))
 }
 
 fn fence_in(answer: Option<&NodeResult>) -> Option<Fence> {
@@ -327,35 +277,6 @@ pub(super) fn members_left(answer: &NodeResult) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redlock::entropy::SystemEntropy;
-
-    fn limit(permits: u64) -> PermitLimit {
-        PermitLimit::new(permits).expect("in range")
-    }
-
-    fn refused(slots: &[&[u8]]) -> Tally {
-        let mut tally = Tally::new(slots.len());
-        for (index, taken) in slots.iter().enumerate() {
-            let kind = Some(WantedMode::Permit { limit: limit(3) });
-            let taken = taken.iter().copied().collect();
-            let held = HeldByMembers { left_ms: 1, kind, is_intent: false, taken, members: Vec::new() };
-            tally.record(index, Ok(Reply::HeldByMembers(held)), false);
-        }
-        tally
-    }
-
-    #[test]
-    fn the_next_slot_is_one_that_most_nodes_have_free() {
-        let wanted = WantedMode::Permit { limit: limit(3) };
-        let mut slots = Slots::new(limit(3));
-        slots.see(&refused(&[&[0, 1], &[0], &[0]]), wanted);
-        assert_eq!(slots.next_free(0, &SystemEntropy, 2), Some(2), "1 is taken on one node");
-        assert_eq!(slots.next_free(2, &SystemEntropy, 2), Some(1));
-        slots.see(&refused(&[&[0, 1, 2], &[0, 1, 2], &[0]]), wanted);
-        assert_eq!(slots.next_free(0, &SystemEntropy, 2), None, "no quorum can have one");
-        let drawn: BTreeSet<u8> = (0..200).map(|_| Slots::new(limit(3)).draw(&SystemEntropy, 2)).collect();
-        assert_eq!(drawn, BTreeSet::from([0, 1, 2]));
-    }
 
     #[test]
     fn a_fence_counts_once_a_quorum_gave_it_to_this_lease() {

@@ -2,6 +2,7 @@
 //! and releases that some nodes missed. Runs in tasks with their own deadline, bounded in number; what
 //! cannot be delivered is left to the keys' TTL.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,11 +10,12 @@ use futures_util::future::join_all;
 use super::backoff::{Backoff, BackoffRange};
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
+use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
-use crate::protocol::Request;
+use crate::protocol::{CancelArgs, Request};
+use crate::types::{AttemptId, ResourceName, TokenHash};
 
 /// Maximum duration of a clean-up. By then the TTL of most leases has ended what a node missed.
 pub(super) const CLEANUP_MAX: Duration = Duration::from_secs(30);
@@ -79,19 +81,42 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
+/// What a cancel of an attempt names. Most attempts are never cancelled, so the requests are made when they are needed.
+#[derive(Debug, Clone)]
+pub(super) struct Withdrawal {
+    /// What the attempt asked for.
+    pub(super) resources: Arc<[ResourceName]>,
+    /// Of the leases.
+    pub(super) token: TokenHash,
+    /// The attempt.
+    pub(super) attempt: AttemptId,
+}
+
+impl Withdrawal {
+    /// A cancel for each resource.
+    pub(super) fn requests(&self) -> Vec<Request> {
+        let cancelled = if mutant::is(Mutant::HalfSetCancelled) { 1 } else { self.resources.len() };
+        let cancel = |resource: &ResourceName| {
+            let (resource, token, attempt) = (resource.clone(), self.token.clone(), self.attempt.clone());
+            Request::Cancel(CancelArgs { resource, token, attempt })
+        };
+        self.resources.iter().take(cancelled).map(cancel).collect()
+    }
+}
+
 /// Cancels an attempt when dropped, unless disarmed: on all nodes, also those that refused, failed or
 /// did not answer.
 pub(super) struct Undo<N: Node, C: Clock, E: Entropy> {
-    armed: Option<(Redlock<N, C, E>, Vec<Request>)>,
+    armed: Option<(Redlock<N, C, E>, Withdrawal)>,
     until: BootTime,
     targets: Vec<usize>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
-    /// `requests`: the cancels, one for each resource. `until`: when the keys that the attempt may have set have expired.
-    pub(super) fn new(engine: Redlock<N, C, E>, requests: Vec<Request>, until: BootTime) -> Self {
+    /// `until`: when the keys that the attempt may have set have expired.
+    pub(super) fn new(engine: Redlock<N, C, E>, attempt: Withdrawal, until: BootTime) -> Self {
         let targets = engine.everyone();
-        Self { armed: Some((engine, requests)), until, targets }
+        Self { armed: Some((engine, attempt)), until, targets }
     }
 
     /// Cancels on these nodes only: for a mutant.
@@ -107,12 +132,12 @@ impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
 
 impl<N: Node, C: Clock, E: Entropy> Drop for Undo<N, C, E> {
     fn drop(&mut self) {
-        if let Some((engine, requests)) = self.armed.take() {
+        if let Some((engine, attempt)) = self.armed.take() {
             let is_lost = mutant::is(Mutant::CleanupWithRequest) && mutant::is_hanging_up();
             if is_lost || mutant::is(Mutant::NoCleanup) {
                 return;
             }
-            engine.deliver_all(requests, std::mem::take(&mut self.targets), self.until);
+            engine.deliver_all(attempt.requests(), std::mem::take(&mut self.targets), self.until);
         }
     }
 }
@@ -120,21 +145,25 @@ impl<N: Node, C: Clock, E: Entropy> Drop for Undo<N, C, E> {
 #[cfg(test)]
 mod tests {
     use std::future::Future;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::mutant::{FOUND_BY_CLEANUP, plant, restore};
     use crate::protocol::{ClusterParams, EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestStamp};
     use crate::redlock::clock::PausedClock;
     use crate::redlock::engine::RedlockSettings;
-    use crate::redlock::entropy::SystemEntropy;
-    use crate::types::{NodeId, ResourceName, TokenHash};
+    use crate::redlock::random::SystemEntropy;
+    use crate::types::NodeId;
 
     /// A node that counts what it is asked.
     struct Counting {
         id: NodeId,
         connected: AtomicBool,
         calls: AtomicUsize,
+        /// What was cancelled there.
+        cancelled: Mutex<Vec<ResourceName>>,
     }
 
     impl Node for Counting {
@@ -149,19 +178,32 @@ mod tests {
         fn call(
             self: Arc<Self>,
             _: RequestStamp,
-            _: Arc<Request>,
+            request: Arc<Request>,
         ) -> impl Future<Output = NodeResult> + Send + 'static {
             self.calls.fetch_add(1, Ordering::Relaxed);
+            if let Request::Cancel(args) = &*request {
+                self.cancelled.lock().push(args.resource.clone());
+            }
             std::future::ready(Ok(Reply::Released(Released { found: Found::Nothing, earlier: None })))
         }
     }
 
-    /// A6: a node that is down costs no calls, and gets what it is owed when it is back.
-    #[tokio::test(start_paused = true)]
-    async fn a6_a_node_that_is_down_is_tried_when_it_is_back() {
-        let ms = Duration::from_millis;
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    fn name(text: &str) -> ResourceName {
+        ResourceName::parse(text).expect("valid")
+    }
+
+    fn token() -> TokenHash {
+        TokenHash::parse(&"0".repeat(64)).expect("valid")
+    }
+
+    fn engine(connected: bool) -> (Arc<Counting>, Redlock<Counting, PausedClock, SystemEntropy>) {
         let id = NodeId::parse("n1").expect("valid");
-        let node = Arc::new(Counting { id, connected: AtomicBool::new(false), calls: AtomicUsize::new(0) });
+        let connected = AtomicBool::new(connected);
+        let node = Arc::new(Counting { id, connected, calls: AtomicUsize::new(0), cancelled: Mutex::default() });
         let params = ClusterParams {
             cluster: "test".into(),
             guard: ms(500),
@@ -179,14 +221,40 @@ mod tests {
             poll: ms(1_000),
             cleanup_limit: 8,
         };
-        let clock = PausedClock::start();
-        let engine = Redlock::new(vec![Arc::clone(&node)], clock, SystemEntropy, settings);
-        let resource = ResourceName::parse("job").expect("valid");
-        let request = Request::Release(ReleaseArgs {
-            resource,
-            token: TokenHash::parse(&"0".repeat(64)).expect("valid"),
-            reason: EndReason::Released,
-        });
+        let engine = Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, settings);
+        (node, engine)
+    }
+
+    /// What a node is asked to cancel of a set whose attempt failed.
+    async fn cancelled() -> Vec<ResourceName> {
+        let (node, engine) = engine(true);
+        let resources = [name("a"), name("b"), name("c")].into();
+        let attempt = Withdrawal { resources, token: token(), attempt: AttemptId::from_random(1) };
+        drop(Undo::new(engine.clone(), attempt, engine.clock.now().plus(CLEANUP_MAX)));
+        tokio::time::sleep(CLEANUP_MAX).await;
+        let mut cancelled = node.cancelled.lock().clone();
+        cancelled.sort();
+        cancelled
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_attempt_is_cancelled_for_each_resource_of_its_set() {
+        let all = vec![name("a"), name("b"), name("c")];
+        assert_eq!(cancelled().await, all);
+        for mutant in FOUND_BY_CLEANUP {
+            let before = plant(Some(*mutant), false);
+            let with_mutant = cancelled().await;
+            restore(before);
+            assert_ne!(with_mutant, all, "{mutant:?} is not found");
+        }
+    }
+
+    /// A6: a node that is down costs no calls, and gets what it is owed when it is back.
+    #[tokio::test(start_paused = true)]
+    async fn a6_a_node_that_is_down_is_tried_when_it_is_back() {
+        let (node, engine) = engine(false);
+        let release = ReleaseArgs { resource: name("job"), token: token(), reason: EndReason::Released };
+        let request = Request::Release(release);
         engine.deliver(request, vec![0], engine.clock.now().plus(CLEANUP_MAX));
         tokio::time::sleep(CLEANUP_MAX / 2).await;
         assert_eq!(node.calls.load(Ordering::Relaxed), 0);

@@ -1,6 +1,6 @@
 //! The clock of the algorithm, which it shares with the client; for tests one that is moved.
 
-pub use redlockd_base::clock::{BootTime, Clock, SystemClock};
+pub use redlockd_common::clock::{BootTime, Clock, SystemClock};
 
 #[cfg(test)]
 use std::future::Future;

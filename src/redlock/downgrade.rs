@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::extend::{ExtendRefusal, certain_fence};
 use super::inspect::ResourceState;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
+use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{DowngradeArgs, LeaseRecord, NodeInspection, NodeResult, Reply, Request};

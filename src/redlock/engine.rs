@@ -12,12 +12,14 @@ use tokio_util::task::TaskTracker;
 use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
-use super::entropy::Entropy;
-use super::membership::current::CurrentView;
+use super::late_index::LateIndex;
+use super::membership::current_view::CurrentView;
 use super::node::Node;
-use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
+use super::quorum::{NodeOutcome, Verdict, quorum_of};
+use super::random::Entropy;
 use super::round_trip::AnswerTimeout;
 use super::slots::{self, Slots};
+use super::validity;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, NodeResult, View};
 use crate::types::{NodeId, Ttl};
@@ -81,6 +83,8 @@ pub struct Engine<N, C, E> {
     /// Clean-ups, repairs and late calls: awaited at shutdown.
     pub tasks: TaskTracker,
     pub(super) cleanups: Arc<Semaphore>,
+    /// Leases that no node lists yet.
+    pub(super) late: LateIndex,
     /// Which processes vote.
     pub(super) views: CurrentView,
     pub(super) answers: AnswerTimeout,
@@ -107,8 +111,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let cluster_clock = ClusterClock::new(clock.clone());
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
         let (tasks, counts) = (TaskTracker::new(), Counts::default());
-        let (views, answers) =
-            (CurrentView::default(), AnswerTimeout::new(settings.node_timeout, settings.params.guard));
+        let (late, views, answers) = (
+            LateIndex::default(),
+            CurrentView::default(),
+            AnswerTimeout::new(settings.node_timeout, settings.params.guard),
+        );
         let (configured, nodes) = (nodes.len(), Slots::from(nodes));
         let (opener, list_observers) = (OnceLock::new(), Mutex::default());
         Self(Arc::new(Engine {
@@ -122,6 +129,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             settings,
             tasks,
             cleanups,
+            late,
             views,
             answers,
             counts,
@@ -167,7 +175,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.nodes.iter().enumerate().map(bit).fold(0, std::ops::BitOr::bitor)
     }
 
-    /// Takes a view that these nodes have installed, if it is a higher one and [`Self::may_take`] allows it.
+    /// Takes a view if it is a higher one and [`Self::may_take`] allows it. `shown_by`: who has installed one with its list.
     pub(super) fn take_view(&self, view: &Arc<View>, shown_by: &[usize]) {
         if self.may_take(view, shown_by) && self.views.take(view) {
             self.list_changed();
@@ -234,8 +242,8 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
     /// End of the validity: `started` + TTL - drift.
     pub fn deadline(&self, started: BootTime, ttl: Ttl) -> BootTime {
         let started = if mutant::is(Mutant::ValidityFromReply) { self.clock.now() } else { started };
-        let drift = quorum::drift(ttl, self.settings.drift_ppm, self.settings.drift_floor);
-        started.plus(quorum::validity(ttl, Duration::ZERO, drift))
+        let drift = validity::drift(ttl, self.settings.drift_ppm, self.settings.drift_floor);
+        started.plus(validity::validity(ttl, Duration::ZERO, drift))
     }
 
     /// How long a round waits for a node's answer now, where its request has no TTL.

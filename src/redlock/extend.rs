@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally};
+use super::random::Entropy;
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
@@ -141,7 +141,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
             let (most_common, votes, highest, next) = fences(&tally);
-            match most_common_mode(&tally) {
+            let member = most_common_mode(&tally);
+            match member {
                 None => {}
                 // A slot that an earlier attempt left behind answered first, or a fence that no quorum has.
                 Some((_, agreeing)) if agreeing.min(votes) < tally.quorum() && until == Until::Won && !minority => {
@@ -150,7 +151,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 }
                 Some((mode, agreeing)) if agreeing >= tally.quorum() || minority => {
                     let fence = certain_fence(&tally, Some(mode), tally.quorum()).unwrap_or(most_common);
-                    return self.extended(extension, ttl, started, fence, &tally);
+                    return self.extended(extension, ttl, started, (fence, Some(mode)), &tally);
                 }
                 Some(_) => return Err(self.unknown(&tally)),
             }
@@ -159,19 +160,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 (fence, renewal, lower) = (Some(highest), false, next);
                 continue;
             }
-            return self.extended(extension, ttl, started, most_common, &tally);
+            return self.extended(extension, ttl, started, (most_common, None), &tally);
         }
     }
 
+    /// `member`: of a shared lease or a permit.
     fn extended(
         &self,
         extension: &ExtendParams,
         ttl: Option<Ttl>,
         started: BootTime,
-        fence: Fence,
+        (fence, member): (Fence, Option<Mode>),
         tally: &Tally,
     ) -> Result<ConfirmedExtension, ExtendRefusal> {
-        let member = most_common_mode(tally).map(|(mode, _)| mode);
         let all = || {
             tally.received().filter_map(|(_, a)| match a {
                 Ok(Reply::Updated { record, .. }) => {
@@ -201,6 +202,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if !missing.is_empty() && is_certain {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
+        }
+        // Whoever granted it may have ended before it had it listed.
+        if record.renewals <= 1 {
+            self.index_late(&extension.resource, &extension.token);
         }
         Ok(ConfirmedExtension { record, ttl, deadline, granted: tally.yes() })
     }
@@ -298,13 +303,14 @@ fn agrees(shown: Mode, of: Mode) -> bool {
 
 /// Of members: the most common mode and slot, and how many yes-votes agree with it. `None`: all are of an exclusive lease.
 fn most_common_mode(tally: &Tally) -> Option<(Mode, usize)> {
-    let modes = tally.received().filter_map(|(_, answer)| match answer {
-        Ok(Reply::Updated { record, .. }) => Some(record.mode),
-        _ => None,
-    });
-    let modes: Vec<Mode> = modes.collect();
-    let votes = |of: Mode| modes.iter().filter(|mode| agrees(**mode, of)).count();
-    modes.iter().filter(|mode| **mode != Mode::Exclusive).map(|mode| (*mode, votes(*mode))).max_by_key(|(_, n)| *n)
+    let modes = || {
+        tally.received().filter_map(|(_, answer)| match answer {
+            Ok(Reply::Updated { record, .. }) => Some(record.mode),
+            _ => None,
+        })
+    };
+    let votes = |of: Mode| modes().filter(|mode| agrees(*mode, of)).count();
+    modes().filter(|mode| *mode != Mode::Exclusive).map(|mode| (mode, votes(mode))).max_by_key(|(_, n)| *n)
 }
 
 /// The most common fence of the yes-votes, its number of votes, the highest fence, and the next lower one.

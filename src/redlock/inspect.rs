@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::Tally;
+use super::random::Entropy;
 use super::round::Until;
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
 use crate::types::{Mode, ResourceName, TokenHash};
@@ -74,9 +74,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// forgotten a lease: too few of them vote.
     pub async fn inspect(&self, resource: &ResourceName) -> InspectionResult {
         let request = Request::Inspect { resource: resource.clone() };
-        let started = self.clock.now();
-        let deadline = started.plus(self.node_timeout());
-        let tally = self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, Result::is_ok).await;
+        let round = async |until| {
+            let (started, request) = (self.clock.now(), request.clone());
+            let deadline = started.plus(self.node_timeout());
+            self.round(&self.everyone(), request, started, deadline, until, Result::is_ok).await
+        };
+        let mut tally = round(Until::WonAndGrace).await;
+        // Where leases come and go, the first answers may differ: then those of all nodes say what a quorum has.
+        let is_open = |(_, agreeing): (ResourceState, usize)| agreeing < self.quorum();
+        if tally.answers().iter().any(Option::is_none) && self.majority_state(&tally).is_none_or(is_open) {
+            tally = round(Until::All).await;
+        }
         let answers = tally.answers().to_vec();
         if tally.yes() < tally.quorum() {
             return Err(answers);

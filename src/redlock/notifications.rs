@@ -46,18 +46,27 @@ pub struct Notice {
     pub lease: Option<LeaseTag>,
     /// An attempt was cancelled, rather than a lease released. Most cancelled attempts never had a quorum.
     pub withdrawn: bool,
+    /// Of a permit: the slot that it had.
+    pub slot: Option<u8>,
 }
 
 impl Notice {
     /// Parses what the scripts publish: nothing, `r` and the tag of a lease that was ended, or `c` and
-    /// the tag of one whose last claim was withdrawn. `None` for anything else.
+    /// the tag of one whose last claim was withdrawn; of a permit with its slot. `None` for anything else.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let Some((kind, tag)) = text.split_first() else { return Some(Self { lease: None, withdrawn: false }) };
-        let digits = std::str::from_utf8(tag).ok().filter(|t| t.len() == 8)?;
+        let Some((kind, tag)) = text.split_first() else {
+            return Some(Self { lease: None, withdrawn: false, slot: None });
+        };
+        let (digits, slot) = std::str::from_utf8(tag).ok()?.split_at_checked(8)?;
+        let slot = match slot.strip_prefix(':') {
+            Some(slot) => Some(slot.parse().ok()?),
+            None if slot.is_empty() => None,
+            None => return None,
+        };
         let lease = Some(LeaseTag(u32::from_str_radix(digits, 16).ok()?));
         match kind {
-            b'r' => Some(Self { lease, withdrawn: false }),
-            b'c' => Some(Self { lease, withdrawn: true }),
+            b'r' => Some(Self { lease, withdrawn: false, slot }),
+            b'c' => Some(Self { lease, withdrawn: true, slot }),
             _ => None,
         }
     }
@@ -83,10 +92,23 @@ mod tests {
     #[test]
     fn only_well_formed_notices_are_parsed() {
         let tag = Some(LeaseTag(0x0a1b_2c3d));
-        assert_eq!(Notice::parse(b""), Some(Notice { lease: None, withdrawn: false }));
-        assert_eq!(Notice::parse(b"r0a1b2c3d"), Some(Notice { lease: tag, withdrawn: false }));
-        assert_eq!(Notice::parse(b"c0a1b2c3d"), Some(Notice { lease: tag, withdrawn: true }));
-        for other in [&b"0a1b2c3d"[..], b"r", b"rxxxxxxxx", b"r0a1b2c3d4", b"x0a1b2c3d", &[b'r', 0xff]] {
+        assert_eq!(Notice::parse(b""), Some(Notice { lease: None, withdrawn: false, slot: None }));
+        let notice = |withdrawn, slot| Some(Notice { lease: tag, withdrawn, slot });
+        assert_eq!(Notice::parse(b"r0a1b2c3d"), notice(false, None));
+        assert_eq!(Notice::parse(b"c0a1b2c3d"), notice(true, None));
+        assert_eq!(Notice::parse(b"r0a1b2c3d:17"), notice(false, Some(17)));
+        let bad: [&[u8]; 9] = [
+            b"0a1b2c3d",
+            b"r",
+            b"rxxxxxxxx",
+            b"r0a1b2c3d4",
+            b"r0a1b2c3d:",
+            b"r0a1b2c3d:256",
+            b"r0a1b2c3d:x",
+            b"x0a1b2c3d",
+            &[b'r', 0xff],
+        ];
+        for other in bad {
             assert_eq!(Notice::parse(other), None, "{other:?}");
         }
         let token = TokenHash::parse(&"0a1b2c3d".repeat(8)).expect("hex");

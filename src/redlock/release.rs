@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use super::cleanup::CLEANUP_MAX;
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, Verdict};
+use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{Mutant, is};
 use crate::protocol::{
@@ -61,6 +61,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         sent: impl FnOnce() + Send + 'static,
         ended: impl FnOnce(&ReleaseOutcome) + Send + 'static,
     ) -> ReleaseOutcome {
+        self.late.remove(resource, token);
         let request = Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason });
         self.end(request, sent, ended).await
     }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
+use super::random::Entropy;
 use crate::protocol::{
     NodeInspection, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind, View, ViewId,
 };
@@ -127,6 +127,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         tally
     }
 
+    /// Whether requests for votes are sent: a view is known, and the nodes' time.
+    pub(crate) fn can_ask(&self) -> bool {
+        self.can_ask_in(&self.views.current())
+    }
+
+    fn can_ask_in(&self, view: &View) -> bool {
+        view.id != ViewId::NONE && self.cluster_clock.is_anchored()
+    }
+
     /// As [`Self::round`], but the calls still in flight are left to the caller.
     pub(super) async fn round_and_late_calls(
         &self,
@@ -144,9 +153,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let members = if request.is_of_membership() { u64::MAX } else { self.members_in(&view) };
         let targets = targets.iter().filter(|i| members >> **i & 1 == 1);
         let request = Arc::new(request);
-        let is_ready = |view: &View| view.id != ViewId::NONE && self.cluster_clock.is_anchored();
         let (sent, request) = match request.resource() {
-            _ if is_ready(&view) || !request.needs_vote() => (Sent::Request, request),
+            _ if self.can_ask_in(&view) || !request.needs_vote() => (Sent::Request, request),
             Some(_) if matches!(*request, Request::Inspect { .. }) => (Sent::Inspection, request),
             Some(resource) => (Sent::Question, Arc::new(Request::Inspect { resource: resource.clone() })),
             None => (Sent::Question, request),

@@ -4,24 +4,36 @@
 use std::sync::Arc;
 
 use super::acquire::{AcquireParams, Refusal, RefusalKind};
+use super::cleanup::Withdrawal;
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::Tally;
-use crate::protocol::{AcquireArgs, AcquireSetArgs, GrantedLease, NodeResult, Reply, Request};
-use crate::types::AttemptId;
+use super::random::Entropy;
+use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, GrantedLease, NodeResult, Reply, Request};
+use crate::types::{AttemptId, Mode, WantedMode};
 
-/// One resource is asked for as ever, several by a request of their own.
-pub(super) fn request_for(params: &AcquireParams, attempt: AttemptId, labels: Arc<str>) -> Request {
+/// One resource is asked for as ever, several by a request of their own. `mode`: of each lease, with the slot of a permit.
+pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId, labels: Arc<str>) -> Request {
     let (token, ttl) = (params.token.clone(), params.ttl);
     match &*params.resources {
+        [resource] if mode != Mode::Exclusive => {
+            let resource = resource.clone();
+            Request::AcquireShared(AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed: None })
+        }
         [resource] => Request::Acquire(AcquireArgs { resource: resource.clone(), token, attempt, ttl, labels }),
         _ => {
             let resources = Arc::clone(&params.resources);
-            Request::AcquireSet(AcquireSetArgs { resources, token, attempt, ttl, labels })
+            let is_shared = params.mode == WantedMode::Shared;
+            Request::AcquireSet(AcquireSetArgs { resources, token, attempt, ttl, labels, is_shared })
         }
     }
+}
+
+/// What withdraws what an attempt took.
+pub(super) fn withdrawal_of(params: &AcquireParams, attempt: &AttemptId) -> Withdrawal {
+    let (resources, token) = (Arc::clone(&params.resources), params.token.clone());
+    Withdrawal { resources, token, attempt: attempt.clone() }
 }
 
 /// What a node granted of the resource with this index.

@@ -193,6 +193,12 @@ impl Subscriptions {
         }
     }
 
+    /// Whether the node has confirmed that it reports the ends of some resource's leases here.
+    pub fn has_active_resource(&self) -> bool {
+        let is_resource = |(topic, of): (&Topic, &Subscription)| of.is_active && matches!(topic, Topic::LeaseEnded(_));
+        self.state.lock().topics.iter().any(is_resource)
+    }
+
     /// See [`Self::event_subscribers`].
     pub fn set_event_subscribers(&self, count: usize) {
         self.event_subscribers.store(count, Ordering::Relaxed);

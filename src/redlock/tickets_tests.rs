@@ -14,7 +14,7 @@ use crate::protocol::{
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::engine::RedlockSettings;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 use crate::types::{Fence, Labels, NodeId, ResourceName, Token, Ttl};
 
 const NODES: usize = 3;
@@ -111,6 +111,8 @@ fn ticket() -> Ticket {
         made_ms: 1,
         wait_until_ms: START_US / 1_000 + 600_000,
         refuses_deadlock: false,
+        mode: crate::types::WantedMode::Exclusive,
+        callback: None,
     };
     Ticket::new(resource, token, Ttl::from_ms(30_000).expect("valid"), terms)
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
+use super::random::Entropy;
 use super::round::Until;
 use crate::protocol::{ListedEntry, Reply, Request, WaitersArgs};
 

@@ -7,9 +7,9 @@ use super::driver::{Shared, WaitDriver};
 use super::event::Event;
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::ListObserver;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{NotificationHandler, NotificationSource, Topic};
+use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::Subscriptions;
 
 /// Does not keep the queues alive.

@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::entry::{Activity, Queue, Resource};
+use super::compatible_waiters::is_permit;
 use super::event::{Action, Blocker, Mode, RefuseReason, WaiterId};
-use super::runs::is_permit;
+use super::queue_state::{Activity, Queue, Resource};
 use crate::mutant::{Mutant, is};
 use crate::redlock::notifications::LeaseTag;
 use crate::types::{PERMITS_MAX, ResourceName, TokenHash};
@@ -131,6 +131,7 @@ impl Queue {
             let Some(known) = self.resources.get_mut(resource) else { continue };
             let leases =
                 of_it().filter_map(|blocker| Some((LeaseTag::of(blocker.lease.as_ref()?), blocker.is_confirmed)));
+            known.slots.see(of_it(), |lease| known.filter.is_ending(lease));
             let after = known.filter.on_seen_held(leases);
             known.seen = of_it().map(|blocker| blocker.mode).next();
             let permits =
@@ -157,7 +158,7 @@ impl Queue {
     pub(super) fn holder_granted(
         &mut self,
         resource: &ResourceName,
-        lease: &TokenHash,
+        (lease, slot): (&TokenHash, Option<u8>),
         holder: Option<Holder>,
         mode: Mode,
     ) {
@@ -174,6 +175,9 @@ impl Queue {
         known.permits.retain(|_| is_permit(mode));
         if is_permit(mode) && known.permits.len() < PERMITS_MAX.into() {
             known.permits.push(LeaseTag::of(lease));
+        }
+        if let Some(slot) = slot {
+            known.slots.take(slot, Some(LeaseTag::of(lease)));
         }
         known.seen = Some(mode);
         self.wake(resource, after, None);

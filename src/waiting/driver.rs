@@ -7,26 +7,27 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
+use super::absent_callers::{KeepPlace, Permit, PlaceKey, Places};
 use super::deadlock::{Party, WaitEdge};
-use super::event::{Action, AttemptOutcome, Event, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId};
-use super::places::{KeepPlace, Permit, PlaceKey, Places};
+use super::event::{
+    Action, AttemptOutcome, Event, RefuseReason, SlotChoice, WaitError, WaitLimits, WaitRequest, WaiterId,
+};
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{Notice, NotificationHandler, NotificationSource, Topic};
+use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
 use crate::types::{ResourceName, TokenHash};
 
 /// What a waiter's task is to do.
 enum Step {
-    Attempt {
-        joins: bool,
-    },
+    /// Whether it only joins a lease, and what it asks for of permits.
+    Attempt(bool, SlotChoice),
     CheckCycle(Vec<WaitEdge>),
     Grant,
     Refuse(RefuseReason),
@@ -113,7 +114,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// when it began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
-    /// stays for [`super::places::PLACE_KEPT`], for the next request with this key.
+    /// stays for [`super::absent_callers::PLACE_KEPT`], for the next request with this key.
     pub(crate) async fn acquire(
         &self,
         params: &AcquireParams,
@@ -137,13 +138,13 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
             };
             match step {
-                Step::Attempt { joins: true } if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
+                Step::Attempt(true, _) if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
                     place.report(AttemptOutcome::NotJoined);
                 }
-                Step::Attempt { joins } => {
+                Step::Attempt(joins, slots) => {
                     let begun = engine.clock.now();
                     let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
-                    let outcome = Box::pin(engine.attempt(params, started)).await;
+                    let outcome = Box::pin(engine.attempt(params, started, slots)).await;
                     on_round(begun, &outcome);
                     if !place.report(self.summary(params, &outcome, joins)) {
                         // What was granted is undone, as for a caller that hung up.
@@ -243,7 +244,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         match outcome {
             Ok(grant) => {
                 let until = self.keys_gone(grant.deadline);
-                AttemptOutcome::Granted { lease: params.token.clone(), until }
+                AttemptOutcome::Granted { lease: params.token.clone(), slot: grant.mode.slot(), until }
             }
             Err(refusal) if joins && !refusal.kind.is_final() => AttemptOutcome::NotJoined,
             Err(refusal) => AttemptOutcome::of_refusal(refusal, self.0.engine.quorum(), &*self.0.party_of),
@@ -273,7 +274,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
             let (now, random) = (self.engine.clock.now(), self.engine.entropy.bits());
             for action in state.queue.handle(now, random, next) {
                 match action {
-                    Action::Attempt { waiter, joins } => state.step(waiter, Step::Attempt { joins }),
+                    Action::Attempt { waiter, joins, slots } => state.step(waiter, Step::Attempt(joins, slots)),
                     Action::CheckCycle(waiter, cycle) => state.step(waiter, Step::CheckCycle(cycle)),
                     Action::Grant(waiter) => state.step(waiter, Step::Grant),
                     Action::Refuse(waiter, reason) => state.step(waiter, Step::Refuse(reason)),

@@ -9,9 +9,9 @@ use crate::redlock::acquire::{Refusal, RefusalKind};
 use crate::redlock::clock::BootTime;
 use crate::redlock::inspect::InspectionResult;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{ResourceName, SlotSet, TokenHash};
 
-pub use crate::types::WantedMode as Mode;
+pub use crate::types::{SlotChoice, WantedMode as Mode};
 
 /// Names a waiter. Rises with time, over all queues of an instance.
 pub type WaiterId = u64;
@@ -44,6 +44,8 @@ pub struct WaitRequest {
     pub admission: Admission,
     /// It is refused when it is the newest in a deadlock; otherwise the deadlock is reported.
     pub refuses_deadlock: bool,
+    /// What it says of itself; for display only.
+    pub note: Arc<str>,
 }
 
 /// What happened.
@@ -113,6 +115,8 @@ pub enum AttemptOutcome {
     Granted {
         /// The lease's token.
         lease: TokenHash,
+        /// Of a permit.
+        slot: Option<u8>,
         /// When its keys are gone from the nodes, if it is not extended.
         until: BootTime,
     },
@@ -139,6 +143,10 @@ pub struct Blocker {
     pub lease: Option<TokenHash>,
     /// Who holds it, where that is known.
     pub party: Option<Party>,
+    /// Of a permit.
+    pub slot: Option<u8>,
+    /// Of permits, the slots that no quorum of nodes has free.
+    pub taken: SlotSet,
     /// A quorum of nodes has it.
     pub is_confirmed: bool,
     /// The earliest time after which a quorum can be free.
@@ -158,6 +166,8 @@ impl AttemptOutcome {
                 mode,
                 lease: record.map(|record| record.token.clone()),
                 party: record.and_then(&party_of),
+                slot: record.and_then(|record| record.mode.slot()),
+                taken: refusal.taken,
                 is_confirmed: refusal.holder_nodes >= quorum,
                 free_in: refusal.free_in,
             };
@@ -195,6 +205,8 @@ pub enum Action {
         waiter: WaiterId,
         /// Only if the lease of its own token exists, which another request was granted.
         joins: bool,
+        /// Of a permit.
+        slots: SlotChoice,
     },
     /// For this waiter, the newest of the cycle: ask the nodes whether they have each of its leases.
     CheckCycle(WaiterId, Vec<WaitEdge>),
@@ -282,6 +294,10 @@ pub struct WaiterEntry {
     pub mode: Mode,
     /// When it began to wait.
     pub since: BootTime,
+    /// When it gives up.
+    pub until: BootTime,
+    /// What it says of itself.
+    pub note: Arc<str>,
 }
 
 /// Why a request has no lease.

@@ -4,9 +4,9 @@ use super::driver::WaitDriver;
 use super::event::{Event, HandoverPlan};
 use crate::protocol::EndReason;
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, NotificationSource, Topic};
+use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{ResourceName, TokenHash};
 

@@ -1,19 +1,20 @@
 //! Waiting for locks: one state machine for the queues of an instance (`queue`, with what a notice means in
-//! `wake`, runs of compatible waiters in `runs`, the search for deadlocks in `deadlock`, and places of callers who are away
-//! in `places`), and what runs it on clocks, nodes and tasks (`driver`, with `known`, and `handover` for releases).
+//! `wake`, runs of compatible waiters in `compatible_waiters`, the search for deadlocks in `deadlock`, and places of callers who are away
+//! in `absent_callers`), and what runs it on clocks, nodes and tasks (`driver`, with `learned_leases`, and `handover` for releases).
 
+pub(crate) mod absent_callers;
+mod already_held;
 mod channels;
+mod compatible_waiters;
 pub mod deadlock;
 pub(crate) mod driver;
-mod ends;
-mod entry;
 pub mod event;
 mod handover;
-mod held;
-mod known;
-pub(crate) mod places;
+mod learned_leases;
+mod lease_ends;
 pub mod queue;
-mod runs;
+mod queue_state;
+mod slots;
 pub mod wake;
 
 #[cfg(test)]

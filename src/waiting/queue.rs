@@ -10,9 +10,11 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::deadlock::{Holder, PartyWaiters};
-use super::entry::{Activity, NEVER, Waiter};
-pub use super::entry::{Queue, QueueSettings};
-use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, RefuseReason, WaitRequest, WaiterId};
+use super::event::{
+    Action, Admission, AttemptOutcome, Blocker, Event, Mode, RefuseReason, SlotChoice, WaitRequest, WaiterId,
+};
+use super::queue_state::{Activity, NEVER, Waiter};
+pub use super::queue_state::{Queue, QueueSettings};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
@@ -72,7 +74,10 @@ impl Queue {
                 let after = self.resources.get_mut(&resource).and_then(|r| r.filter.on_certain_end(lease));
                 self.wake(&resource, after, lease);
             }
-            Event::LeaseMayHaveEnded(resource) => self.wake(&resource, Some(SETTLE_PAUSE), None),
+            Event::LeaseMayHaveEnded(resource) => {
+                self.resources.get_mut(&resource).into_iter().for_each(|known| known.slots.forget());
+                self.wake(&resource, Some(SETTLE_PAUSE), None);
+            }
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
@@ -198,7 +203,7 @@ impl Queue {
             }
             let jitter = self.draw(WAKE_JITTER);
             let at = self.held_until(id).map_or(self.now, |until| until.plus(jitter));
-            let at = self.follows(id, true).map_or(at, |other| at.max(other));
+            let at = self.follows(id, true).or_else(|| self.no_slot_until(id)).map_or(at, |other| at.max(other));
             self.update(id, |waiter| (waiter.is_first, waiter.attempt_at) = (true, at));
             self.proceed(id);
         }
@@ -208,6 +213,7 @@ impl Queue {
     pub(super) fn proceed(&mut self, id: WaiterId) {
         let (now, poll) = (self.now, self.settings.poll);
         let jitter = self.draw(WAKE_JITTER);
+        self.sleep_without_slot(id);
         let (held_until, follows) = (self.held_until(id), self.follows(id, false));
         let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| !waiter.is_absent) else { return };
         let waits = waiter.waits();
@@ -221,7 +227,8 @@ impl Queue {
         }
         if std::mem::take(&mut waiter.may_join) {
             waiter.activity = Activity::Asking { is_counted: false, has_left: false };
-            return self.actions.push(Action::Attempt { waiter: id, joins: true });
+            let slots = SlotChoice::default();
+            return self.actions.push(Action::Attempt { waiter: id, joins: true, slots });
         }
         if waits && waiter.is_first && waiter.attempt_at <= now && !waiter.is_woken && !is_over {
             // Its holder extended it through this instance meanwhile: the nodes need not be asked.
@@ -302,7 +309,8 @@ impl Queue {
             (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
             (waiter.was_subscribed, waiter.awaits_subscription) = (was_subscribed, false);
         });
-        self.actions.push(Action::Attempt { waiter: id, joins: false });
+        let slots = self.choose_slot(id);
+        self.actions.push(Action::Attempt { waiter: id, joins: false, slots });
     }
 
     // What an attempt found.
@@ -323,7 +331,7 @@ impl Queue {
             _ => !waiter.waits() || self.now >= waiter.request.until,
         };
         match outcome {
-            AttemptOutcome::Granted { lease, until } => return self.granted(id, &lease, until),
+            AttemptOutcome::Granted { lease, slot, until } => return self.granted(id, (&lease, slot), until),
             _ if is_last => return self.refuse(id, RefuseReason::LastAttempt),
             AttemptOutcome::Held(blockers) => self.held(id, &blockers),
             AttemptOutcome::NotJoined => {}
@@ -336,7 +344,7 @@ impl Queue {
     }
 
     /// Leaves the queues with a lease: the next waiter need not ask before its end.
-    fn granted(&mut self, id: WaiterId, lease: &TokenHash, until: BootTime) {
+    fn granted(&mut self, id: WaiterId, (lease, slot): (&TokenHash, Option<u8>), until: BootTime) {
         let Some(waiter) = self.remove(id) else { return };
         self.actions.push(Action::Grant(id));
         let WaitRequest { resources, mode, party, token, .. } = waiter.request.clone();
@@ -357,7 +365,7 @@ impl Queue {
                 }
             }
             let holder = party.clone().map(|party| Holder { party, token: lease.clone() });
-            self.holder_granted(resource, lease, holder, mode);
+            self.holder_granted(resource, (lease, slot), holder, mode);
             self.lead(resource, &waiter);
             for id in order {
                 let wants_it = |other: &Waiter| other.request.token == token;

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::super::compatible_waiters::INTENT_RENEWED;
 use super::super::deadlock::{Party, WaitEdge};
-use super::super::ends::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
-use super::super::runs::INTENT_RENEWED;
+use super::super::lease_ends::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::mutant;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::PermitLimit;
+use crate::types::{PermitLimit, SlotSet};
 
 const NODES: usize = 3;
 const POLL: Duration = Duration::from_secs(1);
@@ -93,6 +93,7 @@ impl Bench {
             until: BootTime::default().plus(ms(600_000)),
             admission: Admission::Queued,
             refuses_deadlock: false,
+            note: "".into(),
         }
     }
 
@@ -118,6 +119,8 @@ impl Bench {
             mode,
             lease: Some(token(*lease)),
             party: None,
+            slot: None,
+            taken: SlotSet::default(),
             is_confirmed: true,
             free_in: Some(ms(60_000)),
         };
@@ -158,6 +161,8 @@ impl Bench {
             mode,
             lease: Some(token(lease)),
             party: owner.and_then(|owner| Party::new("", owner)),
+            slot: None,
+            taken: SlotSet::default(),
             is_confirmed,
             free_in: Some(ms(60_000)),
         };
@@ -166,7 +171,7 @@ impl Bench {
 
     fn granted(&mut self, waiter: WaiterId, lease: u64) -> Vec<WaiterId> {
         let until = self.now.plus(ms(60_000));
-        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Granted { lease: token(lease), until }))
+        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Granted { lease: token(lease), slot: None, until }))
     }
 
     fn subscribed(&mut self, resource: &str) -> Vec<WaiterId> {
@@ -189,7 +194,7 @@ impl Bench {
     }
 
     fn notice(&mut self, resource: &str, node: usize, lease: u64, withdrawn: bool) -> Vec<WaiterId> {
-        self.on(Event::Notice(name(resource), node, Notice { lease: Some(tag(lease)), withdrawn }))
+        self.on(Event::Notice(name(resource), node, Notice { lease: Some(tag(lease)), withdrawn, slot: None }))
     }
 
     fn sent(&mut self, resource: &str, lease: u64, others_wait: Option<bool>) -> Vec<WaiterId> {
@@ -493,7 +498,7 @@ fn waiters_with_the_token_of_a_granted_request_join_its_lease() {
     }
     bench.subscribed("a");
     bench.granted(first, 1);
-    assert!(bench.last.contains(&Action::Attempt { waiter: same, joins: true }));
+    assert!(bench.last.contains(&Action::Attempt { waiter: same, joins: true, slots: SlotChoice::default() }));
     let attempts = bench.last.iter().filter(|action| matches!(action, Action::Attempt { .. })).count();
     assert_eq!(attempts, 1, "{other} and {anonymous} do not ask");
     bench.on(Event::AttemptFinished(same, AttemptOutcome::NotJoined));
@@ -590,6 +595,60 @@ fn as_many_ask_as_there_are_permits_and_the_end_of_one_wakes_one() {
     assert_eq!(bench.sleeps_until(late), bench.now.plus(SETTLE_PAUSE), "the clean-up may be on its way");
 }
 
+/// Two waiters of an instance, two permits of others. A notice says which is free: one waiter asks for that one; whoever is
+/// woken without a free one asks nobody.
+#[test]
+fn a_waiter_asks_for_the_slot_that_was_freed_and_for_none_that_another_asks_for() {
+    let mut bench = Bench::new(LIMITS);
+    let (first, second) = (bench.enter_for_permit("a", 2), bench.enter_for_permit("a", 2));
+    bench.subscribed("a");
+    let full = |leases: [u64; 2]| {
+        let taken: SlotSet = [0, 1].into_iter().collect();
+        let blocker = |(slot, lease): (u8, u64)| Blocker {
+            resource: name("a"),
+            mode: permit(2),
+            lease: Some(token(lease)),
+            party: None,
+            slot: Some(slot),
+            taken,
+            is_confirmed: true,
+            free_in: Some(ms(60_000)),
+        };
+        AttemptOutcome::Held((0..2).zip(leases).map(blocker).collect())
+    };
+    for waiter in [first, second, first, second] {
+        bench.on(Event::AttemptFinished(waiter, full([1, 2])));
+    }
+    assert_eq!(bench.queue.asking, 0);
+    let choice = |bench: &Bench| {
+        bench.last.iter().find_map(|action| match action {
+            Action::Attempt { slots, .. } => Some((slots.slot, slots.avoid.iter().collect::<Vec<_>>())),
+            _ => None,
+        })
+    };
+    let freed = |bench: &mut Bench, lease, slot| {
+        let notice = Notice { lease: Some(tag(lease)), withdrawn: false, slot: Some(slot) };
+        (0..2).flat_map(|node| bench.on(Event::Notice(name("a"), node, notice))).collect::<Vec<_>>()
+    };
+    assert_eq!(freed(&mut bench, 2, 1), [first]);
+    assert_eq!(choice(&bench), Some((Some(1), vec![])));
+    // Another permit ends meanwhile: the other one asks for it, and for no other.
+    assert_eq!(freed(&mut bench, 1, 0), [second]);
+    assert_eq!(choice(&bench), Some((Some(0), vec![1])));
+    // Others were faster. What wakes without a free permit makes nobody ask.
+    bench.on(Event::AttemptFinished(first, full([3, 4])));
+    bench.on(Event::AttemptFinished(second, full([3, 4])));
+    assert_eq!(bench.timer(first), [first], "a permit may have run out");
+    assert_eq!(choice(&bench), Some((None, vec![])), "any: none is known to be free");
+    let (at, until) = (bench.now, bench.now.plus(ms(60_000)));
+    let granted = AttemptOutcome::Granted { lease: token(5), slot: Some(0), until };
+    assert_eq!(bench.on(Event::AttemptFinished(first, granted)), NOBODY, "the other one has no free permit");
+    assert_eq!(bench.sleeps_until(second), at.plus(POLL), "in case that a notice was lost");
+    // Where it is not known which one has ended, it asks for any.
+    bench.on(Event::LeaseMayHaveEnded(name("a")));
+    assert_eq!(bench.timer(second), [second]);
+}
+
 #[test]
 fn a_writer_that_waits_for_readers_leaves_its_intent_and_takes_it_back() {
     let mut bench = Bench::new(LIMITS);
@@ -676,6 +735,8 @@ fn a_deadlock_through_one_of_several_readers_is_found_and_one_through_permits_is
             mode,
             lease: Some(token(lease)),
             party: Party::new("", owner),
+            slot: None,
+            taken: SlotSet::default(),
             is_confirmed: true,
             free_in: Some(ms(60_000)),
         };
@@ -862,7 +923,7 @@ impl World {
     /// Takes over who asks now, and checks that nobody is overtaken.
     fn note(&mut self) {
         for action in std::mem::take(&mut self.bench.unseen) {
-            let Action::Attempt { waiter, joins: false } = action else { continue };
+            let Action::Attempt { waiter, joins: false, .. } = action else { continue };
             assert!(!self.asking.contains(&waiter), "{waiter} asks twice at once");
             let own = self.wants[&waiter].clone();
             assert!(!self.absent.contains(&waiter), "{waiter} asks for a caller who is away");

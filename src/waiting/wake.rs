@@ -145,6 +145,11 @@ impl WakeFilter {
         is_first.then_some(SETTLE_PAUSE)
     }
 
+    /// A node reported the end of this lease after the head's attempt began.
+    pub(super) fn is_ending(&self, lease: LeaseTag) -> bool {
+        self.ends.iter().any(|end| end.lease == Some(lease) && end.is_new)
+    }
+
     /// The leases were found on nodes, whatever was reported of their ends: an attempt of such a token may have been
     /// withdrawn and another one granted, whose end counts again. What was reported during the head's attempt,
     /// which still found a lease on other nodes, counts now. With each, whether a quorum has it.

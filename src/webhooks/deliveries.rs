@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use reqwest::Url;
+use ring::aead::NONCE_LEN;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -16,9 +17,11 @@ use super::message::{Body, Content};
 use super::target::{Target, parse_url};
 use super::transport::{Answer, Outgoing, Transport};
 use crate::auth::principal::PrincipalName;
-use crate::manager::callbacks::{Callback, CallbackEvent, CallbackRefused, CallbackSender, DeliveryOutcome};
+use crate::manager::callbacks::{
+    Callback, CallbackEvent, CallbackKind, CallbackRefused, CallbackSender, DeliveryOutcome,
+};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
+use crate::redlock::random::Entropy;
 
 /// How long a try may take, from the look-up of the name to the status of the answer.
 pub const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -208,6 +211,9 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
     fn current(&self, callback: &Callback) -> Result<(Arc<Target>, Url), &'static str> {
         let file = self.file();
         let target = file.target(callback.target()).ok_or("its target is no longer in the webhooks file")?;
+        if callback.reveal().is_empty() {
+            return Err("no secret of `sealing_secret_files` opens its address");
+        }
         let url = match callback.reveal().strip_prefix(TARGET_PREFIX) {
             Some(_) => target.url.clone(),
             None => parse_url(callback.reveal()).map_err(|_| "its address is invalid")?,
@@ -262,7 +268,10 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
                 () = self.clock.sleep_until(next.min(until)) => {}
             }
         }
-        self.observe(DeliveryKind::Callback, TryOutcome::GaveUp, None);
+        // A receiver that was used up by the grant, such as a resume URL, need not learn how the lease ends.
+        if event.kind == CallbackKind::Granted {
+            self.observe(DeliveryKind::Callback, TryOutcome::GaveUp, None);
+        }
         tracing::warn!(
             receiver = callback.target(),
             kind = event.kind.as_str(),
@@ -270,6 +279,15 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         );
         DeliveryOutcome::Undelivered
     }
+}
+
+/// An address is a secret, and the nodes keep none.
+fn unsealed() -> CallbackRefused {
+    CallbackRefused::NotAllowed(
+        "URLs are accepted only where the webhooks file has `sealing_secret_files`, by which they are stored; `target:NAME` \
+         needs none"
+            .to_owned(),
+    )
 }
 
 /// A handle of [`Deliveries`]: what the manager sends call-backs by.
@@ -285,6 +303,9 @@ impl<C: Clock, E: Entropy, T: Transport> CallbackSender for CallbackDeliveries<C
             return target.map(|target| Callback::new(&target.name, address)).ok_or_else(refused);
         }
         let url = parse_url(address).map_err(CallbackRefused::Invalid)?;
+        if file.sealing.is_empty() {
+            return Err(unsealed());
+        }
         let mut below = file.targets.iter().filter(|target| target.covers(&url));
         match below.find(|target| target.is_open_to(principal)) {
             Some(target) => Ok(Callback::new(&target.name, address)),
@@ -292,6 +313,24 @@ impl<C: Clock, E: Entropy, T: Transport> CallbackSender for CallbackDeliveries<C
                 "the URL is below no target of the webhooks file that is open to this principal".to_owned(),
             )),
         }
+    }
+
+    fn seal(&self, callback: &Callback, context: &str) -> Result<Option<String>, CallbackRefused> {
+        if callback.reveal().starts_with(TARGET_PREFIX) {
+            return Ok(None);
+        }
+        let mut nonce = [0; NONCE_LEN];
+        self.0.entropy.fill(&mut nonce);
+        let file = self.0.file();
+        let sealed = file.sealing.first().and_then(|key| key.seal(callback.reveal(), context, nonce));
+        sealed.map(Some).ok_or_else(unsealed)
+    }
+
+    fn open(&self, target: &str, sealed: Option<&str>, context: &str) -> Callback {
+        let Some(sealed) = sealed else { return Callback::new(target, &format!("{TARGET_PREFIX}{target}")) };
+        let file = self.0.file();
+        let opened = file.sealing.iter().find_map(|key| key.open(sealed, context));
+        Callback::new(target, &opened.unwrap_or_default())
     }
 
     fn deliver(

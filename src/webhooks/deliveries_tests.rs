@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Map;
 
+use super::super::sealing::SealingKey;
+use super::super::signing::SigningSecret;
 use super::super::target::tests::target;
 use super::*;
-use crate::manager::callbacks::CallbackKind;
 use crate::redlock::clock::PausedClock;
 
 /// Draws the middle, so that pauses have no jitter, or what a test sets.
@@ -66,7 +67,9 @@ type Tried = Deliveries<PausedClock, Drawn, Script>;
 fn deliveries(answers: &[(Duration, Answer)]) -> (CallbackDeliveries<PausedClock, Drawn, Script>, Script) {
     let clock = PausedClock::start();
     let script = Script { clock, answers: Arc::new(answers.to_vec()), seen: Arc::default(), most: Arc::default() };
-    let file = WebhooksFile { targets: vec![Arc::new(target("n8n", "https://n8n/w/"))], ..WebhooksFile::default() };
+    let secret = SigningSecret::parse(&SigningSecret::generate(|bytes| bytes.fill(1))).expect("a secret");
+    let (targets, sealing) = (vec![Arc::new(target("n8n", "https://n8n/w/"))], SealingKey::of(&secret));
+    let file = WebhooksFile { targets, sealing: sealing.into_iter().collect(), ..WebhooksFile::default() };
     let drawn = Drawn(Arc::new(AtomicU64::new(1 << 63)));
     let tried = Tried::new((clock, drawn, script.clone()), file, Box::new(|_, _, _| {}));
     (CallbackDeliveries(Arc::new(tried)), script)

@@ -8,11 +8,12 @@ use std::time::Duration;
 use reqwest::Method;
 
 use super::event::{HookEvent, HookEvents};
+use super::file_fields::{Table, TargetFiles, read_text};
 use super::resolver::Lookup;
-use super::table::{Table, TargetFiles, read_text};
+use super::sealing::SealingKey;
 use super::target::{Form, Target, literal_address, parse_url};
+use crate::auth::access_rule::Pattern;
 use crate::auth::principal::PrincipalName;
-use crate::auth::rule::Pattern;
 use crate::duration::parse_duration;
 
 /// Maximum number of targets.
@@ -25,6 +26,8 @@ pub const SECRETS_MAX: usize = 2;
 const TARGET_PRINCIPALS_MAX: usize = 1_000;
 /// Patterns of names of one hook.
 const PATTERNS_MAX: usize = 64;
+/// The field of the secrets that seal the addresses of call-backs.
+const SEALING: &str = "sealing_secret_files";
 /// After which wait `lock.waiting_long` is sent, unless the hook says otherwise.
 const WAITING_LONGER: Duration = Duration::from_mins(1);
 
@@ -52,6 +55,8 @@ pub struct WebhooksFile {
     pub targets: Vec<Arc<Target>>,
     /// In the order of the file.
     pub hooks: Vec<Arc<Hook>>,
+    /// Seal the addresses of call-backs; the first one is the newest.
+    pub sealing: Vec<SealingKey>,
     /// Every file that was read: it is read again when one of them changes.
     pub files: Vec<PathBuf>,
 }
@@ -95,10 +100,11 @@ pub fn read(path: &Path, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, Webho
     let dir = path.parent().unwrap_or(Path::new(""));
     let mut files = TargetFiles::new(dir, Arc::clone(lookup));
     let mut mistakes = Vec::new();
-    if table.keys().any(|key| !matches!(key.as_str(), "target" | "hook")) {
-        mistakes.push("has a key that is none of [[target]] and [[hook]]".to_owned());
+    if table.keys().any(|key| !matches!(key.as_str(), "target" | "hook" | SEALING)) {
+        mistakes.push(format!("has a key that is none of `{SEALING}`, [[target]] and [[hook]]"));
     }
-    let mut read = WebhooksFile::default();
+    let sealing = sealing(&table, &mut files, &mut mistakes);
+    let mut read = WebhooksFile { sealing, ..WebhooksFile::default() };
     for (i, entry) in tables(&table, "target", TARGETS_MAX, &mut mistakes).iter().enumerate() {
         let mut entry = Table::new(entry, format!("target {}", i + 1), &mut mistakes);
         let target = target(&mut entry, &mut files);
@@ -142,6 +148,18 @@ fn tables<'t>(table: &'t toml::Table, name: &str, maximum: usize, mistakes: &mut
     &entries[..entries.len().min(maximum)]
 }
 
+/// The keys that seal addresses; reports all mistakes.
+fn sealing(table: &toml::Table, files: &mut TargetFiles, mistakes: &mut Vec<String>) -> Vec<SealingKey> {
+    let only = table.get(SEALING).map(|value| (SEALING.to_owned(), value.clone())).into_iter().collect();
+    let top = toml::Value::Table(only);
+    let mut entry = Table::new(&top, "its first lines".to_owned(), mistakes);
+    let names = entry.texts(SEALING, SECRETS_MAX);
+    let secrets = names.iter().filter_map(|file| files.secret(&mut entry, SEALING, file));
+    let keys = secrets.filter_map(|secret| SealingKey::of(&secret)).collect();
+    entry.finish();
+    keys
+}
+
 /// Reports all mistakes of one target.
 fn target(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Target> {
     let name = entry.name("name");
@@ -161,7 +179,7 @@ fn target(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Target> {
         }
     }
     let secrets = entry.texts("secret_files", SECRETS_MAX);
-    let secrets: Vec<_> = secrets.iter().filter_map(|file| files.secret(entry, file)).collect();
+    let secrets: Vec<_> = secrets.iter().filter_map(|file| files.secret(entry, "secret_files", file)).collect();
     let headers = entry.text("headers_file").and_then(|file| files.headers(entry, &file)).unwrap_or_default();
     let principals = entry.has("principals").then(|| entry.texts("principals", TARGET_PRINCIPALS_MAX));
     let principals = principals

@@ -31,6 +31,7 @@ impl Dir {
 }
 
 const GOOD: &str = r#"
+sealing_secret_files = ["a.whsec"]
 [[target]]
 name = "n8n"
 url = "https://n8n.example.com/webhook-waiting/"
@@ -70,6 +71,7 @@ names = ["a/*", "b"]
 fn a_file_with_every_field_is_read_and_prints_no_secret() {
     let dir = Dir::new();
     let file = dir.read(GOOD).expect("good");
+    assert_eq!(file.sealing.len(), 1);
     let names: Vec<_> = file.targets.iter().map(|target| (target.name.as_str(), target.form.as_str())).collect();
     let forms =
         [("n8n", "standard"), ("github", "github-dispatch"), ("gitlab", "gitlab-trigger"), ("here", "standard")];
@@ -104,7 +106,9 @@ fn mistakes_are_reported_with_their_place_and_without_values() {
     let hook = |more: &str| format!("{}[[hook]]\nname = \"h\"\ntarget = \"t\"\n{more}\n", target(""));
     for (text, expected) in [
         ("[[target]".to_owned(), "is not TOML: see line 1"),
-        ("secret = \"SECRET\"".to_owned(), "none of [[target]] and [[hook]]"),
+        ("secret = \"SECRET\"".to_owned(), "none of `sealing_secret_files`, [[target]] and [[hook]]"),
+        ("sealing_secret_files = [\"short\"]".to_owned(), "24 to 64 bytes"),
+        ("sealing_secret_files = \"a.whsec\"".to_owned(), "must be a list of texts"),
         ("[target]\nname = \"SECRET\"".to_owned(), "double brackets"),
         (target("SECRET = 1"), "unknown field"),
         (target("private = \"SECRET\""), "`private` must be true or false"),

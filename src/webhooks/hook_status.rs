@@ -11,7 +11,7 @@ use super::hooks::Webhooks;
 use super::target::Target;
 use super::transport::Transport;
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
+use crate::redlock::random::Entropy;
 
 /// What is known of a target.
 #[derive(Debug, Clone)]

@@ -24,7 +24,7 @@ use super::transport::Transport;
 use crate::api::Event;
 use crate::manager::events::EventKind;
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
+use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
 
 /// How often waits are compared with what hooks call long.

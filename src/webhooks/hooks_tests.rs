@@ -6,9 +6,9 @@ use super::super::resolver::SystemLookup;
 use super::super::target::tests::target;
 use super::super::transport::{Answer, Outgoing};
 use super::*;
-use crate::auth::rule::Pattern;
+use crate::auth::access_rule::Pattern;
 use crate::redlock::clock::PausedClock;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 
 /// Notes what was sent and answers with a status.
 #[derive(Clone, Default)]
@@ -48,7 +48,7 @@ fn webhooks(hooks: Vec<Arc<Hook>>) -> (Arc<Tried>, Sent) {
     let parts = (PausedClock::start(), SystemEntropy, sent.clone());
     let webhooks = Tried::without_file(parts, Arc::new(SystemLookup), Box::new(|_, _, _| {}));
     let targets = hooks.iter().map(|hook| Arc::clone(&hook.target)).collect();
-    webhooks.put_in_force(WebhooksFile { targets, hooks, files: Vec::new() });
+    webhooks.put_in_force(WebhooksFile { targets, hooks, ..WebhooksFile::default() });
     (Arc::new(webhooks), sent)
 }
 

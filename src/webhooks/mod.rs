@@ -1,18 +1,19 @@
 //! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message looks and is signed (`message`,
-//! `signing`), one try (`transport`, `resolver`), and all tries of a message (`deliveries` for call-backs, `hook_queue` for
+//! `signing`), what is stored of an address (`sealing`), one try (`transport`, `resolver`), and all tries of a message (`deliveries` for call-backs, `hook_queue` for
 //! hooks). `hooks` turns events into messages and sends them; `hook_status` has what operators see.
 
 pub mod address;
 pub mod deliveries;
 pub mod event;
 pub mod file;
+mod file_fields;
 mod hook_queue;
 pub mod hook_status;
 pub mod hooks;
 pub mod message;
 pub mod resolver;
+pub mod sealing;
 pub mod signing;
-mod table;
 pub mod target;
 pub mod transport;
 
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::redlock::clock::SystemClock;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 
 /// Call-backs and hooks of the service.
 pub type ServiceWebhooks = hooks::Webhooks<SystemClock, SystemEntropy, transport::HttpTransport>;

@@ -55,6 +55,11 @@ impl SigningSecret {
         Ok(Self { key: key(&bytes), text_key: key(text.as_bytes()) })
     }
 
+    /// A key for another purpose than signatures.
+    pub(super) fn derive(&self, purpose: &[u8]) -> hmac::Tag {
+        hmac::sign(&self.key, purpose)
+    }
+
     /// A new secret as text. `fill` draws strong randomness.
     pub fn generate(fill: impl FnOnce(&mut [u8])) -> String {
         let mut bytes = [0; NEW_SECRET_BYTES];

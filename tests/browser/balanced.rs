@@ -1,6 +1,6 @@
 //! Two instances behind a balancer that sends each request to the other one: one log-in is enough, and both show the same.
 
-use redlockd::auth::key::KeyHash;
+use redlockd::auth::api_key::KeyHash;
 
 use super::driver::{Browser, Look};
 use crate::support::balancer::Balancer;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redlockd::auth::key::KeyHash;
+use redlockd::auth::api_key::KeyHash;
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 use serde_json::Value;
 use tokio::task::JoinSet;

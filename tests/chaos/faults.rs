@@ -11,7 +11,7 @@ use super::history::{Effect, Fault};
 use super::support::chaos_proxy::{FAIR, Flow, Weather};
 use super::support::seeded::Seeded;
 use super::views;
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 /// Maximum age of log entries that a power loss removes, because they were not synced.
 const UNSYNCED: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, Client, Script, cmd};
 use futures_util::future::join_all;
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 

@@ -10,7 +10,7 @@ use super::cluster::{GUARD, INSTANCES, LOCK_DELAY, MAX_TTL};
 use super::history::{Claim, Grant, History, Loss, Refusal};
 use super::locks::{Granted, Locks, Refused};
 use super::support::seeded::Seeded;
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 /// Resources that all clients use.
 pub const RESOURCES: [&str; 4] = ["jobs/1", "jobs/2", "jobs/3", "jobs/4"];

@@ -89,6 +89,9 @@ fn keys(server: &mut RedisServer) -> BTreeMap<String, String> {
                 .into_iter()
                 .collect::<Vec<_>>()
                 .join(" "),
+            "hash" if key.starts_with("redlockd:fences:") => {
+                format!("{:?}", server.command::<BTreeMap<String, String>>(&[b"HGETALL", key.as_bytes()]))
+            }
             "hash" => server.command::<Vec<String>>(&[b"HMGET", key.as_bytes(), b"hw", b"base", b"st"]).join(" "),
             kind => kind.to_owned(),
         }

@@ -77,7 +77,7 @@ pub const EXPECTED_KINDS: [&str; 69] = [
 ];
 
 /// The same of the sequences about shared leases and permits.
-pub const EXPECTED_MEMBER_KINDS: [&str; 26] = [
+pub const EXPECTED_MEMBER_KINDS: [&str; 36] = [
     "acquire_shared Admitted false",
     "acquire_shared Admitted true",
     "acquire_shared HeldByMembers true",
@@ -89,6 +89,16 @@ pub const EXPECTED_MEMBER_KINDS: [&str; 26] = [
     "acquire_shared Ended Cancelled",
     "acquire_shared Ok FenceTooFarAhead",
     "acquire_shared NoVote Blocked",
+    "acquire_set Refused Ended Cancelled",
+    "acquire_set Refused Ended Released",
+    "acquire_set Refused Held true false",
+    "acquire_set Refused Held true true",
+    "acquire_set Refused HeldByMembers false",
+    "acquire_set Refused HeldByMembers true",
+    "acquire_set Refused ModeDiffers",
+    "acquire_set Refused NoVote Blocked",
+    "acquire_set SetGranted false",
+    "acquire_set SetGranted true",
     "acquire Granted false",
     "acquire HeldByMembers false",
     "acquire ModeDiffers",
@@ -131,6 +141,7 @@ pub fn kind_of(answer: &NodeResult) -> String {
         Ok(Reply::HeldByMembers(held)) => format!("HeldByMembers {}", held.is_intent),
         Ok(Reply::ModeDiffers { .. }) => "ModeDiffers".to_owned(),
         Ok(Reply::Downgraded { .. }) => "Downgraded".to_owned(),
+        Ok(Reply::Indexed) => "Indexed".to_owned(),
         Ok(Reply::Intent { is_own }) => format!("Intent {is_own}"),
         Ok(Reply::Updated { record, .. }) if record.mode == Mode::Shared => "Updated s".to_owned(),
         Ok(Reply::Granted { joined, .. }) => format!("Granted {joined}"),

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AdmitArgs, EndReason, Found, LeaseRecord, ListArgs, MAX_CLAIMS, NoVote, ReleaseArgs, Released, Reply, Request,
-    RequestTime, RestoreArgs, StoredLock, UpdateArgs, Vote,
+    AdmitArgs, EndReason, Found, INDEX_MAX, LeaseRecord, ListArgs, MAX_CLAIMS, NoVote, ReleaseArgs, Released, Reply,
+    Request, RequestTime, RestoreArgs, StoredLock, UpdateArgs, Vote,
 };
 use redlockd::types::{Fence, Labels};
 
 use super::subject::{
-    GUARD, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, revoke, token, ttl, view,
+    GUARD, Subject, acquire, attempt, cancel, extend, index, inspect, name, params, release, revoke, token, ttl, view,
 };
 
 fn granted(node: &mut impl Subject, request: &Request) -> Fence {
@@ -124,6 +124,13 @@ pub fn an_acquire_that_arrives_after_its_cancel_is_refused(node: &mut impl Subje
     assert_eq!(node.ask(&cancel("a", 1, 1)), nothing);
     assert_eq!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Ended { reason: EndReason::Cancelled });
     granted(node, &acquire("a", 1, 2, 1_000));
+}
+
+/// Its acquire is sent again if the view changes, and may arrive after it on another connection.
+pub fn an_acquire_that_is_repeated_after_its_cancel_is_refused(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 20_000));
+    assert!(is_match(&node.ask(&cancel("a", 1, 1))));
+    assert_eq!(node.ask(&acquire("a", 1, 1, 20_000)), Reply::Ended { reason: EndReason::Cancelled });
 }
 
 pub fn a_released_token_is_refused_with_the_reason(node: &mut impl Subject) {
@@ -283,6 +290,16 @@ pub fn the_list_has_every_held_lease_over_its_pages(node: &mut impl Subject) {
     }
     granted(node, &acquire("over", 1, 1, 1));
     granted(node, &acquire("freed", 1, 2, 60_000));
+    let Reply::Page { leases, .. } = node.ask(&Request::List(ListArgs { cursor: 0, count: 50 })) else {
+        panic!("no page")
+    };
+    assert_eq!(leases, [], "an acquire leaves the index to its instance");
+    let names: Vec<String> = (0..300).map(|i| format!("held/{i}")).collect();
+    let mut all: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(0..).collect();
+    all.extend([("over", 1), ("freed", 1), ("held/7", 8), ("never", 1)]);
+    for some in all.chunks(INDEX_MAX) {
+        assert_eq!(node.ask(&index(some)), Reply::Indexed);
+    }
     node.ask(&release("freed", 1));
     node.pass(Duration::from_millis(23));
     let (mut cursor, mut seen, mut pages) = (0, std::collections::BTreeMap::new(), 0);

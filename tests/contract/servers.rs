@@ -318,7 +318,7 @@ pub fn a_served_quarantine_ends_with_a_seed_above_all_fences(node: &mut impl Ser
     assert_eq!(fence_of(&granted), Fence(seed.0 + 1));
 }
 
-pub fn an_expired_counter_does_not_lower_the_fence(node: &mut impl Server) {
+pub fn a_forgotten_fence_does_not_lower_the_next_one(node: &mut impl Server) {
     let brief = ClusterParams { fence_ttl: Duration::from_millis(30), ..params() };
     let ask = |node: &mut dyn FnMut(&Request) -> Reply, by| fence_of(&node(&acquire("a", by, by, 1)));
     let mut last = Fence(0);

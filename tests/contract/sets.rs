@@ -4,22 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireSetArgs, EndReason, Found, GrantedLease, ListArgs, MAX_CLAIMS, NoVote, Released, Reply, Request,
-    RequestTime, SET_MAX, StoredLock,
+    AcquireSetArgs, EndReason, Found, GrantedLease, IntentArgs, ListArgs, MAX_CLAIMS, NoVote, NodeInspection, Released,
+    Reply, Request, RequestTime, SET_MAX, StoredLock,
 };
-use redlockd::types::Fence;
+use redlockd::types::{Fence, Mode};
 
 use super::subject::{
     GUARD, Server, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, token, ttl,
 };
 
 pub fn set(resources: &[&str], by: u64, at: u64, ms: u64) -> Request {
+    set_in(resources, by, at, ms, false)
+}
+
+fn set_in(resources: &[&str], by: u64, at: u64, ms: u64, is_shared: bool) -> Request {
     Request::AcquireSet(AcquireSetArgs {
         resources: resources.iter().map(|text| name(text)).collect(),
         token: token(by),
         attempt: attempt(at),
         ttl: ttl(ms),
         labels: r#"{"o":"me|you"}"#.into(),
+        is_shared,
     })
 }
 
@@ -47,6 +52,34 @@ fn holder(node: &mut impl Subject, resource: &str) -> Option<(bool, Arc<str>, Fe
         },
         other => panic!("{other:?}"),
     }
+}
+
+pub fn a_shared_set_is_members_beside_others(node: &mut impl Subject) {
+    let first = granted(node, &set_in(&["a", "b"], 1, 1, 10_000, true));
+    let second = granted(node, &set_in(&["b", "c"], 2, 2, 20_000, true));
+    assert!(second[0].fence > first[1].fence && first.iter().chain(&second).all(|lease| !lease.joined));
+    let members = |node: &mut _, resource| match Subject::ask(node, &inspect(resource)) {
+        Reply::Inspected(NodeInspection { lock: StoredLock::Members(members), .. }) => members.len(),
+        other => panic!("{resource}: {other:?}"),
+    };
+    assert_eq!([members(node, "a"), members(node, "b"), members(node, "c")], [1, 2, 1]);
+    assert_eq!(granted(node, &set_in(&["a", "b"], 1, 1, 10_000, true))[0], GrantedLease { joined: true, ..first[0] });
+    // Neither takes a part beside the other mode, and each says who holds.
+    let by_members = refused(node, &set(&["free", "b"], 3, 3, 1_000));
+    assert!(matches!(&by_members[..], [(1, Reply::HeldByMembers(held))] if held.members.len() == 2), "{by_members:?}");
+    assert!(matches!(node.ask(&acquire("writer", 4, 4, 10_000)), Reply::Granted { .. }));
+    let by_writer = refused(node, &set_in(&["free", "writer"], 3, 5, 1_000, true));
+    assert!(matches!(&by_writer[..], [(1, Reply::Held { record: Some(_), .. })]), "{by_writer:?}");
+    assert_eq!(holder(node, "free"), None);
+    let own = refused(node, &set(&["a", "free"], 1, 6, 1_000));
+    assert_eq!(own, [(0, Reply::ModeDiffers { mode: Mode::Shared })]);
+    let back = refused(node, &set_in(&["free", "writer"], 4, 7, 1_000, true));
+    assert_eq!(back, [(1, Reply::ModeDiffers { mode: Mode::Exclusive })]);
+    // A caller that waits keeps new ones out of what it waits for.
+    node.ask(&Request::Intent(IntentArgs { resource: name("a"), token: token(9), is_withdrawn: false }));
+    let waits = refused(node, &set_in(&["a", "free"], 3, 8, 1_000, true));
+    assert!(matches!(&waits[..], [(0, Reply::HeldByMembers(held))] if held.is_intent), "{waits:?}");
+    granted(node, &set_in(&["a", "b"], 1, 9, 10_000, true));
 }
 
 pub fn a_set_is_ordinary_leases(node: &mut impl Subject) {

@@ -80,6 +80,7 @@ pub enum Ask {
         token: u64,
         attempt: u64,
         ms: u64,
+        is_shared: bool,
     },
     Update {
         resource: usize,
@@ -247,7 +248,7 @@ fn asks() -> impl Strategy<Value = Ask> {
         50 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
             .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
         24 => (prop::sample::subsequence((0..RESOURCES.len()).collect::<Vec<_>>(), 1..=RESOURCES.len()), t.clone(), a.clone(), lease_ms())
-            .prop_map(|(resources, token, attempt, ms)| Ask::AcquireSet { resources, token, attempt, ms }),
+            .prop_map(|(resources, token, attempt, ms)| Ask::AcquireSet { resources, token, attempt, ms, is_shared: false }),
         12 => (r.clone(), t.clone(), lease_ms(), fences())
             .prop_map(|(resource, token, ms, fence)| Ask::Restore { resource, token, ms, fence, mode: None }),
         20 => (r.clone(), t.clone(), a).prop_map(|(resource, token, attempt)| Ask::Cancel { resource, token, attempt }),
@@ -324,6 +325,8 @@ pub fn member_steps() -> impl Strategy<Value = Step> {
         ),
         20 => (r.clone(), t.clone(), a.clone(), lease_ms())
             .prop_map(|(resource, token, attempt, ms)| Ask::Acquire { resource, token, attempt, ms }),
+        40 => (prop::sample::subsequence((0..RESOURCES.len()).collect::<Vec<_>>(), 1..=2), t.clone(), a.clone(), lease_ms(), prop::bool::weighted(0.7))
+            .prop_map(|(resources, token, attempt, ms, is_shared)| Ask::AcquireSet { resources, token, attempt, ms, is_shared }),
         40 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
             .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
         20 => (r.clone(), t.clone(), attempts)

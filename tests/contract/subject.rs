@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireArgs, CancelArgs, ClusterParams, EndReason, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
+    AcquireArgs, CancelArgs, ClusterParams, EndReason, IndexArgs, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
     RevokeArgs, RosterEntry, UpdateArgs, View, ViewId,
 };
 use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
@@ -106,6 +106,12 @@ pub fn extend(resource: &str, by: u64, ms: Option<u64>, fence: Option<Fence>) ->
 
 pub fn cancel(resource: &str, by: u64, at: u64) -> Request {
     Request::Cancel(CancelArgs { resource: name(resource), token: token(by), attempt: attempt(at) })
+}
+
+/// Lists the leases that these tokens hold.
+pub fn index(leases: &[(&str, u64)]) -> Request {
+    let leases = leases.iter().map(|(resource, by)| (name(resource), token(*by))).collect();
+    Request::Index(IndexArgs { leases })
 }
 
 pub fn release(resource: &str, by: u64) -> Request {

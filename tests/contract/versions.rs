@@ -31,41 +31,77 @@ fn a_node_of_version_1_is_taken_over_with_its_leases() {
     let info: String = node.command(&[b"INFO", b"replication"]);
     let replid = info.lines().find_map(|line| line.strip_prefix("master_replid:")).expect("a replication id").trim();
     node.run.push_str(replid);
-    assert!(matches!(ask(&mut node, "2.one", &Request::init()), Reply::Status(s) if s.vote == Vote::Active));
-    let Reply::Granted { fence, .. } = ask(&mut node, "2.one", &acquire("a", 1, 1, 20_000)) else {
+    assert!(matches!(ask(&mut node, "4.one", &Request::init()), Reply::Status(s) if s.vote == Vote::Active));
+    let Reply::Granted { fence, .. } = ask(&mut node, "4.one", &acquire("a", 1, 1, 20_000)) else {
         panic!("not granted")
     };
     make_version_1(&mut node);
-    match ask(&mut node, "2.one", &extend("a", 1, None, Some(fence))) {
+    match ask(&mut node, "4.one", &extend("a", 1, None, Some(fence))) {
         Reply::Updated { record, .. } => assert_eq!(record.fence, fence),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(ask(&mut node, "2.one", &acquire("a", 2, 2, 1_000)), Reply::Held { .. }));
+    assert!(matches!(ask(&mut node, "4.one", &acquire("a", 2, 2, 1_000)), Reply::Held { .. }));
     // The former version's instances ask for their cluster: it is another one now.
-    let theirs = "2.one".to_owned();
+    let theirs = "4.one".to_owned();
     assert_eq!(ask(&mut node, "one", &acquire("b", 3, 3, 1_000)), Reply::NoVote(NoVote::OtherCluster { theirs }));
+}
+
+/// As version 3 left it: each resource's fence in a key of its own, and their copy in `base` once a period.
+fn make_version_3(node: &mut RedisServer, resource: &str, fence: u64) {
+    let (pass, fence) = (format!("{}|2.one|{}", node.run, "0".repeat(32)), fence.to_string());
+    node.command::<()>(&[b"HSET", META, b"pass", pass.as_bytes(), b"cfg", b"2.one", b"proto", b"3", b"per", b"7"]);
+    node.command::<()>(&[b"HSET", META, b"hw", fence.as_bytes()]);
+    node.command::<()>(&[b"HDEL", META, b"gen", b"last"]);
+    node.command::<()>(&[b"DEL", b"redlockd:fences:0", b"redlockd:fences:1"]);
+    let counter = format!("redlockd:fence:{resource}");
+    node.command::<()>(&[b"SET", counter.as_bytes(), fence.as_bytes(), b"PX", b"3600000"]);
+}
+
+#[test]
+fn a_node_of_version_3_is_taken_over_with_its_leases_and_above_its_fences() {
+    for first in [acquire("ended", 4, 4, 1_000), extend("a", 1, None, None), Request::probe()] {
+        let mut node = RedisServer::start();
+        ask(&mut node, "4.one", &Request::init());
+        ask(&mut node, "4.one", &acquire("a", 1, 1, 20_000));
+        let ahead = node.now_us() + 400_000; // of a caller whose clock is ahead
+        make_version_3(&mut node, "ended", ahead);
+        match (ask(&mut node, "4.one", &first), &first) {
+            (Reply::Granted { fence, .. }, _) => assert!(fence.0 > ahead),
+            (Reply::Updated { record, .. }, _) => assert_eq!(record.renewals, 1),
+            (Reply::Status(status), _) => assert_eq!(status.vote, Vote::Active),
+            (other, first) => panic!("{first:?}: {other:?}"),
+        }
+        match ask(&mut node, "4.one", &acquire("ended", 5, 5, 1_000)) {
+            Reply::Granted { fence, .. } => assert!(fence.0 > ahead),
+            Reply::Held { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(ask(&mut node, "4.one", &acquire("a", 2, 2, 1_000)), Reply::Held { .. }));
+        let pass: String = node.command(&[b"HGET", META, b"pass"]);
+        assert_eq!(pass, format!("{}|4.one|{}", node.run, "0".repeat(32)), "the next request needs no full check");
+    }
 }
 
 #[test]
 fn a_node_of_version_1_with_other_settings_is_another_cluster() {
     let mut node = RedisServer::start();
-    ask(&mut node, "2.one", &Request::init());
+    ask(&mut node, "4.one", &Request::init());
     make_version_1(&mut node);
     let theirs = "one".to_owned();
-    assert_eq!(ask(&mut node, "2.two", &acquire("a", 1, 1, 1_000)), Reply::NoVote(NoVote::OtherCluster { theirs }));
+    assert_eq!(ask(&mut node, "4.two", &acquire("a", 1, 1, 1_000)), Reply::NoVote(NoVote::OtherCluster { theirs }));
 }
 
 /// F11.
 #[test]
 fn a_node_of_a_later_version_is_left_as_it_is() {
     let mut node = RedisServer::start();
-    ask(&mut node, "2.one", &Request::init());
-    node.command::<()>(&[b"HSET", META, b"proto", b"4", b"pass", b"in another form"]);
+    ask(&mut node, "4.one", &Request::init());
+    node.command::<()>(&[b"HSET", META, b"proto", b"5", b"pass", b"in another form"]);
     let mut before: Vec<String> = node.command(&[b"HGETALL", META]);
-    let newer = NoVote::NewerProtocol { theirs: 4 };
-    assert_eq!(ask(&mut node, "2.one", &acquire("a", 1, 1, 1_000)), Reply::NoVote(newer.clone()));
+    let newer = NoVote::NewerProtocol { theirs: 5 };
+    assert_eq!(ask(&mut node, "4.one", &acquire("a", 1, 1, 1_000)), Reply::NoVote(newer.clone()));
     for request in [Request::probe(), Request::init(), Request::Quarantine { by: "".into() }] {
-        match ask(&mut node, "2.one", &request) {
+        match ask(&mut node, "4.one", &request) {
             Reply::Status(NodeStatus { vote: Vote::NoVote(no_vote), .. }) => assert_eq!(no_vote, newer),
             other => panic!("{other:?}"),
         }
@@ -80,18 +116,18 @@ fn a_node_of_a_later_version_is_left_as_it_is() {
 #[test]
 fn f2_a_server_that_was_a_replica_meanwhile_has_no_vote() {
     let mut node = RedisServer::start();
-    ask(&mut node, "2.one", &Request::init());
+    ask(&mut node, "4.one", &Request::init());
     // The marker comes from the replica, as it was before; the connection's hand-shake is as old.
     node.run.push_str(&"0".repeat(40));
-    let (run, pass) = (node.run.clone(), format!("{}|2.one", node.run));
+    let (run, pass) = (node.run.clone(), format!("{}|4.one", node.run));
     node.command::<()>(&[b"HSET", META, b"run", run.as_bytes(), b"pass", pass.as_bytes()]);
-    assert!(matches!(ask(&mut node, "2.one", &acquire("a", 1, 1, 1_000)), Reply::Granted { .. }));
-    match ask(&mut node, "2.one", &Request::probe()) {
+    assert!(matches!(ask(&mut node, "4.one", &acquire("a", 1, 1, 1_000)), Reply::Granted { .. }));
+    match ask(&mut node, "4.one", &Request::probe()) {
         Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Quarantined { .. }), why, run, .. }) => {
             assert_eq!(why, "failover");
             assert_ne!(run, node.run, "the caller sees which run it is, to connect again");
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(ask(&mut node, "2.one", &acquire("b", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
+    assert!(matches!(ask(&mut node, "4.one", &acquire("b", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
 }

@@ -41,7 +41,7 @@ const fn of(
 /// More than nothing.
 const SOME: f64 = 1e-9;
 
-pub const FIGURES: [Figure; 88] = [
+pub const FIGURES: [Figure; 90] = [
     of("Quorum", "A", "", Least, 0.0, 0.0),
     of("Quorum", "A", "", Most, 1.0, 1.0),
     of("Margin", "A", "", Least, -1.0, -1.0),
@@ -115,6 +115,9 @@ pub const FIGURES: [Figure; 88] = [
     of("Restarts and quarantine", "A", "node=n3", Most, 0.0, 6.0),
     of("Restarts and quarantine", "B", "node=n3", Most, 1.0, 3.0),
     of("Restarts and quarantine", "B", "node=n1", Most, 0.0, 0.0),
+    // Counted once for each, however short it was.
+    of("Restarts and quarantine", "C", "node=n3", Most, 1.0, 1.0),
+    of("Restarts and quarantine", "C", "node=n1", Most, 0.0, 0.0),
     of("Versions and findings", "A", "", Most, 0.0, 4.0),
     of("Processor", "A", "", Most, SOME, 64.0),
     of("Memory", "A", "", Most, 1e6, 1e9),

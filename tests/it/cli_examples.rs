@@ -35,7 +35,7 @@ fn help_of(command: &[&str]) -> Vec<String> {
 /// A directory with what the examples name.
 fn directory() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
-    for script in ["deploy.sh", "nightly.sh", "job.sh", "scheduler.sh"] {
+    for script in ["deploy.sh", "nightly.sh", "job.sh", "scheduler.sh", "migrate.sh"] {
         let path = dir.path().join(script);
         std::fs::write(&path, "#!/bin/sh\nexit 0\n").expect("writable");
         let made = Command::new("chmod").arg("+x").arg(&path).status().expect("chmod runs");

@@ -43,7 +43,7 @@ async fn an_instance_shows_the_waiters_of_another_until_that_one_is_gone() {
         let request = other.request("POST", &lock("a/b")).form(&fields);
         tokio::spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) })
     };
-    let first = wait(&[("owner", "patient")]);
+    let first = wait(&[("owner", "patient"), ("note", "release <1.9>")]);
     poll::until("one waits", || async { (other.waiting("a/b").await == 1).then_some(()) }).await;
     let second = wait(&[("owner", "<late>"), ("token", token)]);
     let seen = until("both are shown", client, |lock| lock["waiters"].as_array().is_some_and(|w| w.len() == 2)).await;
@@ -54,7 +54,12 @@ async fn an_instance_shows_the_waiters_of_another_until_that_one_is_gone() {
         let expected = (&answered_by, &json!(position), &json!(owner));
         assert_eq!((&waiter["instance"], &waiter["position"], &waiter["owner"]), expected);
         assert!(waiter["waiting_ms"].as_u64().is_some());
+        assert!(
+            (1..=240_000).contains(&waiter["left_ms"].as_u64().unwrap_or(0)),
+            "it gives up in four minutes: {waiter}"
+        );
     }
+    assert_eq!((&seen["waiters"][0]["note"], &seen["waiters"][1]["note"]), (&json!("release <1.9>"), &json!("")));
     // A refusal counts them too.
     let refused = client.acquire("a/b", &[]).await.expect_problem(423, "locked").json();
     assert_eq!((&refused["waiting"], &refused["waiting_here"]), (&json!(2), &json!(0)));
@@ -66,6 +71,7 @@ async fn an_instance_shows_the_waiters_of_another_until_that_one_is_gone() {
     for path in ["/ui/waiters", "/ui/locks/a/b"] {
         let page = client.get(path).await.expect_status(200).text;
         assert!(page.contains(name) && page.contains("patient") && page.contains("&#60;late&#62;"), "{page}");
+        assert!(page.contains("release &#60;1.9&#62;") && page.contains("Gives up in"), "{page}");
         assert!(!page.contains("may be missing"), "{page}");
     }
     assert_eq!(metric(client, "cluster_lock_waiters").await, 2.0);

@@ -13,7 +13,7 @@ const DOCUMENTS: [&str; 27] = [
     "CHANGELOG.md",
     "SECURITY.md",
     "clients/rust/README.md",
-    "crates/base/README.md",
+    "crates/common/README.md",
     "docs/cases.md",
     "docs/clients.md",
     "docs/command-line.md",

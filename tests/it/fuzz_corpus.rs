@@ -6,7 +6,7 @@ mod bodies;
 
 use std::path::Path;
 
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 use crate::support::seeded::Seeded;
 

@@ -111,7 +111,7 @@ fn the_differences_are_the_documented_ones() {
         assert_eq!((flock.0, run.0), (Some(with_flock), Some(with_run)), "{script}: {flock:?} {run:?}");
     }
     let document = include_str!("../../docs/comparison.md");
-    for word in ["a child that", "127", "no shared mode"] {
+    for word in ["a child that", "127", "`flock -s`"] {
         assert!(document.contains(word), "docs/comparison.md does not say: {word}");
     }
 }

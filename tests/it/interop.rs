@@ -1,5 +1,6 @@
 //! Other Redlock clients on the same nodes: they and redlockd exclude each other, and neither changes the locks of the
-//! other. redlock-py runs itself; others are represented by the commands that they send.
+//! other. redlock-py and node-redlock run themselves; others are represented by the
+//! commands that they send.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,6 +73,89 @@ async fn redlock_py_and_this_service_exclude_each_other() {
     client.extend("ours", &ours.token(), &[]).await.expect_status(200);
     client.release("ours", &ours.token()).await.expect_status(204);
     assert_ne!(redlock_py(&python, &cluster, ["lock", "ours", "60000"]).await, "False");
+}
+
+/// node-redlock over all servers, with the same words and answers as [`REDLOCK_PY`].
+const NODE_REDLOCK: &str = r#"
+const Redis = require('ioredis'), Redlock = require('redlock')
+const [ports, verb, name, word] = process.argv.slice(-4)
+const clients = ports.split(',').map(port => new Redis(Number(port), '127.0.0.1'))
+const redlock = new Redlock(clients, { retryCount: 0 })
+const lock = { resource: [name], value: word, expiration: Date.now() + 60000 }
+const done = verb === 'lock' ? redlock.lock(name, Number(word)).then(lock => lock.value) : redlock.unlock(lock).then(() => 'done')
+done.catch(error => error.name === 'LockError' ? 'False' : String(error)).then(text => {
+  console.log(text)
+  clients.forEach(client => client.disconnect())
+})
+"#;
+
+/// Whether Node.js and the packages that `make test` prepares are there. Panics, and says so, as [`python`].
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn has_node_redlock() -> bool {
+    let mut probe = Command::new("node");
+    probe.args(["-e", "require('ioredis'); require('redlock')"]).current_dir(node_packages());
+    if probe.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return true;
+    }
+    let missing = "Node.js or node-redlock is missing in target/node: `make test` installs it";
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
+    eprintln!("skipped: {missing}");
+    false
+}
+
+fn node_packages() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/node")
+}
+
+async fn node_redlock(cluster: &Cluster, words: [&str; 3]) -> String {
+    let ports: Vec<String> = cluster.servers.iter().map(|s| s.port().to_string()).collect();
+    let mut command = tokio::process::Command::new("node");
+    command.args(["-e", NODE_REDLOCK, "--", &ports.join(",")]).args(words).current_dir(node_packages());
+    let output = command.output().await.expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+/// Shared leases and permits beside another library, both directions. `theirs`: its `lock NAME MS` and `unlock NAME VALUE`.
+async fn check_beside_members(cluster: &Cluster, client: &Client, theirs: impl AsyncFn([&str; 3]) -> String) {
+    for mode in [("mode", "shared"), ("limit", "3")] {
+        let (name, more) = (mode.1, ("ttl", "60s"));
+        let (first, second) = (client.acquired(name, &[mode, more]).await, client.acquired(name, &[mode, more]).await);
+        assert_eq!(theirs(["lock", name, "60000"]).await, "False");
+        theirs(["unlock", name, "whatever"]).await;
+        client.release(name, &first.token()).await.expect_status(204);
+        assert_eq!(theirs(["lock", name, "60000"]).await, "False", "one of them still holds");
+        client.extend(name, &second.token(), &[]).await.expect_status(200);
+        client.release(name, &second.token()).await.expect_status(204);
+        cluster.until_nowhere(name).await;
+        let value = theirs(["lock", name, "60000"]).await;
+        assert!(value.len() > 16, "{value}");
+        let refused = client.acquire(name, &[mode]).await.expect_problem(423, "locked");
+        assert_eq!(refused.json()["reason"], "foreign");
+        theirs(["unlock", name, &value]).await;
+        let next = client.acquired(name, &[mode]).await;
+        client.release(name, &next.token()).await.expect_status(204);
+        cluster.until_nowhere(name).await;
+    }
+}
+
+#[tokio::test]
+async fn redlock_py_excludes_shared_holders_and_is_excluded_by_them() {
+    let Some(python) = python() else { return };
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    check_beside_members(&cluster, over.client(), async |words: [&str; 3]| redlock_py(&python, &cluster, words).await)
+        .await;
+}
+
+#[tokio::test]
+async fn node_redlock_excludes_shared_holders_and_is_excluded_by_them() {
+    if !has_node_redlock() {
+        return;
+    }
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    check_beside_members(&cluster, over.client(), async |words: [&str; 3]| node_redlock(&cluster, words).await).await;
 }
 
 /// All requests on a resource that a foreign client holds: none may cause an internal error or change its lock.

@@ -136,6 +136,20 @@ async fn a_start_over_blank_nodes_or_with_other_settings_names_them() {
 }
 
 /// All operations, at the finest log level.
+/// A9: redlockd needs no persistence, so that it is off is information, which the log has once and not for each node.
+#[tokio::test]
+async fn that_persistence_is_off_is_said_once_and_is_no_warning() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    poll::until("every node was looked at", || async {
+        let nodes = over.client().get("/nodes").await.text;
+        (nodes.matches("\"no-persistence\"").count() == 3).then_some(())
+    })
+    .await;
+    let lines: Vec<String> = over.service.output().into_iter().filter(|line| line.contains("no-persistence")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(" INFO "), "{lines:?}");
+}
+
 #[tokio::test]
 async fn no_output_contains_a_token() {
     let cluster = Cluster::start(3).await;

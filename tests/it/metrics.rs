@@ -13,14 +13,14 @@ use redlockd::http::state::ServiceManager;
 use redlockd::manager::PendingGrant;
 use redlockd::manager::types::{AcquireRequest, LeaseOutcome, ListQuery, NodeSummary};
 use redlockd::metrics::{Metrics, Scrape};
-use redlockd::nodes::any::AnyNode;
+use redlockd::nodes::any_node::AnyNode;
 use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::SystemClock;
 use redlockd::redlock::engine::{Redlock, RedlockSettings};
-use redlockd::redlock::entropy::SystemEntropy;
 use redlockd::redlock::monitor::NodeMonitor;
+use redlockd::redlock::random::SystemEntropy;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
 use redlockd::waiting::event::WaitLimits;
 

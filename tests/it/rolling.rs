@@ -1,7 +1,8 @@
 //! A rolling restart of two instances and five nodes under load through a balancer (A2): no request is refused, nobody who
 //! holds a lock loses it, and no lease is granted to two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,9 +13,10 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::support::balancer::Balancer;
-use crate::support::client::{Client, lock, try_send};
+use crate::support::client::{Client, lock};
 use crate::support::cluster::Cluster;
 use crate::support::daemon::{Running, redlockd};
+use crate::support::plain_http::{PlainAnswer, exchange};
 use crate::support::poll;
 use crate::support::service::Service;
 
@@ -37,6 +39,10 @@ struct Seen {
     statuses: Mutex<BTreeMap<u16, usize>>,
     /// Texts of the first failures.
     failures: Mutex<Vec<String>>,
+    /// Answers that are errors of the service, by what was being restarted and what each node had answered.
+    errors: Mutex<BTreeMap<String, usize>>,
+    /// What is being restarted.
+    phase: Mutex<String>,
     /// Grants of a name while another caller had it.
     double: AtomicUsize,
     /// Streams that were lost, or went on with another lease.
@@ -54,22 +60,33 @@ impl Seen {
         }
     }
 
-    /// Sends a request, unless there is no answer.
-    async fn send(&self, request: reqwest::RequestBuilder) -> Option<crate::support::client::Answer> {
-        let answer = try_send(request).await;
+    /// Sends a form; `None` where there is no answer.
+    async fn send(
+        &self,
+        at: SocketAddr,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        form: &str,
+    ) -> Option<PlainAnswer> {
+        let answer = exchange(at, method, path, headers, form).await;
         *self.statuses.lock().entry(answer.as_ref().map_or(0, |answer| answer.status)).or_default() += 1;
-        match answer {
-            Ok(answer) => {
-                if answer.status >= 500 {
-                    self.failed(format!("{}: {}", answer.status, answer.text));
-                }
-                Some(answer)
+        match &answer {
+            Ok(PlainAnswer { status: 500.., body }) => {
+                let nodes = body["nodes"].as_array().into_iter().flatten();
+                let outcomes: BTreeSet<&str> = nodes.filter_map(|node| node["outcome"].as_str()).collect();
+                let kind = body["type"].as_str().unwrap_or_default();
+                let what = format!("{}: {method} {kind}, nodes {outcomes:?}", self.phase.lock());
+                *self.errors.lock().entry(what).or_default() += 1;
             }
-            Err(error) => {
-                self.failed(format!("{error:?}"));
-                None
-            }
+            Ok(_) => {}
+            Err(error) => self.failed(format!("{}: {error:?}", self.phase.lock())),
         }
+        answer.ok()
+    }
+
+    fn begins(&self, phase: String) {
+        *self.phase.lock() = phase;
     }
 
     fn is_over(&self) -> bool {
@@ -87,33 +104,31 @@ fn client(balancer: &Balancer) -> Client {
 type Holders = Arc<Vec<AtomicU64>>;
 
 /// Acquires and releases at its share of the rate, until it is over; half of the callers want the same few names.
-async fn call(client: Client, seen: Arc<Seen>, holders: Holders, caller: u64, pause: Duration) {
+async fn call(at: SocketAddr, seen: Arc<Seen>, holders: Holders, caller: u64, pause: Duration) {
     let contended = caller.is_multiple_of(2).then_some(caller / 2 % CONTENDED);
     let name = contended.map_or_else(|| format!("own/{caller}"), |name| format!("hot/{name}"));
     let holder = contended.and_then(|name| holders.get(usize::try_from(name).expect("small")));
+    let (path, form) = (lock(&name), format!("ttl=30s&owner=caller-{caller}"));
     let (mut next, mut fence) = (SystemClock.now(), 0);
     while !seen.is_over() {
         pace(&mut next, pause).await;
-        let request =
-            client.request("POST", &lock(&name)).form(&[("ttl", "30s"), ("owner", &format!("caller-{caller}"))]);
-        let Some(answer) = seen.send(request).await.filter(|answer| answer.status == 201) else { continue };
-        let is_rising = answer.fence() > std::mem::replace(&mut fence, answer.fence());
+        let answer = seen.send(at, "POST", &path, &[], &form).await;
+        let Some(PlainAnswer { body, .. }) = answer.filter(|answer| answer.status == 201) else { continue };
+        let granted = body["fence"].as_u64().expect("a fence");
+        let is_rising = granted > std::mem::replace(&mut fence, granted);
         let had = holder.map_or(0, |holder| holder.swap(caller + 1, Ordering::SeqCst));
         if had != 0 || !is_rising {
             seen.double.fetch_add(1, Ordering::Relaxed);
-            seen.failed(format!("{name} was granted to {caller} while {had} had it, or with an old fence: {answer:?}"));
+            seen.failed(format!("{name} was granted to {caller} while {had} had it, or with an old fence: {body}"));
         }
         pace(&mut next, pause).await;
         if let Some(holder) = holder {
             holder.store(0, Ordering::SeqCst);
         }
         // Until it is known: what is not released blocks the name for its TTL.
-        loop {
-            let request = client.request("DELETE", &lock(&name)).header("Lock-Token", answer.token());
-            match seen.send(request).await {
-                Some(released) if released.status < 500 => break,
-                _ => pace(&mut next, pause).await,
-            }
+        let token = [("Lock-Token", body["token"].as_str().expect("a token"))];
+        while seen.send(at, "DELETE", &path, &token, "").await.is_none_or(|released| released.status >= 500) {
+            pace(&mut next, pause).await;
         }
     }
 }
@@ -217,9 +232,10 @@ async fn instances_and_nodes_are_restarted_in_turn_under_load_and_nobody_notices
     let begun = SystemClock.now();
     for caller in 0..CALLERS {
         let pause = Duration::from_secs(CALLERS) / u32::try_from(rate).expect("a rate");
-        work.spawn(call(through.clone(), Arc::clone(&seen), Arc::clone(&holders), caller, pause));
+        work.spawn(call(balancer.address(), Arc::clone(&seen), Arc::clone(&holders), caller, pause));
     }
     for i in 0..2 {
+        seen.begins(format!("instance {}", i + 1));
         let data = services[i].data();
         services[i].terminate();
         assert_eq!(services[i].exit_code().await, Some(0));
@@ -227,7 +243,8 @@ async fn instances_and_nodes_are_restarted_in_turn_under_load_and_nobody_notices
         services[i].until_ready().await;
         poll::until_true("the balancer knows", || balancer.is_ready(i)).await;
     }
-    for server in &mut cluster.servers {
+    for (i, server) in cluster.servers.iter_mut().enumerate() {
+        seen.begins(format!("node {}", i + 1));
         server.kill();
         server.restart_empty().await;
         poll::until("it has lost its vote", || async { (votes(services[0].client()).await != 5).then_some(()) }).await;
@@ -247,7 +264,7 @@ async fn instances_and_nodes_are_restarted_in_turn_under_load_and_nobody_notices
         balancer.refused()
     );
     let failures = seen.failures.lock().clone();
-    println!("the first failures: {failures:#?}");
+    println!("errors: {:#?}; the first failures: {failures:#?}", seen.errors.lock());
     assert_eq!((balancer.refused(), statuses.get(&0)), (0, None), "refused: {failures:#?}");
     assert_eq!(seen.double.load(Ordering::Relaxed), 0, "{failures:#?}");
     assert_eq!(*seen.lost.lock(), Vec::<String>::new());

@@ -168,6 +168,95 @@ async fn the_leases_of_a_set_are_extended_and_released_together_or_one_by_one() 
     assert_eq!((all.status, all.results()), (200, vec![("a", 204), ("b", 204), ("c", 204)]));
 }
 
+/// Readers of several locks: beside each other, each lease for itself, and no part of it beside a writer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_set_is_held_beside_others_and_beside_no_writer() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
+    let shared = json!({ "mode": "shared", "owner": "ann" });
+    let first = acquire(&here, &["a", "b"], shared.clone()).await;
+    assert_eq!((first.status, &first.body["mode"]), (201, &json!("shared")), "{first:?}");
+    let second = acquire(&there, &["c", "b"], shared.clone()).await;
+    let fence = |set: &Answer, index: usize| set.body["leases"][index]["fence"].as_u64().expect("a fence");
+    assert!(second.status == 201 && fence(&second, 1) > fence(&first, 1), "{second:?}");
+    let single = there.acquire("b", &[("mode", "shared"), ("ttl", "60s")]).await;
+    assert_eq!(single.status, 201, "{single:?}");
+    // Who keeps a writer of several locks out, and nothing of it is taken.
+    let writer = acquire(&there, &["free", "a"], json!({})).await;
+    assert_eq!((writer.status, writer.blocked_by()), (423, vec!["a"]), "{writer:?}");
+    let by = &writer.body["blocked_by"][0];
+    assert_eq!((&by["owner"], &by["fence"]), (&json!("ann"), &json!(fence(&first, 0))), "{writer:?}");
+    let held = here.acquire("d", &[("ttl", "60s")]).await;
+    let refused = acquire(&here, &["d", "free"], shared.clone()).await;
+    assert_eq!((refused.status, refused.blocked_by()), (423, vec!["d"]), "{refused:?}");
+    until_nowhere(&cluster, &["free"]).await;
+    let again = acquire(&there, &["a", "b"], json!({ "mode": "shared", "owner": "ann", "token": first.token() })).await;
+    assert_eq!((again.status, fence(&again, 0)), (200, fence(&first, 0)), "{again:?}");
+    let other = acquire(&there, &["a", "b"], json!({ "token": first.token() })).await;
+    assert_eq!((other.status, &other.body["type"]), (409, &json!("/problems/mode-differs")), "{other:?}");
+    assert_eq!(release(&here, &["a", "b"], &first.token()).await.status, 200);
+    assert_eq!(release(&here, &["b", "c"], &second.token()).await.status, 200);
+    assert_eq!(there.release("b", &single).await + here.release("d", &held).await, 408);
+    until_nowhere(&cluster, &["a", "b", "c", "d"]).await;
+}
+
+/// A writer of several locks waits for readers of one of them: nobody reads before it, also not at another instance.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_that_waits_for_readers_lets_no_later_ones_in() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
+    let reads = [("mode", "shared"), ("ttl", "60s")];
+    let reader = here.acquire("a", &reads).await;
+    let writer = queue(&here, &["a", "b"], json!({ "wait": "60s" }));
+    here.until_waiting(1).await;
+    poll::until("its intents are on the nodes", || async {
+        (held_on(&cluster, &["redlockd:i:a", "redlockd:i:b"]).await.iter().all(|count| *count >= 2)).then_some(())
+    })
+    .await;
+    assert_eq!(there.acquire("a", &reads).await.status, 423);
+    let later = acquire(&there, &["b", "c"], json!({ "mode": "shared" })).await;
+    assert_eq!(later.status, 423, "{later:?}");
+    let behind = there.queue("a", &[("mode", "shared"), ("ttl", "60s"), ("wait", "60s")]);
+    there.until_waiting(1).await;
+    assert_eq!(here.release("a", &reader).await, 204);
+    let writer = writer.await.expect("no panic");
+    assert_eq!(writer.status, 201, "{writer:?}");
+    assert!(!behind.is_finished(), "it waits for the writer");
+    assert_eq!(release(&here, &["a", "b"], &writer.token()).await.status, 200);
+    assert_eq!(behind.await.expect("no panic").status, 201);
+}
+
+/// The service renews each lease of a kept set, whoever granted it, until its end; one token has several kept leases.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_set_is_renewed_lease_by_lease_until_its_end() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
+    for mode in ["exclusive", "shared"] {
+        let set = acquire(&here, &["a", "b"], json!({ "keep": "1h", "ttl": "5s", "mode": mode })).await;
+        let kept_for = set.body["kept_for_ms"].as_u64();
+        assert!(set.status == 201 && kept_for.is_some_and(|ms| (3_590_000..=3_600_000).contains(&ms)), "{set:?}");
+        let holder = async |name: &str| {
+            let shown = there.client.get(there.url(&format!("/locks/{name}"))).send().await.expect("an answer");
+            Answer::of(shown).await.body["holders"][0].clone()
+        };
+        for name in ["a", "b"] {
+            poll::until("it is renewed", || async {
+                holder(name).await["renewals"].as_u64().is_some_and(|renewals| renewals > 0).then_some(())
+            })
+            .await;
+        }
+        let request = there.client.patch(there.url("/locks?resource=a&resource=b")).form(&[("keep", "10m")]);
+        let sooner = with_token(request, &set.token()).await;
+        assert_eq!((sooner.status, sooner.results()), (200, vec![("a", 200), ("b", 200)]), "{sooner:?}");
+        for name in ["a", "b"] {
+            let left = holder(name).await["kept_for_ms"].as_u64();
+            assert!(left.is_some_and(|ms| ms <= 600_000), "{name}: {left:?}");
+        }
+        assert_eq!(release(&here, &["a", "b"], &set.token()).await.status, 200);
+        until_nowhere(&cluster, &["a", "b"]).await;
+    }
+}
+
 /// Somebody waits for a part of what a token holds, and for that token to end: it must not wait behind them for the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_holds_some_acquires_the_rest_past_those_who_wait_for_it() {

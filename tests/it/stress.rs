@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 use crate::support::client::{Answer, Client, lock, send};
 use crate::support::cluster::{Cluster, SILENT, ServiceOver, heal};

@@ -193,6 +193,34 @@ async fn every_end_of_a_lease_ends_its_ticket() {
 }
 
 #[tokio::test]
+async fn tickets_are_for_shared_leases_and_permits_too() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let held = client.acquired("x", &[("keep", "1m")]).await;
+    let readers = [ticket(client, "x", &[("mode", "shared")]).await, ticket(client, "x", &[("mode", "shared")]).await];
+    client.release("x", &held.token()).await.expect_status(204);
+    for reader in &readers {
+        assert_eq!(granted(client, reader).await["state"], "granted");
+    }
+    let shown = client.inspect("x").await.expect_status(200).json();
+    assert_eq!((&shown["mode"], shown["holders"].as_array().map(Vec::len)), (&json!("shared"), Some(2)), "{shown}");
+    for reader in &readers {
+        assert_eq!(state(client, reader).await["state"], "accepted");
+        client.release("x", reader["token"].as_str().expect("a token")).await.expect_status(204);
+        assert_eq!(granted(client, reader).await["ended_by"], "released");
+    }
+    let two = [("limit", "2"), ("keep", "1m")];
+    let holders = [client.acquired("p", &two).await, client.acquired("p", &two).await];
+    let third = ticket(client, "p", &[("limit", "2")]).await;
+    client.release("p", &holders[1].token()).await.expect_status(204);
+    assert_eq!(granted(client, &third).await["state"], "granted");
+    let shown = client.inspect("p").await.expect_status(200).json();
+    let own = shown["holders"].as_array().and_then(|all| all.iter().find(|one| one["token_id"] == third["token_id"]));
+    assert_eq!(own.map(|one| &one["slot"]), Some(&holders[1].json()["slot"]), "{shown}");
+    ask(client, "p", &[("limit", "3")]).await.expect_problem(409, "limit-differs");
+}
+
+#[tokio::test]
 async fn tickets_are_seen_and_ended_by_those_who_may() {
     let access = Access::of(&[
         ("ann", &["acquire:**"]),

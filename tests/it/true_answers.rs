@@ -1,10 +1,12 @@
 //! Answers that operators act on say what is so: the time of the grant, leases that nobody can confirm, deadlines that have
 //! passed, the list after a change, and how many leases the cluster has.
 
+use std::time::Duration;
+
 use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
-use crate::support::cluster::Cluster;
+use crate::support::cluster::{Cluster, slow_to_answer};
 use crate::support::poll;
 use crate::support::service::Service;
 
@@ -132,4 +134,29 @@ async fn the_leases_of_the_cluster_are_counted_once_whoever_releases_them() {
         })
         .await;
     }
+}
+
+/// S4: a node that answers later than rounds wait has no vote on any surface, and the margin is without it.
+#[tokio::test]
+async fn a_node_that_is_too_slow_for_rounds_counts_as_without_a_vote() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let client = over.client();
+    over.proxies[2].set(slow_to_answer(Duration::from_millis(300)));
+    let nodes = poll::until("it is slow", || async {
+        let nodes = client.get("/nodes").await.json();
+        (nodes["nodes"][2]["state"] == "slow").then_some(nodes)
+    })
+    .await;
+    assert_eq!((&nodes["nodes"][2]["votes"], &nodes["quorum"]["granted"]), (&json!(false), &json!(2)), "{nodes}");
+    let metrics = client.get("/metrics").await.text;
+    for line in ["redlockd_quorum_margin 0", "redlockd_node_votes{node=\"n3\"} 0", "redlockd_node_up{node=\"n3\"} 1"] {
+        assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
+    }
+    let home = client.get("/ui/").await.text;
+    assert!(home.contains("Node n3 has answered too late for most rounds since"), "{home}");
+    poll::until_true("the log has it", || {
+        over.service.output().iter().any(|line| line.contains("node=n3 state=\"slow\""))
+    })
+    .await;
 }

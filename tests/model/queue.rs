@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::entry::{Activity, NEVER, Queue, QueueSettings};
 use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, WaitLimits, WaitRequest, WaiterId};
+use super::queue_state::{Activity, NEVER, Queue, QueueSettings};
 use super::wake::{POLL_MAX, SETTLE_PAUSE, WAKE_JITTER, YIELD_PAUSE};
 use crate::mutant::{self, Mutant};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::{PermitLimit, ResourceName, TokenHash};
+use crate::types::{PermitLimit, ResourceName, SlotSet, TokenHash};
 
 const INSTANCES: usize = 2;
 const NODES: usize = 2;
@@ -158,7 +158,7 @@ impl State {
         let actions = self.queues[inst].queue.handle(NOW, 7, event);
         for action in actions {
             match action {
-                Action::Attempt { waiter, joins } => self.attempt(bounds, inst, index(waiter), joins),
+                Action::Attempt { waiter, joins, .. } => self.attempt(bounds, inst, index(waiter), joins),
                 Action::Arm(waiter, at) => {
                     if let Phase::Waiting(_) = self.phases[index(waiter)] {
                         self.phases[index(waiter)] = Phase::Waiting(at);
@@ -346,7 +346,7 @@ fn index(waiter: WaiterId) -> usize {
     usize::try_from(waiter % 16).expect("small")
 }
 
-impl super::entry::Waiter {
+impl super::queue_state::Waiter {
     fn token_is(&self, waiter: usize) -> bool {
         self.request.token.is_none() && self.request.until == END.plus(Duration::from_nanos(waiter as u64))
     }
@@ -458,6 +458,7 @@ impl Bounds {
                     until: END.plus(Duration::from_nanos(waiter as u64)),
                     admission: Admission::Queued,
                     refuses_deadlock: false,
+                    note: "".into(),
                 };
                 s.phases[waiter] = Phase::Waiting(NEVER);
                 s.on(self, inst, Event::Enqueue(waiter as u64, request));
@@ -479,7 +480,7 @@ impl Bounds {
             Step::Deliver(report) => {
                 s.notices.remove(&report);
                 let (inst, node, resource, lease, withdrawn) = report;
-                let notice = Notice { lease: Some(LeaseTag::of(&token(lease))), withdrawn };
+                let notice = Notice { lease: Some(LeaseTag::of(&token(lease))), withdrawn, slot: None };
                 s.on(self, inst, Event::Notice(name(resource), node, notice));
             }
             Step::Lose(report) => {
@@ -546,7 +547,7 @@ impl Bounds {
         let blocked: Vec<_> = all.filter_map(of_waiter).collect();
         let outcome = if blocked.is_empty() {
             s.phases[waiter] = Phase::Holding;
-            AttemptOutcome::Granted { lease: token(waiter), until: NOW.plus(LEASE) }
+            AttemptOutcome::Granted { lease: token(waiter), slot: None, until: NOW.plus(LEASE) }
         } else {
             s.phases[waiter] = Phase::Waiting(NEVER);
             let blocker = |(resource, holder)| Blocker {
@@ -554,6 +555,8 @@ impl Bounds {
                 mode: self.mode(holder),
                 lease: Some(token(holder)),
                 party: None,
+                slot: None,
+                taken: SlotSet::default(),
                 is_confirmed: true,
                 free_in: Some(LEASE),
             };

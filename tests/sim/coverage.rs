@@ -61,12 +61,14 @@ pub(super) enum HardState {
     FenceProposed,
     MemberFilled,
     SetGranted,
+    /// A shared set was granted.
+    SharedSetGranted,
     SetRefused,
     SetWaited,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 59] = {
+pub(super) const ALL: [HardState; 60] = {
     use HardState::*;
     [
         Granted,
@@ -126,6 +128,7 @@ pub(super) const ALL: [HardState; 59] = {
         FenceProposed,
         MemberFilled,
         SetGranted,
+        SharedSetGranted,
         SetRefused,
         SetWaited,
     ]

@@ -27,14 +27,14 @@ use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
-use crate::redlock::keeper::Keeper;
-use crate::redlock::kept::{KeptBy, KeptEnd, KeptObserver, KeptView};
+use crate::redlock::kept_lease::{KeptBy, KeptEnd, KeptObserver, KeptView};
+use crate::redlock::kept_lease_renewal::Keeper;
 use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, Mode as HeldMode, NodeId, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
+use crate::waiting::absent_callers::{KeepPlace, PlaceKey, Places, Terms};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, WaitError, WaitLimits, WaitRequest};
-use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
 
 /// What the algorithm runs on here.
 pub(super) type Engine = Redlock<SimNode, SimClock, SimEntropy>;
@@ -298,7 +298,7 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
         }
         Operation::Release => {
             let outcome = waiting.release(&request.resource, &request.token, true).await;
-            keeper.forget(&request.token);
+            keeper.forget(&request.resource, &request.token);
             let mut world = lock(&world);
             let at = world.local(inst);
             match outcome {
@@ -368,7 +368,8 @@ async fn acquire(
     };
     let until = started.plus(Duration::from_millis(wait_ms));
     let (resources, token) = ([request.resource.clone()].into(), Some(request.token.clone()));
-    let wanted = WaitRequest { resources, mode, party: None, token, until, admission, refuses_deadlock: false };
+    let (refuses_deadlock, note) = (false, "".into());
+    let wanted = WaitRequest { resources, mode, party: None, token, until, admission, refuses_deadlock, note };
     let keep = (wait_ms > 0 && keeps_place(&request.token)).then(|| keep_place(request, &params));
     let now = engine.clock.now();
     lock(world).begins_to_wait(inst, request, wait_ms, now);
@@ -394,7 +395,7 @@ async fn acquire(
             lock(world).stall_before_answer(inst);
             let kept = grant.keep().is_ok();
             if !kept && is_new {
-                keeper.forget(&params.token);
+                keeper.forget(&params.resources[0], &params.token);
             }
             if !kept {
                 lock(world).coverage.count(HardState::TooLateToAnswer);

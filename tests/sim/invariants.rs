@@ -71,8 +71,8 @@ pub(super) struct InvariantChecker {
     stores: BTreeMap<usize, Fence>,
     /// Clocks of nodes were stepped by more than the guard.
     pub(super) clocks_stepped: bool,
-    /// All clocks were set back at once, for good.
-    pub(super) clocks_went_back: bool,
+    /// By how much all clocks were set back at once, for good.
+    pub(super) clocks_went_back: Us,
     pub(super) grants: u64,
     pub(super) extends: u64,
 }
@@ -135,19 +135,25 @@ impl InvariantChecker {
         self.downgraded.contains(token)
     }
 
+    /// Not in the order of time: an instance that is stopped midway sends later than others that act after it.
+    fn note_try(&mut self, token: &TokenHash, at: Us) {
+        self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
+        let last = self.tried.entry(token.clone()).or_insert(at);
+        *last = at.max(*last);
+        let first = self.first_tried.entry(token.clone()).or_insert(at);
+        *first = at.min(*first);
+    }
+
     /// A request left an instance.
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
             Request::Acquire(AcquireArgs { attempt, token, .. })
             | Request::AcquireShared(AcquireSharedArgs { attempt, token, .. }) => {
-                self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
-                self.tried.insert(token.clone(), at);
-                self.first_tried.entry(token.clone()).or_insert(at);
+                self.note_try(token, at);
                 Some(attempt.as_str())
             }
             Request::AcquireSet(AcquireSetArgs { attempt, token, .. }) => {
-                self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
-                self.tried.insert(token.clone(), at);
+                self.note_try(token, at);
                 Some(attempt.as_str())
             }
             Request::Update(_) | Request::Downgrade(_) => None,
@@ -399,6 +405,8 @@ impl World {
             hold.to = hold.from.max(now);
         }
         self.checker.holds.extend(shared);
+        // An answer of an instance that was stopped midway may begin after the downgrade: nothing is left of it.
+        self.checker.holds.retain(|h| h.from < h.to);
         let its = self.checker.wins.iter_mut().filter(|win| win.token == *token);
         its.for_each(|win| win.mode = Mode::Shared);
     }

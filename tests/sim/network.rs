@@ -251,8 +251,8 @@ impl World {
         let answer = server.machine.apply(clock, &packet.run, packet.stamp.clone(), &packet.params, &packet.request);
         self.observe(&packet, &answer);
         let answer = packet.stamp.counted(&self.profile.name_of(node), &packet.run, answer);
-        if may_end {
-            self.publish_end(&packet);
+        if let Some(mode) = may_end {
+            self.publish_end(&packet, mode);
         }
         let lat = self.latency(node);
         if is_current && self.insts[inst].life == packet.life {

@@ -14,7 +14,7 @@ use crate::protocol::{CancelArgs, LeaseRecord, ReleaseArgs, Request};
 use crate::redlock::clock::Clock;
 use crate::redlock::notifications::{LeaseTag, Notice, Topic};
 use crate::redlock::subscriptions::Subscriptions;
-use crate::types::ResourceName;
+use crate::types::{Mode, ResourceName};
 
 /// The subscriber connection of an instance to a node.
 #[derive(Debug)]
@@ -42,22 +42,22 @@ pub(super) fn ends(request: &Request) -> Option<(&ResourceName, Notice)> {
         Request::Cancel(CancelArgs { resource, token, .. }) => (resource, token, true),
         _ => return None,
     };
-    Some((resource, Notice { lease: Some(LeaseTag::of(token)), withdrawn }))
+    Some((resource, Notice { lease: Some(LeaseTag::of(token)), withdrawn, slot: None }))
 }
 
 impl World {
-    /// Whether the lease that this request may end is on its node.
-    pub(super) fn may_end(&self, packet: &Packet) -> bool {
-        let ended = ends(&packet.request);
-        ended.is_some_and(|(resource, notice)| {
-            let leases = self.leases_on(packet.node, resource);
-            leases.iter().any(|(record, _)| Some(LeaseTag::of(&record.token)) == notice.lease)
-        })
+    /// The lease that this request may end, if it is on its node.
+    pub(super) fn may_end(&self, packet: &Packet) -> Option<Mode> {
+        let (resource, notice) = ends(&packet.request)?;
+        let leases = self.leases_on(packet.node, resource);
+        let its = leases.iter().find(|(record, _)| Some(LeaseTag::of(&record.token)) == notice.lease);
+        its.map(|(record, _)| record.mode)
     }
 
     /// As the scripts do where they delete a lock.
-    pub(super) fn publish_end(&mut self, packet: &Packet) {
+    pub(super) fn publish_end(&mut self, packet: &Packet, mode: Mode) {
         let Some((resource, notice)) = ends(&packet.request) else { return };
+        let notice = Notice { slot: mode.slot(), ..notice };
         // The end of one of several shared leases lets nobody in.
         let keeps_out = |(record, _): &(&LeaseRecord, u64)| {
             record.mode.slot().is_none() || Some(LeaseTag::of(&record.token)) == notice.lease

@@ -167,6 +167,8 @@ pub(super) struct Profile {
     pub(super) sharing: Sharing,
     /// Some clients acquire several resources at once.
     pub(super) has_sets: bool,
+    /// Sets are of the mode of their token, as other leases are.
+    pub(super) shares_sets: bool,
 }
 
 impl Profile {
@@ -270,6 +272,7 @@ impl Profile {
             corrected: Option::None,
             sharing: Sharing::None,
             has_sets: false,
+            shares_sets: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -295,6 +298,8 @@ impl Profile {
         let may_relist = is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
         profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 10).chance(25);
         profile.has_sets = r.chance(50);
+        // Not drawn, so that other seeds stay as they are.
+        profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;
         profile
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::redlock::entropy::Entropy;
+use crate::redlock::random::Entropy;
 
 /// A seeded stream of numbers.
 #[derive(Debug, Clone)]

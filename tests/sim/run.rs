@@ -233,6 +233,7 @@ pub(super) fn run_many(
     progress: fn(&Summary),
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
+    let only_relists = std::env::var("SIM_RELISTS").is_ok();
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -241,6 +242,9 @@ pub(super) fn run_many(
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= from + count || summary.lock().expect("no panic").failed.len() >= most_failures {
                         return;
+                    }
+                    if only_relists && !Profile::of(seed).relists {
+                        continue;
                     }
                     let mut outcome = run(seed, None, false);
                     if seed.is_multiple_of(twice_every) && run(seed, None, false).hash != outcome.hash {

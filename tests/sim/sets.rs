@@ -207,6 +207,9 @@ impl World {
             let one = ClientRequest { resource: resource.clone(), operation, ..request.clone() };
             self.mix(&[req, promise.fence.0, promise.until]);
             self.check_grant(&one, &promise);
+            if promise.mode == Mode::Shared {
+                self.coverage.count(HardState::SharedSetGranted);
+            }
             let valid_us = promise.until.saturating_sub(promise.at);
             answer = Answer::Good { fence: promise.fence, valid_us, waited_us: 0 };
         }
@@ -250,21 +253,24 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
     let Operation::AcquireSet { others, ttl_ms, wait_ms } = &request.operation else { return };
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
     let resources: std::sync::Arc<[ResourceName]> = std::iter::once(&request.resource).chain(others).cloned().collect();
+    let drawn = lock(world).profile.mode_of(&request.token);
+    let mode = if lock(world).profile.shares_sets { drawn } else { WantedMode::Exclusive };
     let params = AcquireParams {
         resources: resources.clone(),
         token: request.token.clone(),
         ttl: Ttl::from_ms(*ttl_ms).expect("in range"),
-        mode: WantedMode::Exclusive,
+        mode,
         labels: Labels::default(),
     };
     let wanted = WaitRequest {
         resources,
-        mode: WantedMode::Exclusive,
+        mode,
         party: None,
         token: Some(request.token.clone()),
         until: started.plus(Duration::from_millis(*wait_ms)),
         admission: if *wait_ms > 0 { Admission::Queued } else { Admission::Once },
         refuses_deadlock: false,
+        note: "".into(),
     };
     let now = engine.clock.now();
     lock(world).begins_to_wait(inst, request, *wait_ms, now);
@@ -276,9 +282,9 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
     let mut granted = None;
     match outcome {
         Ok(grant) => {
-            let (leases, deadline) = (grant.leases.clone(), grant.deadline);
+            let (leases, deadline, mode) = (grant.leases.clone(), grant.deadline, grant.mode);
             lock(world).stall_before_answer(inst);
-            granted = grant.keep().is_ok().then_some((leases, deadline));
+            granted = grant.keep().is_ok().then_some((leases, deadline, mode));
         }
         Err(WaitError::Refused(refusal)) if refusal.kind == RefusalKind::Split => {
             lock(world).coverage.count(HardState::SplitVote);
@@ -287,9 +293,8 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
     }
     let mut world = lock(world);
     let at = world.local(inst);
-    let promises = granted.map(|(leases, deadline)| {
+    let promises = granted.map(|(leases, deadline, mode)| {
         let until = world.when(inst, deadline).max(at);
-        let mode = Mode::Exclusive;
         let promise = |joined, fence| Promise { fence, mode, at, until, trusted: until, joined };
         leases.iter().map(|lease| promise(lease.joined, lease.fence)).collect()
     });

@@ -3,12 +3,13 @@
 //! as the service draws them. Both use `pipelined_client` and are decided by a majority.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlockd::protocol::keys::KeyTemplate;
 use redlockd::protocol::commands::{self, Command, ScriptContext, ScriptRef};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::protocol::{AcquireArgs, ClusterParams, EndReason, ReleaseArgs, Request, RequestTime};
 use redlockd::types::{ResourceName, Ttl};
 use tokio::task::LocalSet;
@@ -128,10 +129,15 @@ impl Script {
     }
 
     fn pack(&self, request: &Request, marker_fingerprint: &str) -> Command {
+        self.pack_batch(&[request], marker_fingerprint)
+    }
+
+    fn pack_batch(&self, requests: &[&Request], marker_fingerprint: &str) -> Command {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let sent_at = RequestTime(u64::try_from(now.as_micros()).unwrap_or(0));
         let context = ScriptContext { params: &self.params, template: &self.template, marker_fingerprint };
-        commands::build(&context, sent_at, request, ScriptRef::Hash)
+        let batch: Vec<_> = requests.iter().map(|request| (sent_at, *request)).collect();
+        commands::build_batch(&context, &batch, ScriptRef::Hash)
     }
 }
 
@@ -163,24 +169,35 @@ impl Calls {
         Self { plain: Plain::new(), script: Script::new(), marker_fingerprint, values: Vec::new(), releases: Vec::new() }
     }
 
-    /// The command of that number; of one number, a release comes after its acquire.
-    pub fn pack(&mut self, into: &mut Vec<u8>, kind: Kind, number: usize) {
-        let key = format!("cost-{number}");
+    /// One command for these numbers, or (of plain Redlock) one for each; of one number, a release comes after its acquire.
+    pub fn pack(&mut self, into: &mut Vec<u8>, kind: Kind, numbers: Range<usize>) {
         match kind {
-            Kind::Set => {
-                let token = SystemEntropy.token();
-                self.values.push(token.reveal().to_owned());
-                self.plain.set(into, &key, token.reveal());
-            }
-            Kind::Delete => self.plain.delete(into, &key, &self.values[number]),
+            Kind::Set | Kind::Delete => numbers.for_each(|number| self.pack_plain(into, kind, number)),
             Kind::Acquire => {
-                let [acquire, release] = Script::requests(&format!("cost/{number}"));
-                self.releases.push(release);
-                self.script.pack(&acquire, &self.marker_fingerprint).write_to(into);
+                let mut acquires = Vec::new();
+                for number in numbers {
+                    let [acquire, release] = Script::requests(&format!("cost/{number}"));
+                    acquires.push(acquire);
+                    self.releases.push(release);
+                }
+                let acquires: Vec<&Request> = acquires.iter().collect();
+                self.script.pack_batch(&acquires, &self.marker_fingerprint).write_to(into);
             }
             Kind::Release => {
-                self.script.pack(&self.releases[number], &self.marker_fingerprint).write_to(into);
+                let releases: Vec<&Request> = self.releases[numbers].iter().collect();
+                self.script.pack_batch(&releases, &self.marker_fingerprint).write_to(into);
             }
+        }
+    }
+
+    fn pack_plain(&mut self, into: &mut Vec<u8>, kind: Kind, number: usize) {
+        let key = format!("cost-{number}");
+        if kind == Kind::Set {
+            let token = SystemEntropy.token();
+            self.values.push(token.reveal().to_owned());
+            self.plain.set(into, &key, token.reveal());
+        } else {
+            self.plain.delete(into, &key, &self.values[number]);
         }
     }
 }

@@ -11,7 +11,7 @@ use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::SystemClock;
 use redlockd::redlock::engine::{Redlock, RedlockSettings};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};

@@ -6,6 +6,7 @@
 //! redlockd-speed peers REDLOCKD [ROUNDS] [SECONDS]     # make bench-peers: etcd, also at equal durability
 //! redlockd-speed growth REDLOCKD [ROUNDS] [SECONDS]    # make bench-growth: 100,000 held leases
 //! redlockd-speed cost REDLOCKD                         # make bench-cost: instructions and writes per cycle
+//! redlockd-speed scripts REDLOCKD [ROUNDS]             # make bench-scripts: what the scripts cost a node
 //! ```
 #![expect(clippy::print_stdout, reason = "figures are what it is for")]
 
@@ -48,7 +49,7 @@ pub struct Asked {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
-    const USAGE: &str = "usage: redlockd-speed bench|peers|growth|cost REDLOCKD [ROUNDS] [SECONDS]";
+    const USAGE: &str = "usage: redlockd-speed bench|peers|growth|cost|scripts REDLOCKD [ROUNDS] [SECONDS]";
     let mut args = std::env::args().skip(1);
     let what = args.next().ok_or(USAGE)?;
     if what == "bare" {
@@ -64,6 +65,7 @@ async fn main() -> Result<(), Failure> {
             "peers" => etcd_comparison::run(&asked).await,
             "growth" => growth::run(&asked).await,
             "cost" => service_cost::run(&asked).await,
+            "scripts" => node_cost::run(&asked).await,
             _ => Err(USAGE.into()),
         }
     };

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use redlockd_client::{
-    BaseUrl, Client, ClientError, ClientSettings, ErrorClass, Lock, LockOptions, LockRequest, Locks, PermitLimit,
-    ResourceName, WantedMode,
+    BaseUrl, Client, ClientError, ClientSettings, ErrorClass, Lock, LockNames, LockOptions, LockRequest, Locks,
+    PermitLimit, ResourceName, WantedMode,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -17,9 +17,22 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 enum Command {
-    Acquire { name: String, ttl_ms: u64, wait_ms: u64, mode: Option<String>, limit: Option<u64> },
+    Acquire(Wanted),
     Check,
     Release,
+    Leave,
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    name: Option<String>,
+    #[serde(default)]
+    names: Vec<String>,
+    ttl_ms: u64,
+    wait_ms: u64,
+    keep_ms: Option<u64>,
+    mode: Option<String>,
+    limit: Option<u64>,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -35,20 +48,16 @@ async fn drive() -> Result<(), Failure> {
     let (mut held, mut commands) = (None::<Lock>, BufReader::new(tokio::io::stdin()).lines());
     while let Some(line) = commands.next_line().await? {
         let event = match (serde_json::from_str(&line)?, held.take()) {
-            (Command::Acquire { name, ttl_ms, wait_ms, mode, limit }, _) => {
-                let mode = match (mode.as_deref(), limit.and_then(PermitLimit::new)) {
-                    (_, Some(limit)) => WantedMode::Permit { limit },
-                    (Some("shared"), None) => WantedMode::Shared,
-                    _ => WantedMode::Exclusive,
-                };
-                let wanted = (ResourceName::parse(&name)?, mode, Duration::from_millis(ttl_ms));
-                match begin(&locks, wanted, Duration::from_millis(wait_ms)).await {
-                    Ok((lock, event)) => {
-                        held = Some(lock);
-                        event
-                    }
-                    Err(error) => refused(&error),
+            (Command::Acquire(wanted), _) => match begin(&locks, &wanted).await? {
+                Ok((lock, event)) => {
+                    held = Some(lock);
+                    event
                 }
+                Err(error) => refused(&error),
+            },
+            (Command::Leave, Some(lock)) => {
+                lock.leave();
+                json!({ "event": "left" })
             }
             (Command::Check, Some(lock)) => {
                 let valid = lock.valid_for();
@@ -70,24 +79,33 @@ async fn drive() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Acquires, and says when that is lost.
-async fn begin(
-    locks: &Locks,
-    (resource, mode, ttl): (ResourceName, WantedMode, Duration),
-    wait: Duration,
-) -> Result<(Lock, serde_json::Value), ClientError> {
-    let request = LockRequest { mode, ttl: Some(ttl), ..LockRequest::of(resource) };
+/// Acquires, and says when that is lost. Errors: the command is invalid.
+async fn begin(locks: &Locks, wanted: &Wanted) -> Result<Result<(Lock, serde_json::Value), ClientError>, Failure> {
+    let names = wanted.name.iter().chain(&wanted.names).map(|name| ResourceName::parse(name));
+    let names = LockNames::new(names.collect::<Result<Vec<_>, _>>()?)?;
+    let mode = match (wanted.mode.as_deref(), wanted.limit.and_then(PermitLimit::new)) {
+        (_, Some(limit)) => WantedMode::Permit { limit },
+        (Some("shared"), None) => WantedMode::Shared,
+        _ => WantedMode::Exclusive,
+    };
+    let (ttl, wait) = (Duration::from_millis(wanted.ttl_ms), Duration::from_millis(wanted.wait_ms));
+    let kept_for = wanted.keep_ms.map(Duration::from_millis);
+    let request = LockRequest { mode, ttl: Some(ttl), kept_for, ..LockRequest::of(names) };
     let margin = (ttl / 10).min(Duration::from_millis(500));
-    let lock = locks.acquire(&request, LockOptions { wait, margin }).await?;
+    let lock = match locks.acquire(&request, LockOptions { wait, margin }).await {
+        Ok(lock) => lock,
+        Err(error) => return Ok(Err(error)),
+    };
     let lost = lock.lost();
     spawn_local(async move {
         let end = lost.await;
         println!("{}", json!({ "event": "lost", "why": format!("{end:?}") }));
     });
     let event = json!({
-        "event": "acquired", "fence": lock.fence(), "slot": lock.slot(), "valid_for_ms": lock.valid_for().as_millis(),
+        "event": "acquired", "fence": lock.fence(), "fences": lock.fences().map(|(_, fence)| fence).collect::<Vec<_>>(),
+        "slot": lock.slot(), "valid_for_ms": lock.valid_for().as_millis(),
     });
-    Ok((lock, event))
+    Ok(Ok((lock, event)))
 }
 
 fn refused(error: &ClientError) -> serde_json::Value {

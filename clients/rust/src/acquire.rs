@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use super::answers::{Extended, TimedLease};
 use super::error::{ClientError, ErrorClass};
-use super::requests::{LockRequest, TimedLease};
+use super::requests::LockRequest;
 use super::transport::Client;
-use redlockd_base::backoff::{Backoff, BackoffRange};
-use redlockd_base::clock::{Clock, SystemClock};
-use redlockd_base::entropy::SystemEntropy;
-use redlockd_base::types::Token;
+use redlockd_common::backoff::{Backoff, BackoffRange};
+use redlockd_common::clock::{Clock, SystemClock};
+use redlockd_common::random::SystemEntropy;
+use redlockd_common::types::Token;
 
 /// Pauses before an unavailable service is tried again.
 const UNAVAILABLE: BackoffRange = BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };
@@ -76,14 +77,18 @@ async fn with_exact_deadline(
     token: &Token,
     lease: TimedLease,
 ) -> Result<TimedLease, ClientError> {
-    if Duration::from_millis(lease.lease.waited_ms.unwrap_or(0)) <= LONG_WAIT {
+    if lease.waited() <= LONG_WAIT {
         return Ok(lease);
     }
-    match client.extend(&request.resource, token, serde_json::Map::new(), EXTEND_TIMEOUT).await {
-        Ok(TimedLease { granted, deadline, .. }) if deadline > lease.deadline => {
+    match client.extend(&request.names, token, serde_json::Map::new(), EXTEND_TIMEOUT).await {
+        Ok(Extended { granted, deadline, .. }) if deadline > lease.deadline => {
             Ok(TimedLease { granted, deadline, ..lease })
         }
-        Err(error) if error.class() == ErrorClass::Lost => Err(error),
+        Err(error) if error.is_lost() => {
+            // Of several locks the others are held still.
+            abandon(client, request, token).await;
+            Err(error)
+        }
         _ => Ok(lease),
     }
 }
@@ -92,5 +97,5 @@ async fn with_exact_deadline(
 /// Cancel: the TTL ends what is left.
 pub async fn abandon(client: &Client, request: &LockRequest, token: &Token) {
     // Usually answered with 410: nothing was granted.
-    let _ = client.release(&request.resource, token, CLEANUP_TIMEOUT).await;
+    let _ = client.release(&request.names, token, CLEANUP_TIMEOUT).await;
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use reqwest::Url;
 
-use redlockd_base::types::Invalid;
+use redlockd_common::types::Invalid;
 
 /// The URL of one instance.
 #[derive(Clone, PartialEq, Eq)]

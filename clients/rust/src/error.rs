@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::transport::CONNECT_TIMEOUT;
-use redlockd_base::api;
-use redlockd_base::types::is_hidden;
+use redlockd_common::api;
+use redlockd_common::types::is_hidden;
 
 /// A refusal by an instance.
 #[derive(Debug, Clone)]
@@ -80,6 +80,13 @@ impl ClientError {
             429 | 500..=599 => ErrorClass::Unavailable,
             _ => ErrorClass::Wrong,
         }
+    }
+
+    /// Whether the lease has ended: the class `Lost`; or, of several leases, one of them, whatever became of the others.
+    pub fn is_lost(&self) -> bool {
+        let results = self.refusal().and_then(|refusal| refusal.problem.members.results.as_deref());
+        self.class() == ErrorClass::Lost
+            || results.unwrap_or_default().iter().any(|one| matches!(one.status, 409 | 410))
     }
 
     /// The refusal, if an instance refused.
@@ -175,4 +182,27 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
         innermost = source;
     }
     innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The status of the whole is the largest: 503 hides a lease that has ended.
+    #[test]
+    fn one_lease_that_ended_is_a_loss() {
+        let with = |statuses: &[u16]| {
+            let results = statuses.iter().map(|status| api::SetResult::of("x", *status)).collect();
+            let members = api::Members { results: Some(results), ..api::Members::default() };
+            let problem = Box::new(api::ProblemDetails { members, ..api::ProblemDetails::default() });
+            let status = statuses.iter().copied().max().unwrap_or_default();
+            let (url, slug) = (String::new(), String::new());
+            ClientError::Refused(ApiRefusal { url, status, slug, problem, retry_after: None })
+        };
+        let unsure = with(&[200, 503]);
+        assert_eq!((unsure.class(), unsure.is_lost()), (ErrorClass::Unavailable, false));
+        let lost = with(&[410, 200, 503]);
+        assert_eq!((lost.class(), lost.is_lost()), (ErrorClass::Unavailable, true));
+        assert!(with(&[200, 409]).is_lost());
+    }
 }

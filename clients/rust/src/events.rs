@@ -7,9 +7,9 @@ use reqwest::Method;
 
 use super::error::{ClientError, ErrorClass};
 use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
-use redlockd_base::backoff::uniform;
-use redlockd_base::clock::{BootTime, Clock, SystemClock};
-use redlockd_base::entropy::SystemEntropy;
+use redlockd_common::backoff::uniform;
+use redlockd_common::clock::{BootTime, Clock, SystemClock};
+use redlockd_common::random::SystemEntropy;
 
 /// A stream without data for this long is dead: the service sends something every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);

@@ -34,6 +34,7 @@
 //!   [`LockOptions::margin`] before the deadline. Then the lock is lost, and [`Lock::lost`] resolves.
 //! - **Nothing is left behind**: an acquire that is dropped while it waits gives up its place, and what may have been granted to
 //!   it is released.
+//! - **Several locks** ([`LockNames`]) are acquired all or none, with one token; the loss of one is the loss of all.
 //! - **Several instances** are tried in turn, the one that answered last first. One that hangs is passed over after a second.
 //! - Redirects and proxy variables are ignored: both would send key and token to other hosts.
 //!
@@ -49,22 +50,26 @@
 #![warn(unreachable_pub)]
 
 pub mod acquire;
+pub mod answers;
 pub mod base_url;
 pub mod error;
 pub mod events;
 pub mod key;
 pub mod lock;
+pub mod names;
 pub mod renewal;
 pub mod requests;
 pub mod transport;
 
+pub use answers::TimedLease;
 pub use base_url::BaseUrl;
 pub use error::{ApiRefusal, ClientError, ErrorClass};
 pub use key::{ClientKey, ClientKeyError, KeyFile};
 pub use lock::{Lock, LockOptions, Locks};
-pub use redlockd_base::api;
-pub use redlockd_base::clock::BootTime;
-pub use redlockd_base::types::{Invalid, NodeId, PermitLimit, ResourceName, Token, WantedMode};
+pub use names::LockNames;
+pub use redlockd_common::api;
+pub use redlockd_common::clock::BootTime;
+pub use redlockd_common::types::{Invalid, NodeId, PermitLimit, ResourceName, Token, WantedMode};
 pub use renewal::RenewalEnd;
-pub use requests::{LockRequest, TimedLease};
+pub use requests::LockRequest;
 pub use transport::{Client, ClientSettings};

@@ -1,4 +1,4 @@
-//! A lock as a value: it is renewed as long as the value lives, reports its loss in time, and is released when it is
+//! A lock, or several, as a value: it is renewed as long as the value lives, reports its loss in time, and is released when it is
 //! dropped.
 
 use std::future::Future;
@@ -10,12 +10,13 @@ use tokio_util::task::TaskTracker;
 
 use super::acquire::{abandon, acquire};
 use super::error::ClientError;
+use super::names::LockNames;
 use super::renewal::{LeaseRenewer, RenewalEnd};
 use super::requests::LockRequest;
 use super::transport::Client;
-use redlockd_base::clock::{BootTime, Clock, SystemClock};
-use redlockd_base::entropy::{Entropy, SystemEntropy};
-use redlockd_base::types::{ResourceName, Token};
+use redlockd_common::clock::{BootTime, Clock, SystemClock};
+use redlockd_common::random::{Entropy, SystemEntropy};
+use redlockd_common::types::{ResourceName, Token};
 
 /// Maximum duration of a release. Beyond it the TTL ends the lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,13 +58,13 @@ impl Locks {
         let granted = acquire(&self.client, request, &attempt.token, options.wait, |_| {}).await;
         attempt.is_over = true;
         let (granted, token) = (granted?, attempt.token.clone());
-        let (client, resource) = (self.client.clone(), request.resource.clone());
-        let (renewer, deadline) = LeaseRenewer::new(client.clone(), resource.clone(), token.clone(), &granted);
+        let (client, names) = (self.client.clone(), request.names.clone());
+        let (renewer, deadline) = LeaseRenewer::new(client.clone(), names.clone(), token.clone(), &granted);
         let ((ended, end), (release, released)) = (watch::channel(None), oneshot::channel());
-        let held = Held { client, resource, token };
+        let held = Held { client, names, token };
         self.tasks.spawn(keep(renewer, held.clone(), options.margin, ended, released));
-        let (fence, slot) = (granted.lease.fence, granted.lease.slot);
-        Ok(Lock { held, fence, slot, margin: options.margin, deadline, end, release: Some(release) })
+        let (fences, slot) = (granted.fences(), granted.slot());
+        Ok(Lock { held, fences, slot, margin: options.margin, deadline, end, release: Some(release) })
     }
 
     /// Resolves when the locks that were dropped are released. Call it before the runtime ends, or the TTL ends them.
@@ -98,13 +99,13 @@ impl Drop for Attempt<'_> {
 #[derive(Debug, Clone)]
 struct Held {
     client: Client,
-    resource: ResourceName,
+    names: LockNames,
     token: Token,
 }
 
 impl Held {
     async fn release(&self) -> Result<(), ClientError> {
-        self.client.release(&self.resource, &self.token, RELEASE_TIMEOUT).await
+        self.client.release(&self.names, &self.token, RELEASE_TIMEOUT).await
     }
 }
 
@@ -130,11 +131,11 @@ async fn keep(
     }
 }
 
-/// A lock that is held. Dropped, it is released in the background; [`Self::release`] says how that went.
+/// A lock that is held, or several that are held together. Dropped, it is released in the background; [`Self::release`] says how that went.
 #[derive(Debug)]
 pub struct Lock {
     held: Held,
-    fence: u64,
+    fences: Vec<u64>,
     slot: Option<u8>,
     margin: Duration,
     deadline: watch::Receiver<BootTime>,
@@ -143,9 +144,15 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The fencing token: send it with each write, so that the store can refuse a holder whose lease has ended.
+    /// The fencing token: send it with each write, so that the store can refuse a holder whose lease has ended. Of several
+    /// locks that of the first.
     pub fn fence(&self) -> u64 {
-        self.fence
+        self.fences.first().copied().unwrap_or_default()
+    }
+
+    /// The name and the fencing token of each lock, in the order in which they were asked for.
+    pub fn fences(&self) -> impl Iterator<Item = (&ResourceName, u64)> {
+        self.held.names.iter().zip(self.fences.iter().copied())
     }
 
     /// The number of a permit, from 0.
@@ -153,9 +160,9 @@ impl Lock {
         self.slot
     }
 
-    /// The name.
-    pub fn resource(&self) -> &ResourceName {
-        &self.held.resource
+    /// The name, or names.
+    pub fn names(&self) -> &LockNames {
+        &self.held.names
     }
 
     /// For how long the lock may be relied on without a further renewal, less the margin; zero once it is lost. Reads the
@@ -181,6 +188,16 @@ impl Lock {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// Renews it no more, and does not release it: a lease with [`LockRequest::kept_for`] stays held by the service until its end,
+    /// others until their TTL. The token extends and releases it.
+    pub fn leave(mut self) -> Token {
+        if let Some(release) = self.release.take() {
+            // Fails where the renewal has panicked.
+            let _ = release.send(());
+        }
+        self.held.token.clone()
     }
 
     /// Releases it.

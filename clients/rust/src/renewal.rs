@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::error::{ClientError, ErrorClass};
-use super::requests::TimedLease;
+use super::answers::TimedLease;
+use super::error::ClientError;
+use super::names::LockNames;
 use super::transport::Client;
-use redlockd_base::clock::{BootTime, Clock, SystemClock};
-use redlockd_base::entropy::SystemEntropy;
-use redlockd_base::renewal::{renewal_interval, renewal_retry};
-use redlockd_base::types::{ResourceName, Token};
+use redlockd_common::clock::{BootTime, Clock, SystemClock};
+use redlockd_common::random::SystemEntropy;
+use redlockd_common::renewal::{renewal_interval, renewal_retry};
+use redlockd_common::types::Token;
 
 /// Maximum duration of one try, as a part of the TTL, so that several fit before the end …
 const TRIES_PER_TTL: u32 = 12;
@@ -23,17 +24,17 @@ const CLOCK_CHECK: Duration = Duration::from_millis(500);
 /// Why a lease is no longer renewed.
 #[derive(Debug, Clone)]
 pub enum RenewalEnd {
-    /// The service reported its end.
+    /// The service reported its end; of a set, that of one at least.
     Ended(ClientError),
     /// No renewal succeeded in time.
     NotRenewed,
 }
 
-/// Renews one lease.
+/// Renews one lease, or those of a set, which end together: the loss of one is the loss of all.
 #[derive(Debug)]
 pub struct LeaseRenewer {
     client: Client,
-    resource: ResourceName,
+    names: LockNames,
     token: Token,
     ttl: Duration,
     due: BootTime,
@@ -42,16 +43,11 @@ pub struct LeaseRenewer {
 
 impl LeaseRenewer {
     /// For a lease that was just granted; also returns its deadline, which every renewal updates.
-    pub fn new(
-        client: Client,
-        resource: ResourceName,
-        token: Token,
-        from: &TimedLease,
-    ) -> (Self, watch::Receiver<BootTime>) {
-        let ttl = Duration::from_millis(from.lease.ttl_ms);
+    pub fn new(client: Client, names: LockNames, token: Token, from: &TimedLease) -> (Self, watch::Receiver<BootTime>) {
+        let ttl = from.ttl();
         let due = from.granted.plus(renewal_interval(ttl));
         let (deadline, watched) = watch::channel(from.deadline);
-        (Self { client, resource, token, ttl, due, deadline }, watched)
+        (Self { client, names, token, ttl, due, deadline }, watched)
     }
 
     /// Renews until that is no longer possible; returns at least `notice` before the deadline unless the service ended the
@@ -72,7 +68,7 @@ impl LeaseRenewer {
             }
             let timeout = (self.ttl / TRIES_PER_TTL).min(TRY_MAX).max(Duration::from_millis(1));
             let nothing = serde_json::Map::new();
-            let extend = self.client.extend(&self.resource, &self.token, nothing, timeout);
+            let extend = self.client.extend(&self.names, &self.token, nothing, timeout);
             // Trying several instances may take longer than the time left.
             let outcome = tokio::select! {
                 biased;
@@ -89,7 +85,7 @@ impl LeaseRenewer {
                         later
                     });
                 }
-                Err(error) if error.class() == ErrorClass::Lost => return RenewalEnd::Ended(error),
+                Err(error) if error.is_lost() => return RenewalEnd::Ended(error),
                 Err(error) => {
                     on_failure(&error);
                     self.due = SystemClock.now().plus(renewal_retry(self.ttl, &SystemEntropy));

@@ -7,21 +7,25 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::json;
 
+use super::answers::{ExtendAnswer, Extended, LeaseAnswer, TimedLease};
 use super::error::ClientError;
+use super::names::LockNames;
 use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
-use redlockd_base::api;
-use redlockd_base::clock::BootTime;
-use redlockd_base::duration::format_duration;
-use redlockd_base::types::{NodeId, ResourceName, Token, WantedMode};
+use redlockd_common::api;
+use redlockd_common::duration::format_duration;
+use redlockd_common::types::{NodeId, ResourceName, Token, WantedMode};
 
 /// Maximum number of pages of a list that are read: a million entries.
 const PAGES_MAX: usize = 1_000;
 
+/// The path of the list, and of requests about several locks.
+const LOCKS: &str = "/locks";
+
 /// What to acquire, and its labels.
 #[derive(Debug, Clone)]
 pub struct LockRequest {
-    /// The name of the lock.
-    pub resource: ResourceName,
+    /// The lock, or the locks that are acquired all or none.
+    pub names: LockNames,
     /// How the lease shares it.
     pub mode: WantedMode,
     /// TTL of the lease; `None`: the service's default.
@@ -39,10 +43,10 @@ pub struct LockRequest {
 }
 
 impl LockRequest {
-    /// For this lock, with all else as the service has it.
-    pub fn of(resource: ResourceName) -> Self {
+    /// For this lock, or these, with all else as the service has it.
+    pub fn of(names: impl Into<LockNames>) -> Self {
         Self {
-            resource,
+            names: names.into(),
             mode: WantedMode::Exclusive,
             ttl: None,
             owner: String::new(),
@@ -52,18 +56,6 @@ impl LockRequest {
             refuses_deadlock: false,
         }
     }
-}
-
-/// A lease with its validity on this machine's clock.
-#[derive(Debug, Clone)]
-pub struct TimedLease {
-    /// The service's answer.
-    pub lease: api::Lease,
-    /// The earliest instant at which the lease can have been granted: when the request was sent, plus the reported wait
-    /// less 1 %, because clock rates differ.
-    pub granted: BootTime,
-    /// `granted` plus the validity: do not rely on the lease beyond it.
-    pub deadline: BootTime,
 }
 
 /// How an operator ends a lease.
@@ -84,15 +76,13 @@ fn lock_path(resource: &ResourceName) -> String {
     format!("/locks/{resource}")
 }
 
-fn timed(lease: api::Lease, started: BootTime) -> TimedLease {
-    let waited = Duration::from_millis(lease.waited_ms.unwrap_or(0));
-    let discount = Duration::from_millis(lease.waited_ms.unwrap_or(0).div_ceil(100));
-    let granted = started.plus(waited.saturating_sub(discount));
-    TimedLease { granted, deadline: granted.plus(Duration::from_millis(lease.valid_for_ms)), lease }
+/// The names as they are repeated in a query.
+fn in_query(names: &LockNames) -> Vec<(&'static str, String)> {
+    names.iter().map(|name| ("resource", name.to_string())).collect()
 }
 
 impl Client {
-    /// `POST /locks/{resource}` once, with the caller's own token, so that it may be repeated.
+    /// `POST /locks/{resource}`, or `POST /locks` for several, once, with the caller's own token, so that it may be repeated.
     /// Waits for at most `wait`; the service may cut whole seconds of it to its own longest wait.
     ///
     /// Errors: [`ClientError`]. Cancel: the service removes the waiter; a lease that was granted at the same moment has to
@@ -129,39 +119,54 @@ impl Client {
         }
         let timeout = ANSWER_TIMEOUT.saturating_add(wait);
         let prefer_wait = (whole > 0).then_some(whole);
-        let http = ApiRequest {
-            body: Some(body),
-            prefer_wait,
-            timeout,
-            ..ApiRequest::new(Method::POST, lock_path(&request.resource))
+        let path = match request.names.single() {
+            Some(name) => lock_path(name),
+            None => {
+                body["resources"] = request.names.iter().map(ResourceName::as_str).collect();
+                LOCKS.to_owned()
+            }
         };
+        let http = ApiRequest { body: Some(body), prefer_wait, timeout, ..ApiRequest::new(Method::POST, path) };
         let response = self.send(&http.token(token)).await?;
-        Ok(timed(response.json()?, response.started))
+        let answer = match request.names.single() {
+            Some(_) => LeaseAnswer::One(response.json()?),
+            None => LeaseAnswer::Set(response.json()?),
+        };
+        Ok(TimedLease::new(answer, response.started))
     }
 
-    /// `PATCH /locks/{resource}`: renews, and edits what `changes` names (`ttl`, `keep`, `note`, `metadata`); `mode` = `shared`
-    /// makes an exclusive lease a shared one.
+    /// `PATCH /locks/{resource}`, or `PATCH /locks` for several: renews, and edits what `changes` names (`ttl`, `keep`, `note`,
+    /// `metadata`); `mode` = `shared` makes an exclusive lease a shared one.
     /// `timeout` is for each instance.
     ///
-    /// Errors: [`ClientError`]. Cancel: it may or may not have been extended.
+    /// Errors: [`ClientError`]; of several locks some may have been extended ([`ClientError::is_lost`]).
+    /// Cancel: it may or may not have been extended.
     pub async fn extend(
         &self,
-        resource: &ResourceName,
+        names: &LockNames,
         token: &Token,
         changes: serde_json::Map<String, serde_json::Value>,
         timeout: Duration,
-    ) -> Result<TimedLease, ClientError> {
-        let request =
-            ApiRequest { body: Some(changes.into()), timeout, ..ApiRequest::new(Method::PATCH, lock_path(resource)) };
+    ) -> Result<Extended, ClientError> {
+        let (path, query) =
+            names.single().map_or((LOCKS.to_owned(), in_query(names)), |name| (lock_path(name), vec![]));
+        let body = Some(changes.into());
+        let request = ApiRequest { body, query, timeout, ..ApiRequest::new(Method::PATCH, path) };
         let response = self.send(&request.token(token)).await?;
-        Ok(timed(response.json()?, response.started))
+        let answer = match names.single() {
+            Some(_) => ExtendAnswer::One(response.json()?),
+            None => ExtendAnswer::Set(response.json()?),
+        };
+        Ok(Extended::new(answer, response.started))
     }
 
-    /// `DELETE /locks/{resource}` by its holder.
+    /// `DELETE /locks/{resource}`, or `DELETE /locks` for several, by the holder.
     ///
-    /// Errors: [`ClientError`]. Cancel: it may or may not have been released.
-    pub async fn release(&self, resource: &ResourceName, token: &Token, timeout: Duration) -> Result<(), ClientError> {
-        let request = ApiRequest { timeout, ..ApiRequest::new(Method::DELETE, lock_path(resource)) };
+    /// Errors: [`ClientError`]; of several locks all others are released. Cancel: it may or may not have been released.
+    pub async fn release(&self, names: &LockNames, token: &Token, timeout: Duration) -> Result<(), ClientError> {
+        let (path, query) =
+            names.single().map_or((LOCKS.to_owned(), in_query(names)), |name| (lock_path(name), vec![]));
+        let request = ApiRequest { query, timeout, ..ApiRequest::new(Method::DELETE, path) };
         self.send(&request.token(token)).await.map(drop)
     }
 
@@ -225,7 +230,7 @@ impl Client {
             let cursor_field = cursor.iter().map(|c| ("cursor", c.clone()));
             let query = filter.iter().cloned().chain(cursor_field).collect();
             let page: api::List =
-                self.send(&ApiRequest { query, ..ApiRequest::new(Method::GET, "/locks") }).await?.json()?;
+                self.send(&ApiRequest { query, ..ApiRequest::new(Method::GET, LOCKS) }).await?.json()?;
             items.extend(page.items.iter().cloned());
             cursor.clone_from(&page.next_cursor);
             if cursor.is_none() {
@@ -309,42 +314,5 @@ impl Client {
     pub async fn health(&self, ready: bool, timeout: Duration) -> Result<api::Health, ClientError> {
         let path = if ready { "/health/ready" } else { "/health/live" };
         self.send(&ApiRequest { timeout, ..ApiRequest::new(Method::GET, path) }).await?.json()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn lease(waited_ms: Option<u64>, valid_for_ms: u64) -> api::Lease {
-        serde_json::from_value(json!({
-            "resource": "x", "mode": "exclusive", "token_id": "0", "fence": 1, "owner": "", "note": "", "metadata": {},
-            "acquired_at": "", "expires_at": "", "ttl_ms": 30_000, "valid_for_ms": valid_for_ms, "waited_ms": waited_ms,
-            "quorum": { "granted": 1, "needed": 1, "nodes": 1 },
-        }))
-        .expect("a lease")
-    }
-
-    /// The service promised `valid_for_ms` at an instant at least `waited_ms` after the request was sent, by a clock that
-    /// is up to 1 % fast.
-    #[test]
-    fn reported_wait_is_discounted_for_clock_rates() {
-        let started = BootTime::from_nanos(1_000_000_000);
-        let left = |waited, valid| timed(lease(waited, valid), started).deadline.since(started).as_millis();
-        assert_eq!(left(None, 29_000), 29_000);
-        assert_eq!(left(Some(0), 29_000), 29_000);
-        assert_eq!(left(Some(60_000), 29_000), 88_400);
-        assert_eq!(left(Some(5), 29_000), 29_004);
-    }
-
-    proptest! {
-        #[test]
-        fn deadline_is_never_later_than_wait_plus_validity(waited: u32, valid: u32) {
-            let started = BootTime::from_nanos(1);
-            let left = timed(lease(Some(waited.into()), valid.into()), started).deadline.since(started).as_millis();
-            prop_assert!(left <= u128::from(waited) * 99 / 100 + u128::from(valid));
-        }
     }
 }

@@ -13,9 +13,9 @@ use rustls::crypto::CryptoProvider;
 use super::base_url::BaseUrl;
 use super::error::{ApiRefusal, ClientError, causes, reason};
 use super::key::ClientKey;
-use redlockd_base::api;
-use redlockd_base::clock::{BootTime, Clock, SystemClock};
-use redlockd_base::types::{Invalid, Token};
+use redlockd_common::api;
+use redlockd_common::clock::{BootTime, Clock, SystemClock};
+use redlockd_common::types::{Invalid, Token};
 
 /// Maximum number of instances.
 pub const URLS_MAX: usize = 15;

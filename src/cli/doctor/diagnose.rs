@@ -17,11 +17,13 @@ const SLOWISH: u32 = 2;
 
 /// The settings that observations are compared with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Thresholds {
+pub(super) struct Thresholds<'a> {
     /// The setting `node_timeout`.
     pub node_timeout: Duration,
     /// The setting `guard`: maximum clock offset; rounds wait for half of it at most.
     pub guard: Duration,
+    /// What the markers have of instances with these settings.
+    pub cluster: &'a ClusterName,
 }
 
 /// The findings.
@@ -35,8 +37,8 @@ pub(super) struct Diagnosis {
     pub remarks: Vec<String>,
 }
 
-/// Diagnoses each node, then all together. `own`: the cluster of this configuration.
-pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds, own: &ClusterName) -> Diagnosis {
+/// Diagnoses each node, then all together.
+pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds<'_>) -> Diagnosis {
     let mut all = Diagnosis::default();
     for check in checks {
         match &check.result {
@@ -56,7 +58,7 @@ pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds, own: &Clus
     speed(&seen, &names, thresholds, &mut all);
     clocks(&seen, thresholds, &mut all);
     identities(&seen, &mut all);
-    views::configuration(&seen, own, &mut all);
+    views::configuration(&seen, thresholds.cluster, &mut all);
     servers(&seen, &mut all);
     views::compare(&seen, &names, &mut all);
     votes(&seen, &names, &mut all);
@@ -123,7 +125,7 @@ fn single(node: &str, seen: &NodeObservation, all: &mut Diagnosis) {
 }
 
 /// Whether rounds of `serve` would wait for the answers of each node.
-fn speed(seen: &[(&str, &NodeObservation)], of: &NodeNames, thresholds: &Thresholds, all: &mut Diagnosis) {
+fn speed(seen: &[(&str, &NodeObservation)], of: &NodeNames, thresholds: &Thresholds<'_>, all: &mut Diagnosis) {
     let timeout = AnswerTimeout::new(thresholds.node_timeout, thresholds.guard);
     let voters = seen.iter().filter(|(node, _)| of.has(node));
     let trips: Vec<RoundTrip> = voters.map(|(_, seen)| RoundTrip::steady(seen.latency)).collect();
@@ -153,7 +155,7 @@ fn named(keys: &[&str]) -> String {
     text
 }
 
-fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds, all: &mut Diagnosis) {
+fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds<'_>, all: &mut Diagnosis) {
     let mut offsets: Vec<i64> = seen.iter().map(|(_, s)| s.offset_us).collect();
     offsets.sort_unstable();
     let Some(median) = offsets.get(offsets.len().saturating_sub(1) / 2).copied() else { return };
@@ -176,7 +178,7 @@ fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds, all: &mut 
     }
 }
 
-/// Two names of one server, and nodes of different clusters.
+/// Two names of one server, nodes of different clusters, and of another one than `own`.
 fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
     for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
@@ -248,6 +250,8 @@ fn votes(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &mut Diagnosis)
         all.remarks.push(format!("{votes} of {nodes} nodes vote as far as they were checked, {need} are needed"));
     } else if votes < need {
         all.problems.push(format!("{votes} of {nodes} nodes vote and {need} are needed: no lock can be acquired"));
+    } else if votes + of.unchecked.len() < nodes && votes + of.unchecked.len() == need {
+        all.problems.push(format!("{votes} of {nodes} nodes vote, {need} are needed: the next failure is an outage"));
     } else if votes + of.unchecked.len() < nodes {
         all.remarks.push(format!("{votes} of {nodes} nodes vote, {need} are needed: {} more may fail", votes - need));
     }

@@ -35,8 +35,9 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
             return exit::CONFIG;
         }
     };
-    let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard };
-    let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds, &cluster_name(config));
+    let cluster = cluster_name(config);
+    let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard, cluster: &cluster };
+    let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds);
     remarks.extend(loaded.warnings.iter().map(ToString::to_string));
     for line in lines {
         print_line(out, &line);

@@ -93,13 +93,17 @@ pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &m
 
 /// Whether an instance with this configuration is one of the cluster that most nodes belong to.
 pub(super) fn configuration(seen: &[(&str, &NodeObservation)], own: &ClusterName, all: &mut Diagnosis) {
-    let mut clusters: BTreeMap<&str, Vec<&ObservedMarker>> = BTreeMap::new();
-    for marker in seen.iter().filter_map(|(_, s)| s.marker.as_ref()).filter(|marker| !marker.cluster.is_empty()) {
-        clusters.entry(&marker.cluster).or_default().push(marker);
+    let mut clusters: BTreeMap<&str, Vec<(&str, &ObservedMarker)>> = BTreeMap::new();
+    for (node, marker) in seen.iter().filter_map(|(node, s)| Some((*node, s.marker.as_ref()?))) {
+        if !marker.cluster.is_empty() {
+            clusters.entry(&marker.cluster).or_default().push((node, marker));
+        }
     }
     let Some((cluster, markers)) = clusters.into_iter().max_by_key(|(_, markers)| markers.len()) else { return };
-    // A marker of the first version is taken over.
-    if *cluster == *own.get() || format!("2.{cluster}") == *own.get() {
+    let (nodes, markers): (Vec<&str>, Vec<&ObservedMarker>) = markers.into_iter().unzip();
+    // A marker of a former version of the protocol is taken over.
+    let former = [format!("4.{cluster}"), format!("4{}", cluster.get(1..).unwrap_or_default())];
+    if *cluster == *own.get() || former.contains(&own.get().to_string()) {
         return;
     }
     let lists = markers.iter().filter_map(|marker| marker.view.as_ref()?.list.as_ref());
@@ -107,9 +111,9 @@ pub(super) fn configuration(seen: &[(&str, &NodeObservation)], own: &ClusterName
     if terms.peek().is_some() && terms.any(|terms| terms == own.terms()) {
         return; // the list was changed since: an instance takes the cluster's name from the nodes
     }
-    all.problems.push(
-        "the nodes belong to another cluster than this configuration: node list, guard, lock_delay, fence_ttl or key_template \
-         differ from those that it was declared with, so `serve` would get no votes"
-            .to_owned(),
-    );
+    all.problems.push(format!(
+        "{}: other settings than these (node list, guard, lock_delay, key_template) are in force: an instance with these gets no \
+         vote. Compare `redlockd config show` of a running instance",
+        nodes.join(", ")
+    ));
 }

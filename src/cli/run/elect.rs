@@ -8,21 +8,21 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::job::CommandEnd;
 use super::leader_page::{Leader, LeaderPage};
+use super::locked_run::{RunContext, Turn, ended_by, failed, interrupted, refused_code, release, with_command};
+use super::process_group::CommandEnd;
 use super::signals::RunSignals;
 use super::supervise::LeaseEnd;
-use super::turn::{RunContext, Turn, ended_by, failed, interrupted, refused_code, release, with_command};
 use crate::cli::commands::describe;
 use crate::cli::exit;
 use crate::cli::output::MessageWriter;
 use crate::client::acquire::{abandon, acquire};
+use crate::client::answers::TimedLease;
 use crate::client::error::{ClientError, ErrorClass};
 use crate::client::renewal::{LeaseRenewer, RenewalEnd};
-use crate::client::requests::TimedLease;
 use crate::redlock::backoff::{Backoff, BackoffRange};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 
 /// How long one acquire waits before it is begun anew.
 const ROUND: Duration = Duration::from_hours(1);
@@ -58,7 +58,7 @@ pub(super) async fn campaign(
     }
     let (leader, request) = (Leader::default(), &run.request);
     let (client, owner) = (&run.client, request.owner.as_str());
-    let page = LeaderPage { leader: &leader, client, resource: &request.resource, owner, seen: Cell::default() };
+    let page = LeaderPage { leader: &leader, client, resource: request.names.first(), owner, seen: Cell::default() };
     tokio::select! {
         biased;
         end = terms(run, &leader, signals, messages) => end,
@@ -138,11 +138,11 @@ async fn term(
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) -> Option<CommandEnd> {
-    let name = run.request.resource.as_str();
+    let name = &run.request.names;
     if !run.quiet {
-        messages.message(&format!("leads {name}, with the fence {}", lease.lease.fence));
+        messages.message(&format!("leads {name}, with the fence {}", lease.fences()[0]));
     }
-    let begin = |deadline| leader.begin(lease.lease.fence, deadline);
+    let begin = |deadline| leader.begin(lease.fences()[0], deadline);
     let (end, state) = if run.command.is_empty() {
         hold(run, turn, &lease, begin, signals, messages).await
     } else {
@@ -173,8 +173,8 @@ async fn hold(
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) -> (Option<CommandEnd>, LeaseEnd) {
-    let (client, resource) = (run.client.clone(), run.request.resource.clone());
-    let (mut renewer, deadline) = LeaseRenewer::new(client, resource, turn.token.clone(), lease);
+    let (client, names) = (run.client.clone(), run.request.names.clone());
+    let (mut renewer, deadline) = LeaseRenewer::new(client, names, turn.token.clone(), lease);
     begin(deadline);
     tokio::select! {
         biased;
@@ -185,7 +185,7 @@ async fn hold(
                 (None, LeaseEnd::Ended)
             }
             RenewalEnd::NotRenewed => {
-                messages.message(&format!("the lease on {} could not be renewed in time", run.request.resource));
+                messages.message(&format!("the lease on {} could not be renewed in time", run.request.names));
                 (None, LeaseEnd::NotRenewed)
             }
         },

@@ -1,17 +1,19 @@
 //! `redlockd run`: acquires a lock, runs a command while the lease is renewed, and releases the lock; and `redlockd elect`,
 //! which does so again and again. This file checks the arguments; each step has its own file.
 
+mod at_least;
 mod elect;
-mod job;
-mod keep;
 mod leader_page;
+mod locked_run;
+mod process_group;
 mod signals;
 mod supervise;
 mod terminal;
 mod token_file;
-mod turn;
 pub(super) mod watchdog;
+mod words;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,18 +21,19 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::client_args::{ElectCommand, ModeArgs, OnLost, RunCommand, ServiceArgs};
+use super::client_from_args;
 use super::exit;
 use super::output::{MessageWriter, print_line};
-use super::remote;
 use crate::client::acquire::abandon;
+use crate::client::names::LockNames;
 use crate::client::requests::LockRequest;
 use crate::config::Environment;
 use crate::duration::format_duration;
-use job::CommandEnd;
+use locked_run::{RunContext, Turn, failed, get_lock, release, with_command};
+use process_group::CommandEnd;
 use signals::RunSignals;
 use supervise::{LeaseEnd, LossPolicy};
 pub(super) use token_file::write_new as write_token;
-use turn::{RunContext, Turn, failed, get_lock, release, with_command};
 
 /// Default TTL.
 const TTL: Duration = Duration::from_secs(30);
@@ -44,9 +47,18 @@ const GRACES_PER_TTL: u32 = 3;
 const MARGIN: Duration = Duration::from_millis(200);
 const MARGINS_PER_TTL: u32 = 20;
 
-/// Runs the command under the lock; the exit code.
-pub(super) fn run(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> u8 {
-    match prepare(args, env, err) {
+/// Runs the command under the lock, or locks; the exit code.
+/// `words`: all arguments of this process.
+pub(super) fn run(args: RunCommand, words: &[OsString], env: &impl Environment, err: &mut dyn Write) -> u8 {
+    let named = words::split(args.resource.clone(), args.command.clone(), words).and_then(|(names, command)| {
+        let names = LockNames::new(names).map_err(|why| why.0)?;
+        Ok((names, RunCommand { command, ..args }))
+    });
+    let (names, args) = match named {
+        Ok(named) => named,
+        Err(why) => return wrong(&why, err),
+    };
+    match prepare(names, args, env, err) {
         Ok(run) => block_on(err, async |messages, signals| under_lock(&run, signals, messages).await),
         Err(code) => code,
     }
@@ -67,10 +79,10 @@ pub(super) fn elect(args: ElectCommand, env: &impl Environment, err: &mut dyn Wr
         mode: ModeArgs::default(),
         labels: args.labels,
         service: args.service,
-        resource: args.resource,
+        resource: args.resource.clone(),
         command: args.command,
     };
-    match prepare(run, env, err) {
+    match prepare(args.resource.into(), run, env, err) {
         Ok(mut run) => {
             // It waits for ever, and holds nothing while it waits.
             run.request.refuses_deadlock = false;
@@ -114,12 +126,15 @@ fn end_as(end: CommandEnd) -> u8 {
     end.code
 }
 
+/// Reports wrong usage.
+fn wrong(why: &str, err: &mut dyn Write) -> u8 {
+    print_line(err, &format!("redlockd: {why}"));
+    exit::USAGE
+}
+
 /// Checks the arguments.
-fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Result<RunContext, u8> {
-    let mut usage = |why: String| {
-        print_line(err, &format!("redlockd: {why}"));
-        exit::USAGE
-    };
+fn prepare(names: LockNames, args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Result<RunContext, u8> {
+    let mut usage = |why: String| wrong(&why, err);
     let ttl = args.ttl.unwrap_or_else(|| args.at_least.clamp(TTL, TTL_MAX));
     let max = ttl / GRACES_PER_TTL;
     let grace = match args.grace {
@@ -134,10 +149,10 @@ fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Res
         return Err(usage("--ttl must be more than 0s".to_owned()));
     }
     let pid = std::process::id();
-    let request = remote::lock_request(args.resource, Some(ttl), args.labels, pid, env).map_err(&mut usage)?;
+    let request = client_from_args::lock_request(names, Some(ttl), args.labels, pid, env).map_err(&mut usage)?;
     // Its owner names this process alone, unless the caller chose another one.
     let request = LockRequest { mode: args.mode.wanted(), refuses_deadlock: true, ..request };
-    let client = remote::client(&args.service, env, err)?;
+    let client = client_from_args::client(&args.service, env, err)?;
     let policy =
         LossPolicy { grace, margin: MARGIN.min(ttl / MARGINS_PER_TTL), warn_only: args.on_lost == OnLost::Warn };
     Ok(RunContext {
@@ -158,7 +173,7 @@ fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Res
 
 /// Directory of the token file; in memory if there is such a one.
 fn runtime_dir(env: &impl Environment) -> PathBuf {
-    let dir = |name| remote::set(env, name).map(PathBuf::from).filter(|dir| dir.is_dir());
+    let dir = |name| client_from_args::set(env, name).map(PathBuf::from).filter(|dir| dir.is_dir());
     dir("XDG_RUNTIME_DIR").or_else(|| dir("TMPDIR")).unwrap_or_else(|| "/tmp".into())
 }
 
@@ -173,10 +188,14 @@ async fn under_lock(run: &RunContext, signals: &mut RunSignals, messages: &Messa
     };
     let outcome = with_command(run, &turn, &lease, |_| {}, signals, messages).await;
     match outcome.lease {
-        LeaseEnd::Held if !run.at_least.is_zero() => keep::keep(run, &turn, &lease, signals, messages).await,
+        LeaseEnd::Held if !run.at_least.is_zero() => at_least::keep(run, &turn, &lease, signals, messages).await,
         LeaseEnd::Held => release(run, &turn, messages).await,
         // Reported already; one try may end the lease sooner.
         LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &turn.token).await,
+        // Of several locks the others are held still.
+        LeaseEnd::Ended if run.request.names.single().is_none() => {
+            abandon(&run.client, &run.request, &turn.token).await;
+        }
         LeaseEnd::Ended => {}
     }
     outcome.end

@@ -7,12 +7,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::job::{CommandEnd, CommandState, Job};
+use super::process_group::{CommandEnd, CommandState, Job};
 use super::signals::{RunSignals, SignalEvent};
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
 use crate::cli::exit;
 use crate::cli::output::MessageWriter;
+use crate::client::names::LockNames;
 use crate::client::renewal::{LeaseRenewer, RenewalEnd, sleep_until};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
@@ -67,7 +68,7 @@ pub(super) struct Supervisor<'a, 'v> {
     pub signals: &'a mut RunSignals,
     pub policy: &'a LossPolicy,
     pub messages: &'a MessageWriter<'v>,
-    pub name: &'a str,
+    pub name: &'a LockNames,
 }
 
 /// The progress of the supervision.
@@ -155,6 +156,8 @@ impl Supervisor<'_, '_> {
                 if let Some(watchdog) = &mut self.watchdog
                     && !watchdog.is_alive()
                     && !watchdog.has_acted()
+                    // It may not signal the command either, and has nothing left to do.
+                    && !state.is_forbidden
                     && SystemClock.now() < *self.deadline.borrow()
                 {
                     self.messages.message(

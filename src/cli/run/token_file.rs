@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::redlock::entropy::{Entropy, SystemEntropy};
+use crate::redlock::random::{Entropy, SystemEntropy};
 use crate::types::Token;
 
 /// Permissions: only the owner.

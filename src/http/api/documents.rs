@@ -4,11 +4,11 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 
-use super::responses;
+use super::lock_responses;
 use crate::http::middleware::html_response::accepts_html;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
-use crate::views::error_page;
+use crate::pages::error_page;
 
 /// The contract, as it is served.
 pub(crate) const OPENAPI: &str = include_str!("../../../openapi.yaml");
@@ -24,12 +24,12 @@ pub(crate) async fn problem_page(request: Request) -> Result<Response, Problem> 
     let kind = ProblemKind::parse(name)
         .ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no problem with this name"))?;
     if !accepts_html(request.headers()) {
-        return Ok(responses::text(StatusCode::OK, kind.page()));
+        return Ok(lock_responses::text(StatusCode::OK, kind.page()));
     }
     let text = kind.page();
     let meaning = text.splitn(3, "\n\n").nth(2).unwrap_or_default().trim_end();
     let page = error_page::meaning(kind.title(), kind.as_str(), kind.status().as_u16(), meaning);
-    Ok(page.map_or_else(|_| responses::text(StatusCode::OK, text.clone()), |html| Html(html).into_response()))
+    Ok(page.map_or_else(|_| lock_responses::text(StatusCode::OK, text.clone()), |html| Html(html).into_response()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fields::Fields;
+use super::request_fields::Fields;
 use crate::api::Event;
 use crate::duration::parse_duration;
 use crate::manager::events::EventKind;

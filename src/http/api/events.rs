@@ -12,12 +12,12 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
 use super::event_filter::EventFilter;
-use super::fields::Fields;
 use super::hold::NO_BUFFERING;
-use super::{extract, responses};
+use super::request_fields::Fields;
+use super::{lock_responses, request_body};
 use crate::api::{Event, PastEvents};
+use crate::auth::access_rule::Right;
 use crate::auth::quota::StreamPermit;
-use crate::auth::rule::Right;
 use crate::http::format;
 use crate::http::middleware::access::Access;
 use crate::http::negotiation::{self, ResponseFormat, StreamFormat};
@@ -92,7 +92,7 @@ fn asks_for_the_past(query: &str) -> bool {
 
 /// The past events that match, newest first, as far as this instance knows them.
 fn past(state: &AppState, request: &Request, mut fields: Fields) -> Result<Response, Problem> {
-    let format = extract::accepted(request.headers(), &[ResponseFormat::Json]);
+    let format = request_body::accepted(request.headers(), &[ResponseFormat::Json]);
     let filter = EventFilter::read(&mut fields, state.manager.wall_ms());
     let limit = fields.number("limit").map_or(PAST_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     if !(1..=PAST_MAX).contains(&limit) {
@@ -105,7 +105,7 @@ fn past(state: &AppState, request: &Request, mut fields: Fields) -> Result<Respo
     let mut matching = known.iter().filter(|event| filter.matches(event)).filter_map(|event| access.visible(event));
     let shown = |event: Arc<Event>| Event { at: Some(format::time(event.at_ms)), name: None, ..(*event).clone() };
     let events = matching.by_ref().take(limit).map(shown).collect();
-    Ok(responses::past_events(&PastEvents { events, has_more: matching.next().is_some() }))
+    Ok(lock_responses::past_events(&PastEvents { events, has_more: matching.next().is_some() }))
 }
 
 fn too_many_readers() -> Problem {

@@ -5,10 +5,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
-use super::fields::Fields;
-use super::requests::BOTH;
-use super::responses::{self, FENCING_TOKEN};
-use super::{extract, refusals};
+use super::lock_requests::BOTH;
+use super::lock_responses::{self, FENCING_TOKEN};
+use super::request_fields::Fields;
+use super::{refusals, request_body};
 use crate::api;
 use crate::http::format;
 use crate::http::negotiation::ResponseFormat;
@@ -16,7 +16,7 @@ use crate::http::path::{self, FENCES_PREFIX};
 use crate::http::problem::{Problem, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
-use crate::manager::fence::FenceState;
+use crate::manager::fence_check::FenceState;
 use crate::types::{Fence, Invalid, ResourceName};
 
 /// A parsed check.
@@ -44,7 +44,7 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request) -> Re
 /// Parses `GET /fences/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
 pub fn parse(request: &Request) -> Result<FenceFields, Problem> {
     let resource = path::resource_after(request.uri(), FENCES_PREFIX)?;
-    let format = extract::accepted(request.headers(), &BOTH)?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
     let mut fields = Fields::of_query(request.uri())?;
     let in_query = fields.text("fence").and_then(|text| fields.check("fence", number(&text)));
     let denied = match fields.text("deny").as_deref() {
@@ -97,7 +97,7 @@ fn answer(
         FenceState::Current { token_id, valid_for } => {
             let (token_id, valid_for_ms) = (token_id.to_string(), format::ms(valid_for));
             let body = api::FenceCheck { resource: resource.to_string(), fence: fence.0, token_id, valid_for_ms };
-            let mut response = responses::fence_checked(&body, format);
+            let mut response = lock_responses::fence_checked(&body, format);
             response.headers_mut().insert(FENCING_TOKEN, fence.0.into());
             Ok(response)
         }

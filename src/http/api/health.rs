@@ -5,9 +5,9 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-use super::fields::Fields;
-use super::responses;
-use crate::auth::rule::Right;
+use super::lock_responses;
+use super::request_fields::Fields;
+use crate::auth::access_rule::Right;
 use crate::http::middleware::access::Access;
 use crate::http::negotiation;
 use crate::http::problem::Problem;
@@ -15,7 +15,7 @@ use crate::http::state::AppState;
 
 /// 200 as long as the process answers.
 pub(crate) async fn live(headers: HeaderMap) -> Response {
-    responses::health("live", negotiation::for_problem(&headers))
+    lock_responses::health("live", negotiation::for_problem(&headers))
 }
 
 /// 200 if locks can be granted; with `local=true`, as long as this instance is not stopping: for balancers, since without a
@@ -28,10 +28,10 @@ pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Re
     let is_local = fields.flag("local");
     fields.finish_with_others()?;
     if is_local && !state.manager.is_stopping() {
-        return Ok(responses::health("ready", format));
+        return Ok(lock_responses::health("ready", format));
     }
     let in_full = Access::of(&request).may_somewhere(Right::Metrics);
     let nodes = state.manager.nodes();
     let situation = in_full.then(|| state.manager.situation(&nodes));
-    responses::ready(state.manager.readiness(), &nodes, format, situation.as_ref())
+    lock_responses::ready(state.manager.readiness(), &nodes, format, situation.as_ref())
 }

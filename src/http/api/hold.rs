@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use tracing::Instrument;
 
-use super::{refusals, responses};
+use super::{lock_responses, refusals};
 use crate::api;
 use crate::auth::quota::{HeldQuota, QuotaPermit};
 use crate::http::connection::Connection;
@@ -27,9 +27,9 @@ use crate::manager::hold_renewal::HeldLease;
 use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease, HeldLeaseEvent};
 use crate::metrics::leases::AcquireWatch;
 use crate::metrics::requests::{InFlightGuard, RequestKind};
-use crate::nodes::any::AnyNode;
+use crate::nodes::any_node::AnyNode;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 use crate::types::ResourceName;
 
 /// A request that is decided within this time gets the decision as its answer; others get their queue position first.
@@ -261,7 +261,7 @@ impl HoldStream {
     }
 
     fn acquired(&self, held: Held) -> (io::Result<Bytes>, Step) {
-        let lease = responses::lease_with_token(held.lease(), self.state.answer_time());
+        let lease = lock_responses::lease_with_token(held.lease(), self.state.answer_time());
         (self.encode(&api::HoldEvent::Acquired(lease)), Step::Holding(held))
     }
 

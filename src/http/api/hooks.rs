@@ -4,9 +4,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
 
-use super::extract::{self, MergePatch};
-use super::fields::Fields;
-use super::responses;
+use super::lock_responses;
+use super::request_body::{self, MergePatch};
+use super::request_fields::Fields;
 use crate::api;
 use crate::http::format::{ms, tabs, time};
 use crate::http::middleware::audit::AuditScope;
@@ -23,12 +23,12 @@ const HOOK_NAME_MAX_BYTES: usize = 80;
 
 /// `GET /hooks`.
 pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let format = extract::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
+    let format = request_body::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
     Fields::of_query(request.uri())?.finish(&[])?;
     let hooks = status(&state);
     Ok(match format {
-        ResponseFormat::Json => responses::ok(&hooks),
-        ResponseFormat::Text => responses::text(axum::http::StatusCode::OK, as_text(&hooks)),
+        ResponseFormat::Json => lock_responses::ok(&hooks),
+        ResponseFormat::Text => lock_responses::text(axum::http::StatusCode::OK, as_text(&hooks)),
     })
 }
 
@@ -37,7 +37,7 @@ pub(crate) async fn test(State(state): State<AppState>, request: Request) -> Res
     let (name, audit_scope) = read(request, &state, "test").await?;
     let last = state.webhooks.test(&name).await.map_err(unknown)?;
     audit_scope.note(|record| record.outcome = outcome(&last).to_owned());
-    Ok(responses::ok(&convert_try(&last)))
+    Ok(lock_responses::ok(&convert_try(&last)))
 }
 
 /// `POST /hooks/{name}/replay`.
@@ -45,7 +45,7 @@ pub(crate) async fn replay(State(state): State<AppState>, request: Request) -> R
     let (name, audit_scope) = read(request, &state, "replay").await?;
     let queued = state.webhooks.replay(&name).map_err(unknown)?;
     audit_scope.note(|record| record.outcome = "queued".to_owned());
-    Ok(responses::ok(&api::HookReplay { queued }))
+    Ok(lock_responses::ok(&api::HookReplay { queued }))
 }
 
 /// What the audit log says of a test.
@@ -68,7 +68,7 @@ pub(crate) fn note(audit_scope: &AuditScope, action: &str, name: &str) {
 
 /// The name in the path; the request has no fields. Errors: those of the body, `not-found`.
 async fn read(request: Request, state: &AppState, action: &str) -> Result<(String, AuditScope), Problem> {
-    extract::accepted(request.headers(), &[ResponseFormat::Json])?;
+    request_body::accepted(request.headers(), &[ResponseFormat::Json])?;
     let raw = request.uri().path().strip_prefix("/hooks/").and_then(|rest| rest.rsplit_once('/'));
     let name = raw.and_then(|(name, _)| percent_decode_str(name).decode_utf8().ok()).unwrap_or_default().into_owned();
     let audit_scope = AuditScope::of(&request);
@@ -76,7 +76,7 @@ async fn read(request: Request, state: &AppState, action: &str) -> Result<(Strin
         return Err(unknown(NoSuchName));
     }
     note(&audit_scope, action, &name);
-    let (_, fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let (_, fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     fields.finish(&[])?;
     Ok((name, audit_scope))
 }

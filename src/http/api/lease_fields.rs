@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use axum::http::request::Parts;
 
-use super::extract;
-use super::fields::Fields;
 use super::refusals;
+use super::request_body;
+use super::request_fields::Fields;
 use crate::duration::format_duration;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
@@ -19,6 +19,11 @@ const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 /// How long a ticket waits where the request does not say, and at least.
 const TICKET_WAIT_DEFAULT: Duration = Duration::from_hours(1);
 const TICKET_WAIT_MIN: Duration = Duration::from_secs(1);
+
+/// How long a grant is offered to the receiver of call-backs.
+const ACCEPT_MIN: Duration = Duration::from_secs(5);
+const ACCEPT_DEFAULT: Duration = Duration::from_mins(2);
+const ACCEPT_MAX: Duration = Duration::from_mins(10);
 
 /// How the lease is to share the lock: exclusive unless `mode` or `limit` says otherwise.
 pub(super) fn mode(fields: &mut Fields) -> WantedMode {
@@ -92,7 +97,7 @@ pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Durati
 pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
     // At most `max_wait`, an hour.
     let seconds = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
-    match (fields.duration("wait"), extract::preferred_wait(&parts.headers)) {
+    match (fields.duration("wait"), request_body::preferred_wait(&parts.headers)) {
         (Some(wait), _) if wait > settings.max_wait => {
             fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
             (Duration::ZERO, None)
@@ -116,12 +121,47 @@ pub(super) fn ticket_wait(fields: &mut Fields, settings: &HttpSettings) -> Durat
     wait
 }
 
-/// A ticket's lease has nobody who renews it, nor a connection.
-pub(super) fn check_async(fields: &mut Fields, mode: WantedMode, holds: bool, is_kept: bool) {
-    if mode != WantedMode::Exclusive {
-        let field = if mode == WantedMode::Shared { "mode" } else { "limit" };
-        fields.wrong(field, "is not for an asynchronous acquire: a ticket is for an exclusive lease");
+/// What an asynchronous acquire has beside the fields of others.
+pub(crate) struct AsyncFields {
+    /// Where call-backs go, as the request has it: a secret.
+    pub callback: Option<String>,
+    /// For how long the grant is offered to their receiver.
+    pub accept: Duration,
+}
+
+/// Without the address.
+impl std::fmt::Debug for AsyncFields {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncFields").field("accept", &self.accept).finish_non_exhaustive()
     }
+}
+
+/// Whether a ticket is wanted: by `async=true`, by a preference, or since somebody is to be called.
+pub(super) fn asynchronous(fields: &mut Fields, parts: &Parts, holds: bool, is_kept: bool) -> Option<AsyncFields> {
+    let is_asked = fields.flag("async") || request_body::prefers_async(&parts.headers);
+    let (callback, accept) = (fields.text("callback"), fields.duration("accept"));
+    if callback.is_some() && parts.uri.query().is_some_and(has_callback) {
+        fields.wrong("callback", "belongs in the body: addresses are logged, and this one may be a secret");
+    }
+    if callback.is_none() && accept.is_some() {
+        fields.wrong("accept", "is for a request with `callback`");
+    }
+    let accept = accept.unwrap_or(ACCEPT_DEFAULT);
+    if !(ACCEPT_MIN..=ACCEPT_MAX).contains(&accept) {
+        let (least, most) = (format_duration(ACCEPT_MIN), format_duration(ACCEPT_MAX));
+        fields.wrong("accept", format!("must be from {least} to {most}"));
+    }
+    let asked = (is_asked || callback.is_some()).then_some(AsyncFields { callback, accept })?;
+    check_async(fields, holds, is_kept);
+    Some(asked)
+}
+
+fn has_callback(query: &str) -> bool {
+    query.split('&').any(|pair| pair.split('=').next().is_some_and(|name| name.eq_ignore_ascii_case("callback")))
+}
+
+/// A ticket's lease has nobody who renews it, nor a connection.
+fn check_async(fields: &mut Fields, holds: bool, is_kept: bool) {
     if holds {
         fields.wrong("hold", "is not for an asynchronous acquire, whose lease no connection holds");
     }
@@ -171,7 +211,7 @@ pub(super) fn labels(fields: &mut Fields) -> Labels {
 
 /// The client's own token, from the body or from the `Lock-Token` header.
 pub(super) fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
-    let from_header = extract::lock_token(&parts.headers)?;
+    let from_header = request_body::lock_token(&parts.headers)?;
     let from_field = fields.text("token").and_then(|text| fields.check("token", Token::parse(&text)));
     if let (Some(a), Some(b)) = (&from_header, &from_field)
         && a != b

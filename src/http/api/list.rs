@@ -3,8 +3,8 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::{requests, responses};
-use crate::auth::rule::Right;
+use super::{lock_requests, lock_responses};
+use crate::auth::access_rule::Right;
 use crate::http::middleware::access::Access;
 use crate::http::problem::Problem;
 use crate::http::state::AppState;
@@ -12,9 +12,9 @@ use crate::types::ResourceName;
 
 /// Answers from the manager's snapshot, with the locks that the client may read. Cancel: nothing is left behind.
 pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let ((query, format), access) = (requests::list(&request)?, Access::of(&request));
+    let ((query, format), access) = (lock_requests::list(&request)?, Access::of(&request));
     drop(request);
     let may_read = |name: &ResourceName| access.may(Right::Read, name);
     let filter = (!access.may_all()).then_some(&may_read as _);
-    Ok(responses::listed(&Box::pin(state.manager.list_visible(query, filter)).await, format))
+    Ok(lock_responses::listed(&Box::pin(state.manager.list_visible(query, filter)).await, format))
 }

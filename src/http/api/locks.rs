@@ -1,4 +1,4 @@
-//! The handlers of `/locks/{resource}`. Parsing is in [`super::requests`], answers in [`super::responses`], problems in
+//! The handlers of `/locks/{resource}`. Parsing is in [`super::lock_requests`], answers in [`super::lock_responses`], problems in
 //! [`super::refusals`].
 
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
-use super::extract::{self, IfMatch, IfNoneMatch};
 use super::hold::{self, HoldFields};
-use super::requests::{self, AcquireFields, ExtendFields, ReleaseFields};
+use super::lock_requests::{self, AcquireFields, ExtendFields, ReleaseFields};
+use super::request_body::{self, IfMatch, IfNoneMatch};
 use super::tickets::{self, AsyncAcquire};
-use super::{force, refusals, responses};
+use super::{force, lock_responses, refusals};
+use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
-use crate::auth::rule::Right;
 use crate::http::connection::Connection;
 use crate::http::format;
 use crate::http::middleware::access::Access;
@@ -58,12 +58,12 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     }
     let mut response = match outcome {
         Ok(lease) => match refusals::other_owner(&lease, owner.as_deref()) {
-            None => responses::acquired(&lease, state.answer_time(), format),
+            None => lock_responses::acquired(&lease, state.answer_time(), format),
             Some(problem) => problem.into_response(),
         },
         Err(error) => refusals::acquire(&resource, error, &access).into_response(),
     };
-    responses::put_preference(&mut response, applied);
+    lock_responses::put_preference(&mut response, applied);
     response.extensions_mut().insert(WaitTime(waited));
     response
 }
@@ -83,7 +83,7 @@ async fn read_acquire(
 ) -> Result<AcquireInput, Box<Response>> {
     let refused = |problem: Problem| Box::new(problem.into_response());
     let (access, connection) = (Access::of(&request), Connection::of(&request).cloned());
-    let mut params = requests::acquire(request, &state.settings).await.map_err(refused)?;
+    let mut params = lock_requests::acquire(request, &state.settings).await.map_err(refused)?;
     params.request.principal = access.shared_principal();
     audit_scope.note(|record| {
         record.owner = Some(params.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
@@ -99,9 +99,9 @@ async fn read_acquire(
     if let Some(keep) = &mut params.request.keep {
         keep.permit.clone_from(&permit);
     }
-    if params.is_async {
+    if let Some(fields) = params.asynchronous.take() {
         let AcquireFields { request, format, .. } = params;
-        let asked = AsyncAcquire { request, format, access, permit, audit_scope: audit_scope.clone() };
+        let asked = AsyncAcquire { request, fields, format, access, permit, audit_scope: audit_scope.clone() };
         let answer = Box::pin(tickets::acquire(state.clone(), asked)).await;
         return Err(Box::new(answer.unwrap_or_else(IntoResponse::into_response)));
     }
@@ -115,8 +115,9 @@ async fn read_acquire(
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
-    let none_match = extract::if_none_match(request.headers())?;
-    let ExtendFields { mut request, if_match, format } = Box::pin(requests::extend(request, &state.settings)).await?;
+    let none_match = request_body::if_none_match(request.headers())?;
+    let ExtendFields { mut request, if_match, format } =
+        Box::pin(lock_requests::extend(request, &state.settings)).await?;
     let resource = request.resource.clone();
     let token_id = request.token.hash().id();
     audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
@@ -130,7 +131,7 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
         record.outcome = "extended".to_owned();
         record.fence = Some(extended.lease.fence.0);
     });
-    Ok(responses::extended(&extended, state.answer_time(), format))
+    Ok(lock_responses::extended(&extended, state.answer_time(), format))
 }
 
 /// The fence that `If-Match` asks for; the manager checks it together with the extend.
@@ -149,8 +150,8 @@ async fn expected_fence(
 /// `DELETE`. Cancel: a release continues in the background.
 pub(crate) async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
-    let none_match = extract::if_none_match(request.headers())?;
-    match Box::pin(requests::release(request, &state.settings)).await? {
+    let none_match = request_body::if_none_match(request.headers())?;
+    match Box::pin(lock_requests::release(request, &state.settings)).await? {
         ReleaseFields::Release { resource, token, if_match } => {
             check_none_match(&state, &resource, &none_match).await?;
             release_own(&state, &access, &audit_scope, resource, token, if_match).await
@@ -187,7 +188,7 @@ async fn release_own(
         record.outcome = "released".to_owned();
         record.held_ms = held.map(format::ms);
     });
-    Ok(responses::released())
+    Ok(lock_responses::released())
 }
 
 async fn release_forced(
@@ -215,18 +216,18 @@ async fn release_forced(
             None => quotas.ended(&resource),
         });
     }
-    Ok(responses::forced(&resource, &forced, state.manager.wall_ms()))
+    Ok(lock_responses::forced(&resource, &forced, state.manager.wall_ms()))
 }
 
 /// `GET` and `HEAD`. Cancel: nothing is left behind.
 pub(crate) async fn inspect(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (resource, format, none_match) = requests::inspect(&request)?;
+    let (resource, format, none_match) = lock_requests::inspect(&request)?;
     drop(request);
     let inspection = Box::pin(state.manager.inspect(&resource)).await;
     let inspection = inspection.map_err(|error| refusals::unknown(refusals::HOLDER_UNKNOWN, &error))?;
     match inspection.etag() {
-        Some(tag) if none_match.excludes(Some(&tag)) => Ok(responses::not_modified(&tag)),
-        _ => responses::inspected(&inspection, state.manager.wall_ms(), format),
+        Some(tag) if none_match.excludes(Some(&tag)) => Ok(lock_responses::not_modified(&tag)),
+        _ => lock_responses::inspected(&inspection, state.manager.wall_ms(), format),
     }
 }
 

@@ -1,30 +1,30 @@
 //! The API's handlers: parse the request, call the manager, write the answer.
 
-pub(crate) mod convert;
 pub(crate) mod documents;
 pub mod event_filter;
 pub(crate) mod events;
-pub mod extract;
 pub mod fences;
-pub mod fields;
 pub(crate) mod force;
 pub(crate) mod health;
 pub(crate) mod hold;
 pub(crate) mod hooks;
 mod lease_fields;
 pub(crate) mod list;
+pub mod lock_requests;
+pub(crate) mod lock_responses;
 pub(crate) mod locks;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod refusals;
-pub mod requests;
-pub(crate) mod responses;
+pub mod request_body;
+pub mod request_fields;
 mod set_requests;
 mod set_responses;
 pub(crate) mod sets;
 pub(crate) mod terraform;
 pub mod terraform_info;
 pub(crate) mod tickets;
+pub(crate) mod to_wire;
 
 #[cfg(test)]
 mod openapi_tests;

@@ -4,8 +4,8 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::requests::NodeChange;
-use super::{requests, responses};
+use super::lock_requests::NodeChange;
+use super::{lock_requests, lock_responses};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::negotiation::ResponseFormat;
@@ -17,8 +17,8 @@ use crate::types::NodeId;
 
 /// Answers from the manager's view; calls no node.
 pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let format = requests::nodes(&request)?;
-    Ok(responses::nodes(&state.manager.nodes(), &state.manager.node_list(), state.manager.node_timeout(), format))
+    let format = lock_requests::nodes(&request)?;
+    Ok(lock_responses::nodes(&state.manager.nodes(), &state.manager.node_list(), state.manager.node_timeout(), format))
 }
 
 /// `POST /nodes/{node}`: answers as `GET /nodes`.
@@ -27,7 +27,7 @@ pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Re
 pub(crate) async fn change(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let audit_scope = AuditScope::of(&request);
     let principal = Access::of(&request).principal().map(|p| p.name.to_string());
-    let (node, change, reason) = requests::change_node(request, &state.settings).await?;
+    let (node, change, reason) = lock_requests::change_node(request, &state.settings).await?;
     let (action, outcome) = match &change {
         NodeChange::Forget => ("forget-node", "forgotten"),
         NodeChange::Replace { .. } => ("replace-node", "replaced"),
@@ -42,7 +42,7 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
     Box::pin(carry_out(&state, &node, &change)).await?;
     tracing::warn!(%node, action, principal, reason, "an operator changed what is known of a node");
     audit_scope.note(|record| record.outcome = outcome.to_owned());
-    Ok(responses::nodes(
+    Ok(lock_responses::nodes(
         &state.manager.nodes(),
         &state.manager.node_list(),
         state.manager.node_timeout(),

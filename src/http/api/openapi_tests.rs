@@ -8,7 +8,7 @@ use axum::extract::Request;
 use serde_yaml_ng::Value;
 
 use super::documents::OPENAPI;
-use super::{requests, set_requests, tickets};
+use super::{lock_requests, set_requests, tickets};
 use crate::api;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
@@ -64,7 +64,7 @@ fn l12_the_pages_are_documented_as_strictly_as_they_are() {
     let parameters = document["paths"]["/ui/events"]["get"]["parameters"].as_sequence().expect("parameters");
     let kinds = parameters.iter().find(|p| text(&p["name"]) == "kind").expect("a kind");
     let kinds: Vec<_> = kinds["schema"]["enum"].as_sequence().expect("an enum").iter().map(text).collect();
-    let known = crate::views::events::KINDS.map(|(word, _)| word);
+    let known = crate::pages::events::KINDS.map(|(word, _)| word);
     assert_eq!(kinds, [&[""], &known[..]].concat());
     let forms =
         operations(&document).into_iter().filter(|(method, path, _)| method == "POST" && path.starts_with("/ui/"));
@@ -176,11 +176,13 @@ async fn every_example_of_a_request_body_is_accepted() {
                     _ if path.starts_with("/terraform/") => {
                         super::terraform_info::SentLock::parse(body.as_bytes()).map(drop)
                     }
-                    "POST" if path.starts_with("/nodes/") => requests::change_node(request, &settings).await.map(drop),
-                    "POST" => requests::acquire(request, &settings).await.map(drop),
+                    "POST" if path.starts_with("/nodes/") => {
+                        lock_requests::change_node(request, &settings).await.map(drop)
+                    }
+                    "POST" => lock_requests::acquire(request, &settings).await.map(drop),
                     "PATCH" if path.starts_with("/tickets/") => tickets::read_keep(request, &settings).await.map(drop),
-                    "PATCH" => requests::extend(request, &settings).await.map(drop),
-                    "DELETE" => requests::release(request, &settings).await.map(drop),
+                    "PATCH" => lock_requests::extend(request, &settings).await.map(drop),
+                    "DELETE" => lock_requests::release(request, &settings).await.map(drop),
                     other => panic!("{other} {path} has a body that nothing reads"),
                 };
                 read.unwrap_or_else(|problem| panic!("{method} {name:?} {body}: {:?}", problem.body("r")));

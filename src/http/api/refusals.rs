@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::http::header;
 
-use super::convert;
-use crate::auth::rule::Right;
+use super::to_wire;
+use crate::auth::access_rule::Right;
 use crate::duration::format_duration;
 use crate::http::format::{ms, seconds_up};
 use crate::http::middleware::access::Access;
@@ -31,11 +31,11 @@ fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Pr
         .with(|m| {
             m.resource = Some(resource.to_string());
             m.reason = Some(reason.to_owned());
-            m.holders = Some(locked.holders.iter().map(convert::holder).collect());
+            m.holders = Some(locked.holders.iter().map(to_wire::holder).collect());
             m.waiting = Some(locked.waiting.saturating_add(locked.waiting_elsewhere));
             m.waiting_here = Some(locked.waiting);
-            m.nodes = Some(locked.nodes.iter().map(convert::node_outcome).collect());
-            let blocked_by = locked.about.blocked_by.iter().map(convert::blocked_by).collect::<Box<[_]>>();
+            m.nodes = Some(locked.nodes.iter().map(to_wire::node_outcome).collect());
+            let blocked_by = locked.about.blocked_by.iter().map(to_wire::blocked_by).collect::<Box<[_]>>();
             m.blocked_by = Some(blocked_by).filter(|blocked_by| !blocked_by.is_empty());
         })
         .retry_after(locked.free_in.unwrap_or(Duration::from_secs(RETRY_AFTER_MAX)))
@@ -94,8 +94,8 @@ fn too_few(sentence: String, error: &NoQuorum) -> Problem {
     let and_why = if reasons.is_empty() { String::new() } else { format!("; {reasons}") };
     Problem::new(ProblemKind::QuorumUnavailable, format!("{sentence}, {} are needed{and_why}", count.needed))
         .with(|m| {
-            m.quorum = Some(convert::quorum(count));
-            m.nodes = Some(error.nodes.iter().map(convert::node_outcome).collect());
+            m.quorum = Some(to_wire::quorum(count));
+            m.nodes = Some(error.nodes.iter().map(to_wire::node_outcome).collect());
         })
         .retry_after(error.retry_after)
 }

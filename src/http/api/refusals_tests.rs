@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::auth::access_file;
+use crate::auth::api_key::KeyHash;
 use crate::auth::authenticator::Authenticator;
-use crate::auth::key::KeyHash;
 use crate::auth::principal::{PrincipalLimits, PrincipalName};
 use crate::manager::types::{BlockedBy, HeldResources, HolderInfo, QuorumCount};
 use crate::protocol::{NoVote, UnreachableKind};

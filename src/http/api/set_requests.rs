@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use axum::extract::Request;
 
-use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
-use super::fields::Fields;
 use super::lease_fields;
-use super::requests::{self, BOTH};
+use super::lock_requests::{self, BOTH};
+use super::request_body::{self, IfMatch, IfNoneMatch, MergePatch};
+use super::request_fields::Fields;
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::manager::types::{AcquireRequest, ExtendRequest};
 use crate::protocol::SET_MAX;
-use crate::types::{ResourceName, Token, WantedMode};
+use crate::types::{ResourceName, Token};
 
 /// The names, repeated in a query or form.
 const RESOURCE: &str = "resource";
@@ -38,35 +38,54 @@ pub(crate) struct AcquireSetFields {
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
 pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireSetFields, Problem> {
-    let format = extract::accepted(request.headers(), &BOTH)?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
     let none = Fields::with_repeatable(RESOURCE);
-    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
+    let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Refused).await?;
     let names = names(&mut fields, 2);
-    let ttl = lease_fields::ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
     for (field, why) in [
         ("hold", "is for one lock: POST /locks/{resource}?hold=true"),
-        ("keep", "is for one lock: POST /locks/{resource} with keep"),
         ("limit", "is for one lock: POST /locks/{resource} with limit"),
     ] {
         if fields.take(field) {
             fields.wrong(field, why);
         }
     }
+    let mode = lease_fields::mode(&mut fields);
+    let ttl = lease_fields::ttl(&mut fields, settings);
+    let kept_for = lease_fields::kept_for(&mut fields, settings)?;
+    let ttl = match kept_for {
+        Some(kept_for) => lease_fields::kept_ttl(&mut fields, ttl, kept_for, settings),
+        None => ttl.unwrap_or(settings.default_ttl),
+    };
     let (wait, applied) = lease_fields::wait(&mut fields, &parts, settings);
     let labels = lease_fields::labels(&mut fields);
     let token = lease_fields::own_token(&mut fields, &parts)?;
     let refuses_deadlock = lease_fields::refuses_deadlock(&mut fields);
     let keep = lease_fields::keep(&mut fields, wait);
-    let known = [RESOURCES, RESOURCE, "ttl", "wait", "owner", "note", "metadata", "token", "on_deadlock", "wait_id"];
-    fields.finish(&known)?;
+    fields.finish(&ACQUIRE_FIELDS)?;
     let Some((resource, others)) = names.split_first() else { return Err(no_names()) };
     let (resource, others) = (resource.clone(), others.to_vec());
-    let (kept_for, principal) = (None, None);
-    let mode = WantedMode::Exclusive;
+    let principal = None;
     let request =
         AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
     Ok(AcquireSetFields { request, others, format, applied })
 }
+
+/// The fields of an acquire.
+const ACQUIRE_FIELDS: [&str; 12] = [
+    RESOURCES,
+    RESOURCE,
+    "mode",
+    "ttl",
+    "wait",
+    "keep",
+    "owner",
+    "note",
+    "metadata",
+    "token",
+    "on_deadlock",
+    "wait_id",
+];
 
 /// A parsed extend of a set.
 #[derive(Debug)]
@@ -81,18 +100,15 @@ pub(crate) struct ExtendSetFields {
 
 /// Parses `PATCH /locks`, a merge-patch for each name. Errors, Cancel: as [`acquire`].
 pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendSetFields, Problem> {
-    let format = extract::accepted(request.headers(), &BOTH)?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
     let none = Fields::with_repeatable(RESOURCE);
-    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Accepted).await?;
+    let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Accepted).await?;
     no_preconditions(&parts.headers)?;
     let resources = names(&mut fields, 1);
-    if fields.take("keep") {
-        fields.wrong("keep", "is for one lock: PATCH /locks/{resource} with keep");
-    }
     let Some(first) = resources.first().cloned() else {
         return Err(fields.finish_with_others().err().unwrap_or_else(no_names));
     };
-    let request = requests::extension_of(first, &parts, fields, settings)?;
+    let request = lock_requests::extension_of(first, &parts, fields, settings)?;
     Ok(ExtendSetFields { request, resources, format })
 }
 
@@ -102,9 +118,9 @@ pub(crate) async fn release(
     settings: &HttpSettings,
 ) -> Result<(Vec<ResourceName>, Token, ResponseFormat), Problem> {
     // A release is never refused for its answer's format.
-    let format = extract::accepted(request.headers(), &BOTH).unwrap_or(ResponseFormat::Json);
+    let format = request_body::accepted(request.headers(), &BOTH).unwrap_or(ResponseFormat::Json);
     let none = Fields::with_repeatable(RESOURCE);
-    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
+    let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Refused).await?;
     no_preconditions(&parts.headers)?;
     let resources = names(&mut fields, 1);
     if fields.take("token") {
@@ -114,7 +130,7 @@ pub(crate) async fn release(
     if resources.is_empty() {
         return Err(no_names());
     }
-    Ok((resources, extract::required_lock_token(&parts.headers)?, format))
+    Ok((resources, request_body::required_lock_token(&parts.headers)?, format))
 }
 
 /// The names of the request, at least so many; every error is recorded.
@@ -161,7 +177,7 @@ fn no_names() -> Problem {
 /// Each lease has a fence of its own, so a precondition would name one of several.
 fn no_preconditions(headers: &axum::http::HeaderMap) -> Result<(), Problem> {
     let wrong = |field| Err(Problem::invalid_field(field, "is for one lock: use /locks/{resource}"));
-    match (extract::if_match(headers)?, extract::if_none_match(headers)?) {
+    match (request_body::if_match(headers)?, request_body::if_none_match(headers)?) {
         (IfMatch::OneOf(_), _) => wrong("If-Match"),
         (_, IfNoneMatch::Any | IfNoneMatch::OneOf(_)) => wrong("If-None-Match"),
         _ => Ok(()),

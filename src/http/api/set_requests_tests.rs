@@ -1,5 +1,7 @@
 //! What is a request about several locks, and what is not: each refusal names its field.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::Method;
 
@@ -53,7 +55,8 @@ async fn what_is_no_set_is_refused_naming_the_field() {
         ("{}".to_owned(), "resource: names 0"),
         ("{\"resources\":[\"a\",\"b\"],\"resource\":\"c\"}".to_owned(), "resource: is given beside `resources`"),
         ("{\"resources\":[\"a\",\"b\"],\"hold\":true}".to_owned(), "hold: is for one lock"),
-        ("{\"resources\":[\"a\",\"b\"],\"keep\":\"2h\"}".to_owned(), "keep: is for one lock"),
+        ("{\"resources\":[\"a\",\"b\"],\"keep\":\"2h\",\"ttl\":\"1s\"}".to_owned(), "ttl: must be at least 5s"),
+        ("{\"resources\":[\"a\",\"b\"],\"mode\":\"permit\"}".to_owned(), "mode: must be exclusive or shared"),
         ("{\"resources\":[\"a\",\"b\"],\"limit\":3}".to_owned(), "limit: is for one lock"),
         ("{\"resources\":[\"a\",\"b\"],\"tll\":\"3s\"}".to_owned(), "tll: is unknown"),
     ] {
@@ -80,7 +83,7 @@ async fn one_name_or_more_may_be_extended_and_released() {
     let found = extend(request(Method::PATCH, "", (JSON, "{}")), &settings).await.map_err(refused);
     assert!(found.as_ref().is_err_and(|sentence| sentence.contains("resource: names 0")), "{found:?}");
     let found = extend(request(Method::PATCH, "?resource=a&resource=b", (JSON, "{\"keep\":\"2h\"}")), &settings).await;
-    assert!(found.map_err(refused).is_err_and(|sentence| sentence.contains("keep: is for one lock")));
+    assert_eq!(found.map_err(refused).map(|read| read.request.kept_for), Ok(Some(Duration::from_secs(7_200))));
     let mut with_tag = request(Method::DELETE, "?resource=a&resource=b", ("", ""));
     with_tag.headers_mut().insert("if-match", "\"7\"".parse().expect("a value"));
     let found = release(with_tag, &settings).await.map_err(refused);

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::responses::{json, lease_body, lease_with_token, put_token, text};
+use super::lock_responses::{json, lease_body, lease_with_token, put_token, text};
 use crate::api;
 use crate::http::format;
 use crate::http::negotiation::ResponseFormat;
@@ -35,6 +35,8 @@ pub(crate) fn acquired(leases: &[GrantedLease], time: AnswerTime, format: Respon
                 expires_at: common.expires_at,
                 ttl_ms: common.ttl_ms,
                 valid_for_ms: common.valid_for_ms,
+                kept_until: common.kept_until,
+                kept_for_ms: common.kept_for_ms,
                 waited_ms: common.waited_ms,
                 quorum: common.quorum,
             };

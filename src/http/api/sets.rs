@@ -7,10 +7,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::set_requests::{self, AcquireSetFields, ExtendSetFields};
-use super::{refusals, responses, set_responses};
+use super::{lock_responses, refusals, set_responses};
 use crate::api;
+use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
-use crate::auth::rule::Right;
 use crate::http::format;
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::{AuditPart, AuditScope};
@@ -41,7 +41,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
         };
     let first = request.resource.clone();
     let owner = refusals::asked_owner(&request);
-    let watch = state.metrics.watch_acquire(!request.wait.is_zero());
+    let watch = state.metrics.watch_acquire_in(request.mode, !request.wait.is_zero());
     let outcome = Box::pin(state.manager.acquire_set(request, &others)).await;
     // Checked before the grant is kept: what was granted beside another owner's lease is undone.
     let other = outcome.as_ref().ok().and_then(|pending| {
@@ -57,7 +57,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
         Ok(leases) => {
             for lease in &leases {
                 if let Some(permit) = &permit {
-                    permit.granted(&lease.resource, lease.deadline);
+                    permit.granted(lease.counted(), lease.deadline);
                 }
             }
             let waited = leases.first().map(|lease| format::ms(lease.waited));
@@ -66,12 +66,13 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
                 let outcome = Some(if lease.replay { "replayed" } else { "granted" }.to_owned());
                 AuditPart { outcome, fence: Some(lease.fence.0), ..AuditPart::of(&lease.resource) }
             }));
+            leases.first().into_iter().for_each(|lease| audit_scope.mode(lease.mode.wanted()));
             audit_scope.note(|record| record.waited_ms = waited);
             set_responses::acquired(&leases, state.answer_time(), format)
         }
         Err(error) => refusals::acquire(&first, error, &access).into_response(),
     };
-    responses::put_preference(&mut response, applied);
+    lock_responses::put_preference(&mut response, applied);
     response.extensions_mut().insert(WaitTime(waited));
     response
 }
@@ -110,7 +111,8 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
     let fields = Box::pin(set_requests::extend(request, &state.settings)).await?;
     let ExtendSetFields { request, resources, format } = fields;
     audit_scope.split(resources.iter().map(AuditPart::of));
-    audit_scope.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
+    let token_id = request.token.hash().id();
+    audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
     resources.iter().try_for_each(|name| access.need(Right::Acquire, name))?;
     let outcomes = Box::pin(state.manager.extend_set(&request, &resources)).await;
     let time = state.answer_time();
@@ -120,7 +122,7 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
         match outcome {
             Ok(extended) => {
                 let lease = &extended.lease;
-                access.update_quota(|quotas| quotas.extended(resource, lease.deadline));
+                access.update_quota(|quotas| quotas.extended((resource, token_id.clone()), lease.deadline));
                 let fence = Some(lease.fence.0);
                 all.parts.push(AuditPart { outcome: Some("extended".to_owned()), fence, ..AuditPart::of(resource) });
                 all.results.push(set_responses::extended(&extended, time));
@@ -136,7 +138,8 @@ pub(crate) async fn release(State(state): State<AppState>, request: Request) -> 
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
     let (resources, token, format) = Box::pin(set_requests::release(request, &state.settings)).await?;
     audit_scope.split(resources.iter().map(AuditPart::of));
-    audit_scope.note(|record| record.token_id = Some(token.hash().id().to_string()));
+    let token_id = token.hash().id();
+    audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
     resources.iter().try_for_each(|name| access.need(Right::Acquire, name))?;
     let outcomes = Box::pin(state.manager.release_set(&resources, &token)).await;
     let mut all = Outcomes::default();
@@ -144,7 +147,7 @@ pub(crate) async fn release(State(state): State<AppState>, request: Request) -> 
         state.metrics.released(&outcome);
         match outcome {
             Ok(held) => {
-                access.update_quota(|quotas| quotas.ended(resource));
+                access.update_quota(|quotas| quotas.ended((resource, token_id.clone())));
                 let outcome = Some("released".to_owned());
                 let held_ms = held.map(format::ms);
                 all.parts.push(AuditPart { outcome, held_ms, ..AuditPart::of(resource) });

@@ -6,11 +6,11 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::fields::Fields;
-use super::responses::FENCING_TOKEN;
+use super::lock_responses::FENCING_TOKEN;
+use super::request_fields::Fields;
 use super::terraform_info::{NAMING, SentLock, of_refusal};
-use super::{extract, force, lease_fields, refusals};
-use crate::auth::rule::Right;
+use super::{force, lease_fields, refusals, request_body};
+use crate::auth::access_rule::Right;
 use crate::http::format;
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
@@ -19,7 +19,7 @@ use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::state::{AppState, HttpSettings};
 use crate::manager::PendingGrant;
-use crate::manager::derived::DerivedHolder;
+use crate::manager::derived_tokens::DerivedHolder;
 use crate::manager::types::{
     AcquireError, AcquireRequest, ForceError, ForceMode, ForceRequest, GoneReason, ReleaseError,
 };
@@ -75,7 +75,7 @@ async fn parse_lock(
 ) -> Result<AcquireRequest, Problem> {
     let resource = path::terraform_resource(request.method(), request.uri())?;
     let mut fields = Fields::of_query(request.uri())?;
-    let (parts, body) = extract::json(request, settings).await?;
+    let (parts, body) = request_body::json(request, settings).await?;
     let kept_for = lease_fields::kept_for(&mut fields, settings)?.unwrap_or(settings.terraform_keep);
     let ttl = lease_fields::kept_ttl(&mut fields, None, kept_for, settings);
     let (wait, _) = lease_fields::wait(&mut fields, &parts, settings);
@@ -109,7 +109,7 @@ pub(crate) async fn unlock(State(state): State<AppState>, request: Request) -> R
         fields.take(ignored);
     }
     fields.finish(&["wait", "keep"])?;
-    let (_, body) = extract::json(request, &state.settings).await?;
+    let (_, body) = request_body::json(request, &state.settings).await?;
     let sent = SentLock::parse(&body)?;
     if sent.is_none() {
         access.need(Right::Force, &resource)?;

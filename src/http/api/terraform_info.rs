@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::api::LockInfo;
 use crate::http::format;
 use crate::http::problem::Problem;
-use crate::manager::derived::Naming;
+use crate::manager::derived_tokens::Naming;
 use crate::manager::types::{HeldReason, HeldRefusal, HolderInfo};
 use crate::types::{Labels, NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
 

@@ -8,14 +8,14 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::extract::{self, LOCK_TOKEN, MergePatch};
-use super::fields::Fields;
-use super::lease_fields;
-use super::requests::BOTH;
-use super::{refusals, responses};
+use super::lease_fields::{self, AsyncFields};
+use super::lock_requests::BOTH;
+use super::request_body::{self, LOCK_TOKEN, MergePatch};
+use super::request_fields::Fields;
+use super::{lock_responses, refusals};
 use crate::api;
+use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
-use crate::auth::rule::Right;
 use crate::duration::format_duration;
 use crate::http::format;
 use crate::http::middleware::access::Access;
@@ -26,7 +26,8 @@ use crate::http::problem::{Problem, RETRY_AFTER_MAX};
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::{AppState, HttpSettings};
 use crate::manager::PendingGrant;
-use crate::manager::tickets::requests::{FoundTicket, TicketError, TicketLease, TicketRequest};
+use crate::manager::callbacks::CallbackRefused;
+use crate::manager::tickets::types::{AskedTerms, FoundTicket, TicketError, TicketLease, TicketRequest};
 use crate::manager::types::{AcquireError, AcquireRequest};
 use crate::protocol::TicketId;
 use crate::types::Token;
@@ -35,17 +36,21 @@ use crate::types::Token;
 pub(crate) struct AsyncAcquire {
     /// `wait` is that of the ticket; it has a `kept_for`.
     pub request: AcquireRequest,
+    pub fields: AsyncFields,
     pub format: ResponseFormat,
     pub access: Access,
     pub permit: Option<Arc<QuotaPermit>>,
     pub audit_scope: AuditScope,
 }
 
-/// 201 with the lease where it is granted in the first round, else 202 with a ticket.
+/// 201 with the lease where it is granted in the first round, else 202 with a ticket; always 202 where somebody is to be called.
 ///
 /// Cancel: what was granted is undone; a ticket that a majority has ends when nobody asks for it.
 pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Response, Problem> {
-    let AsyncAcquire { request, format, access, permit, audit_scope } = asked;
+    let AsyncAcquire { request, fields, format, access, permit, audit_scope } = asked;
+    let AsyncFields { callback, accept } = fields;
+    let callback = callback.map(|address| state.manager.resolve_callback(&address, access.principal()));
+    let callback = callback.transpose().map_err(callback_refused)?.map(|callback| (callback, accept));
     let (resource, wait) = (request.resource.clone(), request.wait);
     let keep = request.kept_for.unwrap_or_default();
     let token = request.token.clone().unwrap_or_else(|| state.manager.new_token());
@@ -62,30 +67,46 @@ pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Resp
             Err(error) => return Err(refused(error)),
         }
     }
-    let owner = refusals::asked_owner(&request);
-    let first = AcquireRequest { wait: Duration::ZERO, token: Some(token.clone()), keep: None, ..request.clone() };
-    let watch = state.metrics.watch_acquire(false);
-    let outcome = Box::pin(state.manager.acquire(first)).await.and_then(PendingGrant::commit);
+    if callback.is_none() {
+        let first = AcquireRequest { wait: Duration::ZERO, token: Some(token.clone()), keep: None, ..request.clone() };
+        if let Some(answer) = at_once(&state, first, (&access, permit.as_ref()), format, &audit_scope).await? {
+            return Ok(answer);
+        }
+    }
+    let AcquireRequest { ttl, mode, labels, refuses_deadlock, principal, .. } = request;
+    let terms = AskedTerms { ttl, wait, keep, mode, refuses_deadlock };
+    let ticket = TicketRequest { resource, terms, labels, token: token.clone(), principal, callback, permit };
+    let found = Box::pin(state.manager.make_ticket(ticket)).await.map_err(refused)?;
+    Box::pin(made(&state, found, token, format, &audit_scope)).await
+}
+
+/// 201 where it is granted without a wait; `None` where the lock is held.
+async fn at_once(
+    state: &AppState,
+    request: AcquireRequest,
+    (access, permit): (&Access, Option<&Arc<QuotaPermit>>),
+    format: ResponseFormat,
+    audit_scope: &AuditScope,
+) -> Result<Option<Response>, Problem> {
+    let (resource, owner) = (request.resource.clone(), refusals::asked_owner(&request));
+    let watch = state.metrics.watch_acquire_in(request.mode, false);
+    let outcome = Box::pin(state.manager.acquire(request)).await.and_then(PendingGrant::commit);
     watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
     match outcome {
         Ok(lease) => {
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+            audit_scope.mode(lease.mode.wanted());
             if let Some(permit) = permit {
-                permit.granted(&resource, lease.deadline);
+                permit.granted(lease.counted(), lease.deadline);
             }
-            return match refusals::other_owner(&lease, owner.as_deref()) {
-                None => Ok(responses::acquired(&lease, state.answer_time(), format)),
+            match refusals::other_owner(&lease, owner.as_deref()) {
+                None => Ok(Some(lock_responses::acquired(&lease, state.answer_time(), format))),
                 Some(problem) => Err(problem),
-            };
+            }
         }
-        Err(AcquireError::Held(_)) => {}
-        Err(error) => return Err(refusals::acquire(&resource, error, &access)),
+        Err(AcquireError::Held(_)) => Ok(None),
+        Err(error) => Err(refusals::acquire(&resource, error, access)),
     }
-    let AcquireRequest { ttl, labels, refuses_deadlock, principal, .. } = request;
-    let ticket =
-        TicketRequest { resource, ttl, wait, keep, labels, token: token.clone(), refuses_deadlock, principal, permit };
-    let found = Box::pin(state.manager.make_ticket(ticket)).await.map_err(refused)?;
-    Box::pin(made(&state, found, token, format, &audit_scope)).await
 }
 
 /// 202 while it waits, with its token; 200 if it is further already.
@@ -105,7 +126,7 @@ async fn made(
     let status = if found.state() == "waiting" { StatusCode::ACCEPTED } else { StatusCode::OK };
     let mut body = document(state, &found, lease.as_ref(), true);
     let mut response = match format {
-        ResponseFormat::Text => responses::text(status, format!("{}\n", token.reveal())),
+        ResponseFormat::Text => lock_responses::text(status, format!("{}\n", token.reveal())),
         ResponseFormat::Json => {
             body.token = Some(api::TokenText(token.reveal().to_owned()));
             json(status, &body)
@@ -127,8 +148,8 @@ async fn made(
 /// Cancel: the ticket stays as it is.
 pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, id) = (Access::of(&request), id(&request)?);
-    let format = extract::accepted(request.headers(), &BOTH)?;
-    let token = extract::lock_token(request.headers())?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let token = request_body::lock_token(request.headers())?;
     let wait = wait(&request, &state.settings)?;
     drop(request);
     let until = state.manager.now().plus(wait);
@@ -152,7 +173,7 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
 /// `PATCH`: another end of its lease. Cancel: it may or may not have taken effect.
 pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
-    let format = extract::accepted(request.headers(), &BOTH)?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
     let (token, kept_for) = read_keep(request, &state.settings).await?;
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
@@ -166,8 +187,8 @@ pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Res
 ///
 /// Errors: `invalid`, `keep-too-long`, those of the body. Cancel: nothing is left behind.
 pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Result<(Option<Token>, Duration), Problem> {
-    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
-    let token = extract::lock_token(&parts.headers)?;
+    let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Accepted).await?;
+    let token = request_body::lock_token(&parts.headers)?;
     let kept_for = lease_fields::kept_for(&mut fields, settings)?;
     if kept_for.is_none() {
         fields.wrong("keep", "is required: for how long from now on the lease is to be kept");
@@ -179,7 +200,7 @@ pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Resu
 /// `DELETE`: gives it up while it waits, else releases its lease. Cancel: it ends all the same.
 pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
-    let token = extract::lock_token(request.headers())?;
+    let token = request_body::lock_token(request.headers())?;
     Fields::of_query(request.uri())?.finish(&[])?;
     drop(request);
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
@@ -187,7 +208,7 @@ pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Resu
     let end = Box::pin(state.manager.end_ticket(&found, !is_own)).await.map_err(refused)?;
     access.update_quota(|quotas| quotas.ended(&found.ticket.resource));
     audit_scope.note(|record| record.outcome = end.as_str().to_owned());
-    Ok(responses::released())
+    Ok(lock_responses::released())
 }
 
 fn id(request: &Request) -> Result<TicketId, Problem> {
@@ -202,7 +223,7 @@ fn wait(request: &Request, settings: &HttpSettings) -> Result<Duration, Problem>
         fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
     }
     fields.finish(&["wait"])?;
-    let preferred = extract::preferred_wait(request.headers()).map(|wait| wait.min(settings.max_wait));
+    let preferred = request_body::preferred_wait(request.headers()).map(|wait| wait.min(settings.max_wait));
     Ok(wait.or(preferred).unwrap_or_default())
 }
 
@@ -258,8 +279,17 @@ fn refused(error: TicketError) -> Problem {
                 .retry_after(Duration::from_secs(RETRY_AFTER_MAX))
         }
         TicketError::Draining => refusals::draining(),
+        TicketError::Callback(refused) => callback_refused(refused),
         TicketError::NoQuorum(error) => refusals::no_quorum("the ticket is not known", &error),
         TicketError::Keep(error) => refusals::keep(error),
+    }
+}
+
+/// The problem of an address for call-backs, which it does not repeat.
+fn callback_refused(refused: CallbackRefused) -> Problem {
+    match refused {
+        CallbackRefused::Invalid(invalid) => Problem::invalid_field("callback", invalid.0),
+        CallbackRefused::NotAllowed(why) => Problem::new(ProblemKind::CallbackNotAllowed, why),
     }
 }
 
@@ -314,5 +344,5 @@ fn answer(body: &api::Ticket, format: ResponseFormat) -> Response {
         ("kept_for_ms", number(body.kept_for_ms)),
     ];
     let known = pairs.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    responses::text(StatusCode::OK, format::lines(known))
+    lock_responses::text(StatusCode::OK, format::lines(known))
 }

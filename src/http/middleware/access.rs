@@ -8,10 +8,10 @@ use axum::extract::Request;
 
 use super::credentials;
 use crate::api::{DeadlockEdge, Event};
+use crate::auth::access_rule::Right;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::Principal;
 use crate::auth::quota::{QuotaExceeded, QuotaPermit, Quotas, STREAMS_PER_PRINCIPAL, StreamPermit};
-use crate::auth::rule::Right;
 use crate::http::path::HOME;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;

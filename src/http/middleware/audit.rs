@@ -233,7 +233,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::http::middleware::request_layer::RequestLayer;
+    use crate::http::middleware::stack::RequestLayer;
     use crate::http::problem_kind::ProblemKind;
     use crate::metrics::Metrics;
 

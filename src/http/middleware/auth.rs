@@ -14,10 +14,10 @@ use tower::{Layer, Service};
 
 use super::access::{self, Access};
 use super::audit::AuditScope;
-use super::{client_address, credentials, site_checks};
+use super::{client_address, credentials, host_and_origin};
+use crate::auth::access_rule::Right;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::rate_limit::RequestClass;
-use crate::auth::rule::Right;
 use crate::http::path::{self, TERRAFORM_PREFIX};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
@@ -157,7 +157,7 @@ impl RouteAuth {
             let detail = format!("path and query have {bytes} bytes; the maximum is {limit}");
             return Err(Problem::new(ProblemKind::UriTooLong, detail));
         }
-        site_checks::check_origin(request)?;
+        host_and_origin::check_origin(request)?;
         let access = self.authorize(request)?;
         request.extensions_mut().insert(access);
         Ok(())
@@ -169,7 +169,7 @@ impl RouteAuth {
         // distinguishes a foreign page (DNS rebinding) from a program of this machine.
         if self.is_page || is_open {
             let is_public = !self.is_page && self.requirement == Requirement::Nothing;
-            match site_checks::check_host(&self.settings.hosts, request, !self.is_page) {
+            match host_and_origin::check_host(&self.settings.hosts, request, !self.is_page) {
                 Ok(()) if is_open => return Ok(Access::everything()),
                 Ok(()) => {}
                 Err(_) if is_public => return Ok(Access::nothing()),

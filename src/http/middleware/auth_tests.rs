@@ -12,14 +12,14 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::auth::access_file;
-use crate::auth::key::KeyHash;
+use crate::auth::api_key::KeyHash;
 use crate::auth::principal::PrincipalLimits;
 use crate::auth::principals::PeerCertificate;
 use crate::auth::principals::PrincipalStore;
 use crate::http::allowed_hosts::AllowedHosts;
-use crate::http::by_method::ByMethod;
 use crate::http::routes::{ROUTES, Route};
 use crate::http::state::shipped_settings;
+use crate::http::webdav_methods::ByMethod;
 
 fn authenticator(rules: &[&str]) -> Arc<Authenticator> {
     let store = store("secret", rules);
@@ -182,7 +182,7 @@ async fn a_request_that_the_layer_did_not_see_has_no_permissions() {
     assert!(!access.may_text(Right::Read, "x"));
 }
 
-use crate::auth::rule::RIGHTS;
+use crate::auth::access_rule::RIGHTS;
 
 #[tokio::test]
 async fn a_cross_site_request_changes_nothing_even_without_authentication() {

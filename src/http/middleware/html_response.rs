@@ -11,8 +11,8 @@ use super::client_address;
 use crate::http::path::is_page;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
-use crate::views::error_page;
-use crate::views::login::LoginPage;
+use crate::pages::error_page;
+use crate::pages::login::LoginPage;
 
 /// Only the service's own style, script, icon and addresses; no inline code; no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \

@@ -1,12 +1,12 @@
-//! What every request passes before and after its handler: `request_layer` outside, `auth` inside it.
+//! What every request passes before and after its handler: `stack` outside, `auth` inside it.
 
 pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod auth;
 pub mod client_address;
 pub mod credentials;
+mod host_and_origin;
 pub(crate) mod html_response;
 pub(crate) mod metrics;
 pub mod request_id;
-pub(crate) mod request_layer;
-mod site_checks;
+pub(crate) mod stack;

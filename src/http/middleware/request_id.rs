@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
 use tracing::Span;
 
-use crate::redlock::entropy::{Entropy, SystemEntropy};
+use crate::redlock::random::{Entropy, SystemEntropy};
 
 /// The header with the id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -15,7 +15,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::refused_head::RefusedHead;
+use super::malformed_request::RefusedHead;
 use super::socket::LossTimeout;
 use crate::http::connection::{Connection, RequestGuard};
 

@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use reqwest::{Certificate, redirect};
 
 use crate::auth::authenticator::Authenticator;
-use crate::auth::issuer::KeySource;
-use crate::auth::key_set::{KEY_SET_MAX_BYTES, KeySet};
+use crate::auth::jwks::{KEY_SET_MAX_BYTES, KeySet};
+use crate::auth::oidc_issuer::KeySource;
 use crate::metrics::Metrics;
 use crate::metrics::connections::IssuerCounts;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};

@@ -3,7 +3,7 @@
 pub(crate) mod fd_limit;
 pub(crate) mod idle_timeout;
 pub(crate) mod issuer_keys;
-mod refused_head;
+mod malformed_request;
 pub(crate) mod reload;
 pub(crate) mod serve;
 pub(crate) mod socket;

@@ -28,7 +28,7 @@ use super::tls::{self, ALPN_H2, Tls};
 use crate::auth::principals::PeerCertificate;
 use crate::config::Config;
 use crate::http::connection::Connection;
-use crate::http::head_checks::MAX_HEADERS;
+use crate::http::request_head::MAX_HEADERS;
 use crate::metrics::Metrics;
 
 /// The most concurrent requests on one HTTP/2 connection.

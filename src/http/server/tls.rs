@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 use x509_parser::parse_x509_certificate;
 
-use crate::auth::key::KeyHash;
+use crate::auth::api_key::KeyHash;
 use crate::auth::principals::PeerCertificate;
 
 /// HTTP/2, as ALPN calls it.

@@ -6,8 +6,8 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{pages, queries};
-use crate::http::api::extract::{self, MergePatch};
-use crate::http::api::requests::REASON_MAX_BYTES;
+use crate::http::api::lock_requests::REASON_MAX_BYTES;
+use crate::http::api::request_body::{self, MergePatch};
 use crate::http::api::{force, refusals};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
@@ -16,10 +16,10 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest};
+use crate::pages::confirm::{ConfirmPage, FormError, RejectedForm};
+use crate::pages::layout::Tab;
+use crate::pages::lock::CompletedAction;
 use crate::types::ResourceName;
-use crate::views::confirm::{ConfirmPage, FormError, RejectedForm};
-use crate::views::layout::Tab;
-use crate::views::lock::CompletedAction;
 
 /// `GET /ui/revoke/{resource}`. Cancel: nothing is left behind.
 pub(super) async fn confirm_revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -100,7 +100,7 @@ async fn submit(state: AppState, request: Request, mode: ForceMode) -> Result<Re
     let access = Access::of(&request);
     let principal = access.principal().map(|principal| principal.name.to_string());
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
-    let (parts, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let (parts, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
     let (tag, reason, typed_name) = (field("tag"), field("reason").trim().to_owned(), field("name"));
     fields.finish(&["tag", "reason", "name"])?;

@@ -5,14 +5,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{pages, queries};
-use crate::http::api::extract::{self, MergePatch};
 use crate::http::api::hooks;
+use crate::http::api::request_body::{self, MergePatch};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::problem::Problem;
 use crate::http::state::AppState;
-use crate::views::hooks::{HooksDone, HooksPage};
-use crate::views::layout::Tab;
+use crate::pages::hooks::{HooksDone, HooksPage};
+use crate::pages::layout::Tab;
 
 /// `GET /ui/hooks`.
 pub(super) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -39,7 +39,7 @@ pub(super) async fn replay(State(state): State<AppState>, request: Request) -> R
 
 async fn read(state: &AppState, request: Request, action: &str) -> Result<(String, AuditScope), Problem> {
     let audit_scope = AuditScope::of(&request);
-    let (_, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let (_, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     let name = fields.text("name").unwrap_or_default();
     fields.finish(&["name"])?;
     hooks::note(&audit_scope, action, &name);

@@ -5,10 +5,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{pages, queries};
-use crate::auth::key::KeyHash;
+use crate::auth::api_key::KeyHash;
 use crate::auth::principals::Credential;
 use crate::auth::session::{SESSION_LIFE, SessionToken};
-use crate::http::api::extract::{self, MergePatch};
+use crate::http::api::request_body::{self, MergePatch};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::client_address::is_https;
@@ -16,8 +16,8 @@ use crate::http::middleware::credentials::{SESSION_COOKIE, session_token};
 use crate::http::path::{HOME, LOGIN, is_page};
 use crate::http::problem::Problem;
 use crate::http::state::AppState;
-use crate::redlock::entropy::SystemEntropy;
-use crate::views::login::LoginPage;
+use crate::pages::login::LoginPage;
+use crate::redlock::random::SystemEntropy;
 
 /// `GET /ui/login`.
 pub(super) async fn form(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -32,7 +32,7 @@ pub(super) async fn form(State(state): State<AppState>, request: Request) -> Res
 /// `POST /ui/login`: 403 with the form for an unknown key.
 pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (audit_scope, is_secure) = (AuditScope::of(&request), is_https(&request, &state.settings.trusted_proxies));
-    let (_, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let (_, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     let (key, next) = (fields.text("key").unwrap_or_default(), fields.text("next").unwrap_or_default());
     fields.finish(&["key", "next"])?;
     let next = if is_page(&next) { next } else { HOME.to_owned() };
@@ -50,7 +50,7 @@ pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> R
 /// `POST /ui/logout`.
 pub(super) async fn log_out(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let is_secure = is_https(&request, &state.settings.trusted_proxies);
-    let (parts, fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let (parts, fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     fields.finish(&[])?;
     if let Some(token) = session_token(&parts.headers) {
         state.authenticator.sessions().end(token, state.manager.wall_ms());

@@ -1,4 +1,4 @@
-//! The dashboard's handlers: pages, forms and sessions. [`crate::views`] renders the pages.
+//! The dashboard's handlers: pages, forms and sessions. [`crate::pages`] renders the pages.
 
 mod forms;
 mod hooks;

@@ -10,7 +10,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::queries;
 use crate::api::Event;
-use crate::auth::rule::Right;
+use crate::auth::access_rule::Right;
 use crate::http::allowed_hosts::host_of;
 use crate::http::middleware::access::Access;
 use crate::http::middleware::auth::Requirement;
@@ -22,20 +22,21 @@ use crate::http::routes::{Operation, UiRoute};
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
 use crate::manager::types::{CycleEdge, Inspection};
+use crate::pages::activity::HourSection;
+use crate::pages::assets;
+use crate::pages::events::EventsPage;
+use crate::pages::latency::LatencyPage;
+use crate::pages::layout::{Layout, Tab, Viewer};
+use crate::pages::lock::{CompletedAction, LockPage};
+use crate::pages::locks::LocksPage;
+use crate::pages::nodes::NodesPage;
+use crate::pages::owners::OwnersPage;
+use crate::pages::runbooks::RunbooksPage;
+use crate::pages::table_query::{OWNERS, WAITERS};
+use crate::pages::timeline::TimelinePage;
+use crate::pages::wait_graph::WaitGraph;
+use crate::pages::waiters::{WaitersPage, deadlock_rows};
 use crate::types::ResourceName;
-use crate::views::activity::HourSection;
-use crate::views::assets;
-use crate::views::events::EventsPage;
-use crate::views::latency::LatencyPage;
-use crate::views::layout::{Layout, Tab, Viewer};
-use crate::views::lock::{CompletedAction, LockPage};
-use crate::views::locks::LocksPage;
-use crate::views::nodes::NodesPage;
-use crate::views::owners::OwnersPage;
-use crate::views::runbooks::RunbooksPage;
-use crate::views::timeline::TimelinePage;
-use crate::views::wait_graph::WaitGraph;
-use crate::views::waiters::{WaitersPage, deadlock_rows};
 
 /// `Cache-Control` of assets, whose names contain a hash. A year is the maximum that caches honour.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -160,25 +161,25 @@ fn base_url(state: &AppState, request: &Request) -> String {
 
 /// `GET /ui/waiters`.
 pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let page = queries::pages(request.uri())?;
+    let query = queries::table(request.uri(), WAITERS)?;
     let access = Access::of(&request);
     let layout = layout(&state, Tab::Waiters, "Waiters", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
     let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
-    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, page, &state.manager.deadlocks(), may_read))
+    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, query, &state.manager.deadlocks(), may_read))
 }
 
 /// `GET /ui/owners`.
 pub(super) async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let page = queries::pages(request.uri())?;
+    let query = queries::table(request.uri(), OWNERS)?;
     let access = Access::of(&request);
     let layout = layout(&state, Tab::Owners, "Owners", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
-    html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, page, state.manager.wall_ms()))
+    html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, query, state.manager.wall_ms()))
 }
 
 /// `GET /ui/nodes`.

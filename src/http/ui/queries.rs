@@ -4,11 +4,12 @@
 use axum::http::Uri;
 
 use crate::http::api::event_filter::EventFilter;
-use crate::http::api::fields::Fields;
+use crate::http::api::request_fields::Fields;
 use crate::http::problem::Problem;
+use crate::pages::table_query::{Table, TableQuery};
+use crate::pages::timeline::{PERIODS, TimelineQuery};
+use crate::pages::{events, locks};
 use crate::types::{Invalid, TokenId};
-use crate::views::timeline::{PERIODS, TimelineQuery};
-use crate::views::{events, locks};
 
 /// The highest page number: more than any table has.
 const PAGE_MAX: usize = 1_000_000;
@@ -68,12 +69,20 @@ pub(super) fn events(uri: &Uri, now_ms: u64) -> Result<(EventFilter, events::Eve
     Ok((filter, query))
 }
 
-/// The page number of a table without filters. Errors: `invalid`.
-pub(super) fn pages(uri: &Uri) -> Result<usize, Problem> {
+/// What is asked of a table. Errors: `invalid`.
+pub(super) fn table(uri: &Uri, table: Table) -> Result<TableQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
-    let page = page(&mut fields);
-    fields.finish(&["page"])?;
-    Ok(page)
+    let columns: Vec<_> = table.columns.iter().map(|column| (*column, column.name)).collect();
+    let find = fields.text("find").unwrap_or_default().trim().to_owned();
+    let mut query = TableQuery::of(table);
+    query.find = find;
+    if let Some(column) = choice(&mut fields, "sort", &columns) {
+        (query.sort, query.descending) = (column.name, column.descends_first);
+    }
+    query.descending = choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(query.descending);
+    query.page = page(&mut fields);
+    fields.finish(&["find", "sort", "dir", "page"])?;
+    Ok(query)
 }
 
 /// Refuses any field. Errors: `invalid`.
@@ -105,6 +114,7 @@ pub(super) fn word(uri: &Uri, name: &str, known: &[&'static str]) -> Result<&'st
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::table_query::WAITERS;
 
     fn uri(text: &str) -> Uri {
         text.parse().expect("a URI")
@@ -128,7 +138,12 @@ mod tests {
         let last = timeline(&uri("/ui/timeline?prefix=deploy/&last=15m")).expect("read");
         assert_eq!((last.prefix.as_str(), last.period.text().as_str()), ("deploy/", "15 m 00 s"));
         assert!(timeline(&uri("/ui/timeline?last=2y")).is_err());
-        assert_eq!(pages(&uri("/ui/waiters?page=99999999999999999999")).expect("read"), 1);
+        let waiters = |text: &str| table(&uri(text), WAITERS).expect("read");
+        assert_eq!(waiters("/ui/waiters?find=&sort=&dir=&page=99999999999999999999"), TableQuery::of(WAITERS));
+        let last = waiters("/ui/waiters?find=ci&sort=left&dir=desc&page=2");
+        assert_eq!((last.find.as_str(), last.sort, last.descending, last.page), ("ci", "left", true, 2));
+        assert!(!waiters("/ui/waiters?sort=left").descending && waiters("/ui/waiters?sort=waiting").descending);
+        assert!(table(&uri("/ui/waiters?sort=expires"), WAITERS).is_err());
     }
 
     #[test]

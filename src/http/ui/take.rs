@@ -7,8 +7,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{pages, queries};
 use crate::duration::{format_duration, parse_duration};
-use crate::http::api::extract::{self, MergePatch};
 use crate::http::api::refusals;
+use crate::http::api::request_body::{self, MergePatch};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::path;
@@ -17,10 +17,10 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::types::{AcquireError, AcquireRequest};
+use crate::pages::layout::Tab;
+use crate::pages::lock::CompletedAction;
+use crate::pages::take::{TakeForm, TakePage};
 use crate::types::{Labels, ResourceName, WantedMode};
-use crate::views::layout::Tab;
-use crate::views::lock::CompletedAction;
-use crate::views::take::{TakeForm, TakePage};
 
 const TAKE: &str = "/ui/take/";
 const GIVE_BACK: &str = "/ui/give-back/";
@@ -54,7 +54,7 @@ pub(super) async fn take(State(state): State<AppState>, request: Request) -> Res
         record.action = "take".to_owned();
         record.resource = Some(resource.to_string());
     });
-    let (parts, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let (parts, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default().trim().to_owned();
     let form = TakeForm { kept_for: field("for"), note: field("note"), errors: Vec::new() };
     fields.finish(&["for", "note"])?;
@@ -127,7 +127,7 @@ pub(super) async fn give_back(State(state): State<AppState>, request: Request) -
         record.action = "give-back".to_owned();
         record.resource = Some(resource.to_string());
     });
-    let (_, fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let (_, fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     fields.finish(&[])?;
     let ended = Box::pin(state.manager.give_back(&resource, access.principal())).await;
     let held = ended.map_err(|error| refusals::release(&resource, error))?;

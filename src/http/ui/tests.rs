@@ -17,7 +17,7 @@ use crate::auth::authenticator::Authenticator;
 use crate::http::allowed_hosts::AllowedHosts;
 use crate::http::assemble;
 use crate::http::middleware::auth::AuthLayer;
-use crate::http::middleware::request_layer::RequestLayer;
+use crate::http::middleware::stack::RequestLayer;
 use crate::http::routes::{Operation, ROUTES};
 use crate::http::state::{HttpSettings, shipped_settings};
 use crate::metrics::Metrics;
@@ -133,7 +133,7 @@ async fn forms_are_accepted_from_own_pages_only() {
 
 #[tokio::test]
 async fn assets_are_cacheable_under_their_hashed_names_only() {
-    let style = &crate::views::assets::all().style;
+    let style = &crate::pages::assets::all().style;
     let (status, headers, body) = send("GET", &format!("/ui/static/{}", style.name), &[HOST]).await;
     assert_eq!((status, body.as_bytes()), (200, style.bytes));
     assert_eq!(headers["cache-control"], "public, max-age=31536000, immutable");

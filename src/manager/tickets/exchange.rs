@@ -10,8 +10,8 @@ use super::table::{Seen, Served, TicketNews};
 use crate::manager::service::LockManager;
 use crate::protocol::{TICKET_SERVED, TICKETS_PAGE_MAX, Ticket, TicketHead, TicketId, TicketPhase, TicketsArgs};
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{ShownTicket, TicketFound, TicketsShown};
 
 /// Time between two looks.
@@ -103,7 +103,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         is_lacking || shown.head.is_some_and(|head| head > served.head())
     }
 
-    async fn read_served(&self, served: &Arc<Served>) {
+    pub(super) async fn read_served(&self, served: &Served) {
         match self.find_on_nodes(&served.id).await {
             TicketFound::Known(_, head) => served.set(head),
             // The nodes have forgotten it: nobody can ask for it, so that nothing is to be left of its lease.

@@ -2,9 +2,12 @@
 //! were made here, and those of instances that ended. docs/tickets.md has the argument, [`crate::redlock::tickets`] the nodes'
 //! part.
 
+mod callbacks;
 mod exchange;
+mod lease;
 pub mod requests;
 mod serve;
 pub(in crate::manager) mod table;
+pub mod types;
 
-pub use table::{TicketLimits, TicketListener, TicketNews};
+pub use table::{TicketLimits, TicketListener, TicketNews, TicketSender};

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::serve::LeaseSeen;
-use super::table::{Served, TicketLimits, TicketListener, TicketNews, phase_word};
+use super::callbacks::{message_of_end, over};
+use super::lease::LeaseSeen;
+use super::table::{Served, TicketLimits, TicketListener, TicketNews, TicketSender};
+use super::types::{AskedTerms, FoundTicket, TicketError, TicketLease, TicketRequest};
 use crate::auth::principal::Principal;
-use crate::auth::quota::QuotaPermit;
 use crate::manager::acquire::principal_tag;
+use crate::manager::callbacks::{Callback, CallbackRefused};
 use crate::manager::service::LockManager;
-use crate::manager::types::{ExtendError, NoQuorum};
-use crate::protocol::{TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms, TicketsArgs};
+use crate::protocol::{
+    TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms, TicketsArgs,
+};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::ExtendParams;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketFound, TicketRaised, TicketWriter};
-use crate::types::{Fence, Labels, ResourceName, Token, TokenHash, Ttl};
+use crate::types::{ResourceName, Token, TokenHash};
 
 /// How often the nodes are asked for a ticket that another instance serves, while somebody waits for it here.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -26,95 +29,35 @@ const ASKED_EVERY: Duration = Duration::from_secs(20);
 /// How long a new ticket is waited for to stand in its queue, so that its position is known.
 const ENTERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Asks for a ticket.
-#[derive(Debug, Clone)]
-pub struct TicketRequest {
-    /// What is to be protected.
-    pub resource: ResourceName,
-    /// TTL of the lease.
-    pub ttl: Ttl,
-    /// For how long to wait.
-    pub wait: Duration,
-    /// For how long after the grant the lease is kept.
-    pub keep: Duration,
-    /// Shown to people.
-    pub labels: Labels,
-    /// Of the lease.
-    pub token: Token,
-    /// It ends if it is the newest in a deadlock.
-    pub refuses_deadlock: bool,
-    /// Who asks; `None` without authentication.
-    pub principal: Option<Arc<Principal>>,
-    /// Counts it in the principal's quota while it waits.
-    pub permit: Option<Arc<QuotaPermit>>,
-}
-
-/// A ticket on a majority of nodes.
-#[derive(Debug, Clone)]
-pub struct FoundTicket {
-    /// Its name.
-    pub id: TicketId,
-    /// What it asks for.
-    pub ticket: Ticket,
-    /// Its state.
-    pub head: TicketHead,
-}
-
-impl FoundTicket {
-    /// The word of its state.
-    pub fn state(&self) -> &'static str {
-        phase_word(self.head.phase)
-    }
-
-    /// Whether it is over.
-    pub fn is_over(&self) -> bool {
-        matches!(self.head.phase, TicketPhase::Ended | TicketPhase::Done)
-    }
-
-    /// Whether this token is its own.
-    pub fn is_of(&self, token: &TokenHash) -> bool {
-        self.ticket.token == *token
-    }
-}
-
-/// A ticket's lease, as far as it is promised now.
-#[derive(Debug, Clone)]
-pub struct TicketLease {
-    /// Its fence.
-    pub fence: Fence,
-    /// Time left that is promised.
-    pub valid_for: Duration,
-    /// Until when the service renews it. Milliseconds since 1970.
-    pub kept_until_ms: u64,
-    /// The same from now on.
-    pub kept_for: Duration,
-    /// As on the nodes now.
-    pub labels: Labels,
-}
-
-/// Why there is no ticket, or none was shown or changed.
-#[derive(Debug, Clone)]
-pub enum TicketError {
-    /// No majority has such a ticket.
-    NotFound,
-    /// It still waits.
-    Waiting,
-    /// It is over.
-    Over(TicketEnd),
-    /// This instance serves as many as it may.
-    TooMany(usize),
-    /// Shutting down.
-    Draining,
-    /// Too few nodes answered; nothing is known to have changed.
-    NoQuorum(NoQuorum),
-    /// Its lease would be kept for too long, or too many are kept here.
-    Keep(ExtendError),
-}
-
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Sets the limits of tickets, and who is called with [`TicketNews`]. Only the first call counts.
     pub fn set_tickets(&self, limits: TicketLimits, listener: TicketListener) {
         self.shared.tickets.set(limits, listener);
+    }
+
+    /// Sets what sends call-backs; without it no address is accepted. Only the first call counts.
+    pub fn set_callbacks(&self, sender: TicketSender) {
+        self.shared.tickets.set_sender(sender);
+    }
+
+    /// Checks the address of a request. Errors: [`CallbackRefused`].
+    pub fn resolve_callback(&self, address: &str, principal: Option<&Principal>) -> Result<Callback, CallbackRefused> {
+        match self.shared.tickets.sender() {
+            Some(sender) => sender.resolve(address, principal.map(|principal| &principal.name)),
+            None => Err(CallbackRefused::NotAllowed("this instance sends no call-backs".to_owned())),
+        }
+    }
+
+    /// As it is stored with the ticket.
+    fn stored_callback(
+        &self,
+        id: &TicketId,
+        (callback, accept): (Callback, Duration),
+    ) -> Result<TicketCallback, TicketError> {
+        let sealed = self.shared.tickets.sender().map(|sender| sender.seal(&callback, id.as_str()));
+        let sealed = sealed.transpose().map_err(TicketError::Callback)?.flatten();
+        let accept_ms = u64::try_from(accept.as_millis()).unwrap_or(u64::MAX);
+        Ok(TicketCallback { target: callback.target().to_owned(), sealed, accept_ms })
     }
 
     /// How many tickets this instance serves, by state: waiting, granted, accepted, ended.
@@ -149,14 +92,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if let Some(limit) = full {
             return Err(TicketError::TooMany(limit));
         }
-        let TicketRequest { resource, ttl, wait, keep, mut labels, token, refuses_deadlock, principal, permit } =
-            request;
+        let TicketRequest { resource, terms, mut labels, token, principal, callback, permit } = request;
+        let AskedTerms { ttl, wait, keep, mode, refuses_deadlock } = terms;
         labels.principal = principal_tag(&self.engine().settings.params.cluster.get(), principal.as_deref());
         let (made_ms, token) = (self.ticket_now_ms(), token.hash());
         let ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         let (keep_ms, wait_until_ms) = (ms(keep), made_ms.saturating_add(ms(wait)));
         let id = self.ticket_id(&resource, &token);
-        let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock };
+        let callback = callback.map(|callback| self.stored_callback(&id, callback)).transpose()?;
+        let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback };
         let ticket = Ticket::new(resource, token, ttl, terms);
         let head = TicketHead::waiting(made_ms);
         let ttl = self.engine().ticket_ttl(&ticket, head);
@@ -267,9 +211,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Its caller is about to learn that it is granted. Returns it as it is then.
+    /// Its caller is about to learn that it is granted. Returns it as it is then. Only the receiver of call-backs accepts what it
+    /// is offered: whoever looks at such a ticket may not be who waits for it.
     pub async fn accept_ticket(&self, found: FoundTicket) -> Result<FoundTicket, TicketError> {
-        if found.head.phase != TicketPhase::Granted {
+        if found.head.phase != TicketPhase::Granted || found.ticket.body.callback.is_some() {
             return Ok(found);
         }
         let head = found.head.at(TicketPhase::Accepted, self.ticket_now_ms());
@@ -306,7 +251,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             LeaseSeen::Gone => {
                 let end = Box::pin(self.ticket_lease_end(&found.ticket, found.head)).await;
                 let end = end.ok_or_else(|| self.ticket_no_quorum())?;
-                let over = found.head.ended(TicketPhase::Done, end, self.ticket_now_ms());
+                let over = over(&found.ticket, found.head, end, self.ticket_now_ms());
                 let head = match self.raise_on_nodes(&found.id, &found.ticket, over).await {
                     TicketRaised::Done => over,
                     TicketRaised::Overtaken(later) => later,
@@ -374,6 +319,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         if !self.release_ticket_lease(&found.ticket).await {
             return Err(self.ticket_no_quorum());
+        }
+        self.note_state(&found.id, head);
+        if message_of_end(&found.ticket, head).is_some() {
+            // Whoever serves it informs the receiver.
+            return Ok(end);
         }
         let done = head.at(TicketPhase::Done, self.ticket_now_ms());
         if self.raise_on_nodes(&found.id, &found.ticket, done).await == TicketRaised::Done {

@@ -5,21 +5,21 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::callbacks::over as over_for;
+use super::lease::{LeaseSeen, end_of};
 use super::table::{Served, TicketNews};
 use crate::manager::acquire::Wanted;
-use crate::manager::events::{EventKind, set_lease};
+use crate::manager::events::{EventKind, set_lease, set_mode};
+use crate::manager::lease_snapshot::LeaseChange;
 use crate::manager::service::LockManager;
-use crate::manager::snapshots::LeaseChange;
-use crate::manager::types::{AcquireError, LeaseOutcome};
-use crate::protocol::{EndReason, LeaseRecord, TICKET_SERVED, TicketEnd, TicketHead, TicketId, TicketPhase};
+use crate::manager::types::AcquireError;
+use crate::protocol::{LeaseRecord, TICKET_SERVED, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::acquire::{AcquireParams, Grant};
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
-use crate::redlock::release::ReleaseOutcome;
+use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketRaised, TicketWriter};
-use crate::types::{Labels, Mode, ResourceName, TokenHash, WantedMode};
+use crate::types::{Labels, Mode, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 
 /// A ticket that nobody asks for within this time ends.
@@ -32,13 +32,6 @@ const LEASE_CHECK: Duration = Duration::from_secs(30);
 const LEASE_CHECKS_PER_SECOND: u32 = 50;
 /// After the end of a kept lease, for the keeper to release it.
 const KEPT_OUT_GRACE: Duration = Duration::from_secs(2);
-
-/// What stands of a ticket's lease.
-pub(super) enum LeaseSeen {
-    Stands(LeaseRecord, Duration),
-    Gone,
-    Unknown,
-}
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Serves it from now on.
@@ -131,8 +124,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             principal: None,
             keep: None,
         };
-        let params =
-            AcquireParams { resources: [resource].into(), token, ttl: ticket.ttl, labels, mode: WantedMode::Exclusive };
+        let params = AcquireParams { resources: [resource].into(), token, ttl: ticket.ttl, labels, mode: ticket.mode };
         let mut asking = Box::pin(self.acquire_or_wait(&params, wanted, now, until));
         let attempt = poll_fn(|cx| {
             // The first poll enters the queue.
@@ -170,7 +162,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let granted = TicketHead {
             fence: grant.fence(),
             kept_until_ms: now_ms.saturating_add(ticket.body.keep_ms),
-            accept_by_ms: now_ms.saturating_add(u64::try_from(UNASKED_MAX.as_millis()).unwrap_or(0)),
+            accept_by_ms: now_ms.saturating_add(accept_ms(ticket)),
             ..head.at(TicketPhase::Granted, now_ms)
         };
         let half = ticket.ttl.as_duration() / 2;
@@ -192,7 +184,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 TicketRaised::Unknown => self.clock().sleep(RETRY).await,
             }
         }
-        let (deadline, acquired_at_ms) = (grant.deadline, grant.acquired_at_ms);
+        let (deadline, acquired_at_ms, mode) = (grant.deadline, grant.acquired_at_ms, grant.mode);
         if grant.keep().is_ok() {
             let mut labels =
                 Labels { acquired_at_ms, kept_until_ms: granted.kept_until_ms, ..ticket.body.labels.clone() };
@@ -205,19 +197,25 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 ttl: ticket.ttl,
                 fence: granted.fence,
                 claims: "".into(),
-                mode: Mode::Exclusive,
+                mode,
                 labels: labels.encode(),
             };
             self.record_own_lease(&ticket.token, (&ticket.resource, &labels), deadline);
             self.shared.keeper.keep(&ticket.resource, &record, deadline);
             self.record_change(&ticket.resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
             if let Some(permit) = &*served.permit.lock() {
-                permit.granted(&ticket.resource, deadline);
+                match mode {
+                    Mode::Exclusive => permit.granted(&ticket.resource, deadline),
+                    Mode::Shared | Mode::Permit { .. } => {
+                        permit.granted((&ticket.resource, ticket.token.id()), deadline)
+                    }
+                }
             }
             self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
                 set_lease(event, &ticket.resource, &ticket.token);
                 event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
                 event.fence = Some(granted.fence.0);
+                set_mode(event, mode);
                 event.valid_for_ms = u64::try_from(deadline.since(self.now()).as_millis()).ok();
             });
         }
@@ -227,53 +225,58 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Its lease is kept until somebody ends it; a grant that nobody accepts ends it.
     async fn watch_ticket_lease(&self, served: &Served, head: TicketHead) {
-        match Box::pin(self.kept_ticket_lease(&served.ticket, head)).await {
-            LeaseSeen::Gone => return Box::pin(self.ticket_lease_is_over(served, head)).await,
-            LeaseSeen::Unknown => return self.clock().sleep(RETRY).await,
-            LeaseSeen::Stands(..) => {}
-        }
-        let now_ms = self.ticket_now_ms();
-        let count = u32::try_from(self.shared.tickets.len()).unwrap_or(u32::MAX);
-        let mut pause = LEASE_CHECK.max(Duration::from_secs(1).saturating_mul(count / LEASE_CHECKS_PER_SECOND));
-        if head.kept_until_ms > now_ms {
-            pause = pause.min(Duration::from_millis(head.kept_until_ms - now_ms) + KEPT_OUT_GRACE);
-        }
-        tokio::select! {
-            biased;
-            () = served.changed_from(head) => {}
-            () = served.lease_has_ended() => Box::pin(self.ticket_lease_is_over(served, head)).await,
-            () = self.unasked(served), if head.phase == TicketPhase::Granted => {
-                let over = head.ended(TicketPhase::Ended, TicketEnd::Undelivered, self.ticket_now_ms());
-                self.raise(served, over).await;
+        let is_offered = head.phase == TicketPhase::Granted;
+        // The tries of a message go on while the lease is looked at.
+        let mut offer = Box::pin(self.offer_grant(served, head));
+        let (mut announced_ms, mut announcement) = (0, None);
+        loop {
+            let record = match Box::pin(self.kept_ticket_lease(&served.ticket, head)).await {
+                LeaseSeen::Gone => return Box::pin(self.ticket_lease_is_over(served, head)).await,
+                LeaseSeen::Unknown => return self.clock().sleep(RETRY).await,
+                LeaseSeen::Stands(record, _) => record,
+            };
+            let kept_until_ms = record.labels().kept_until_ms;
+            if std::mem::replace(&mut announced_ms, kept_until_ms) != kept_until_ms || announcement.is_none() {
+                announcement = Some(Box::pin(self.announce_end(served, head, kept_until_ms)));
             }
-            () = self.clock().sleep(pause) => {}
+            let announcing = async {
+                match announcement.as_mut() {
+                    Some(announcement) => announcement.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = served.changed_from(head) => return,
+                () = served.lease_has_ended() => return Box::pin(self.ticket_lease_is_over(served, head)).await,
+                next = &mut offer, if is_offered => return Box::pin(self.end_offer(served, head, next)).await,
+                () = self.unasked(served), if is_offered => {
+                    let over = head.ended(TicketPhase::Ended, TicketEnd::Undelivered, self.ticket_now_ms());
+                    return Box::pin(self.end_offer(served, head, over)).await;
+                }
+                () = announcing => {}
+                () = self.clock().sleep(self.lease_check_pause(kept_until_ms)) => {}
+            }
         }
     }
 
-    /// What stands of the lease that the ticket was granted. It is kept from now on, if the instance that granted it ended
-    /// before it could write that.
-    pub(super) async fn kept_ticket_lease(&self, ticket: &crate::protocol::Ticket, head: TicketHead) -> LeaseSeen {
-        let Ok(found) = self.engine().inspect(&ticket.resource).await else { return LeaseSeen::Unknown };
-        match found.state {
-            ResourceState::Lease { record, left } if record.token == ticket.token => {
-                if found.agreeing < self.engine().quorum() {
-                    return LeaseSeen::Unknown;
-                }
-                let mut labels = record.labels();
-                if labels.kept_until_ms > 0 {
-                    return LeaseSeen::Stands(record, left);
-                }
-                if self.ticket_now_ms() >= head.kept_until_ms {
-                    return LeaseSeen::Stands(record, left);
-                }
-                // Its fence may be larger than the head's: where another instance joined it, the largest one counts.
-                labels.kept_until_ms = head.kept_until_ms;
-                match self.shared.keeper.begin(&ticket.resource, &ticket.token, record.fence, &labels).await {
-                    true => LeaseSeen::Stands(LeaseRecord { labels: labels.encode(), ..record }, left),
-                    false => LeaseSeen::Unknown,
-                }
-            }
-            _ => LeaseSeen::Gone,
+    /// A grant was accepted, or nobody accepted it here. Another instance that serves the ticket, too, may know better.
+    async fn end_offer(&self, served: &Served, head: TicketHead, next: TicketHead) {
+        if next.phase == TicketPhase::Ended {
+            self.read_served(served).await;
+        }
+        if served.head() == head {
+            self.raise(served, next).await;
+        }
+    }
+
+    /// Until the next look at a ticket's lease.
+    fn lease_check_pause(&self, kept_until_ms: u64) -> Duration {
+        let (now_ms, count) = (self.ticket_now_ms(), u32::try_from(self.shared.tickets.len()).unwrap_or(u32::MAX));
+        let pause = LEASE_CHECK.max(Duration::from_secs(1).saturating_mul(count / LEASE_CHECKS_PER_SECOND));
+        match kept_until_ms > now_ms {
+            true => pause.min(Duration::from_millis(kept_until_ms - now_ms) + KEPT_OUT_GRACE),
+            false => pause,
         }
     }
 
@@ -284,8 +287,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         match end {
             Some(end) => {
-                let over = head.ended(TicketPhase::Done, end, self.ticket_now_ms());
-                if self.raise(served, over).await {
+                let over = over_for(&served.ticket, head, end, self.ticket_now_ms());
+                if self.raise(served, over).await && over.phase == TicketPhase::Done {
                     self.shared.tickets.report(TicketNews::Ended(end));
                 }
             }
@@ -293,29 +296,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Why a lease that no quorum shows has ended; nothing is left of it afterwards. `None`: not known.
-    pub(super) async fn ticket_lease_end(
-        &self,
-        ticket: &crate::protocol::Ticket,
-        head: TicketHead,
-    ) -> Option<TicketEnd> {
-        let outcome = self.engine().release(&ticket.resource, &ticket.token, EndReason::Released).await;
-        if matches!(outcome, ReleaseOutcome::Unknown { .. }) {
-            return None;
-        }
-        if self.ticket_now_ms() >= head.kept_until_ms {
-            return Some(TicketEnd::KeptOut);
-        }
-        Some(match outcome {
-            ReleaseOutcome::Gone(Some(reason)) => end_of(reason),
-            ReleaseOutcome::Released => TicketEnd::Released,
-            _ => TicketEnd::Lost,
-        })
-    }
-
     /// It is over: its lease is released, if it has one.
     async fn finish_ticket(&self, served: &Served, head: TicketHead) {
         if self.release_ticket_lease(&served.ticket).await {
+            self.inform_of_end(served, head).await;
             let over = head.at(TicketPhase::Done, self.ticket_now_ms());
             if self.raise(served, over).await
                 && let Some(end) = over.end
@@ -327,15 +311,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether nothing is left of its lease.
-    pub(super) async fn release_ticket_lease(&self, ticket: &crate::protocol::Ticket) -> bool {
-        let (outcome, _) = Box::pin(self.end_lease(&ticket.resource, &ticket.token, LeaseOutcome::Released)).await;
-        !matches!(outcome, ReleaseOutcome::Unknown { .. })
-    }
-
-    /// Resolves when nobody has asked for it for [`UNASKED_MAX`].
+    /// Resolves when nobody has asked for it for [`UNASKED_MAX`]; never where a receiver is informed.
     async fn unasked(&self, served: &Served) {
-        let most_ms = u64::try_from(UNASKED_MAX.as_millis()).unwrap_or(u64::MAX);
+        if served.ticket.body.callback.is_some() {
+            return std::future::pending().await;
+        }
+        let most_ms = unasked_max_ms();
         loop {
             let silent_ms = self.ticket_now_ms().saturating_sub(served.seen.lock().asked_ms);
             if silent_ms >= most_ms {
@@ -355,10 +336,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-fn end_of(reason: EndReason) -> TicketEnd {
-    match reason {
-        EndReason::Released => TicketEnd::Released,
-        EndReason::Forced | EndReason::Revoked => TicketEnd::Forced,
-        EndReason::Cancelled => TicketEnd::Cancelled,
-    }
+fn unasked_max_ms() -> u64 {
+    u64::try_from(UNASKED_MAX.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// For how long the grant is offered.
+fn accept_ms(ticket: &crate::protocol::Ticket) -> u64 {
+    ticket.body.callback.as_ref().map_or_else(unasked_max_ms, |callback| callback.accept_ms)
 }

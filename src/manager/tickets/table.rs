@@ -1,6 +1,7 @@
 //! The tickets that this instance serves.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::quota::QuotaPermit;
+use crate::manager::callbacks::CallbackSender;
 use crate::protocol::{Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::clock::BootTime;
 
@@ -20,7 +22,7 @@ pub(super) const SERVED_MAX: usize = 100_000;
 pub struct TicketLimits {
     /// Maximum time that a ticket may wait.
     pub max_wait: Duration,
-    /// Maximum time that a lease is kept, see [`crate::manager::keeping::KeepLimits`].
+    /// Maximum time that a lease is kept, see [`crate::manager::kept_leases::KeepLimits`].
     pub max_keep: Duration,
     /// Maximum number of tickets of this instance that new ones may add to.
     pub total: usize,
@@ -42,6 +44,9 @@ pub enum TicketNews {
 /// Is called with [`TicketNews`]. It must be cheap and never wait.
 pub type TicketListener = Box<dyn Fn(TicketNews) + Send + Sync>;
 
+/// Sends call-backs.
+pub type TicketSender = Arc<dyn CallbackSender>;
+
 /// A ticket that this instance serves.
 pub(in crate::manager) struct Served {
     pub(super) id: TicketId,
@@ -60,6 +65,8 @@ pub(in crate::manager) struct Served {
     pub(super) permit: Mutex<Option<Arc<QuotaPermit>>>,
     /// Another instance served it before.
     pub(super) is_adopted: bool,
+    /// The end of the lease of which the receiver was informed that it is near. Milliseconds since 1970.
+    announced_ms: AtomicU64,
 }
 
 /// See [`Served`].
@@ -85,6 +92,7 @@ impl Served {
             stop: CancellationToken::new(),
             permit: Mutex::new(None),
             is_adopted,
+            announced_ms: AtomicU64::new(0),
         }
     }
 
@@ -123,6 +131,14 @@ impl Served {
         let _ = self.lease_end.subscribe().wait_for(Option::is_some).await;
     }
 
+    pub(super) fn announced(&self) -> u64 {
+        self.announced_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_announced(&self, kept_until_ms: u64) {
+        self.announced_ms.store(kept_until_ms, Ordering::Relaxed);
+    }
+
     pub(super) fn asked(&self, at_ms: u64) {
         let mut seen = self.seen.lock();
         seen.asked_ms = seen.asked_ms.max(at_ms);
@@ -134,11 +150,20 @@ impl Served {
 pub(in crate::manager) struct TicketTable {
     served: Mutex<HashMap<TicketId, Arc<Served>>>,
     settings: OnceLock<(TicketLimits, TicketListener)>,
+    sender: OnceLock<TicketSender>,
 }
 
 impl TicketTable {
     pub(super) fn set(&self, limits: TicketLimits, listener: TicketListener) {
         let _ = self.settings.set((limits, listener));
+    }
+
+    pub(super) fn set_sender(&self, sender: TicketSender) {
+        let _ = self.sender.set(sender);
+    }
+
+    pub(super) fn sender(&self) -> Option<&TicketSender> {
+        self.sender.get()
     }
 
     pub(super) fn limits(&self) -> TicketLimits {

@@ -101,6 +101,10 @@ pub struct WaiterInfo {
     pub owner: String,
     /// How long it has waited.
     pub waiting: Duration,
+    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it.
+    pub left: Option<Duration>,
+    /// Its note; of other instances the beginning.
+    pub note: String,
 }
 
 /// An extended lease.

@@ -3,7 +3,7 @@
 
 mod node;
 mod state;
-mod write_bound;
+mod write_ahead;
 
 pub use node::{EmbeddedConfig, EmbeddedNode, EmbeddedReport};
 pub use state::{BootId, OpenError};

@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 
 use super::state::{BootId, OpenError, Record, StateFile};
-use super::write_bound::WriteBound;
+use super::write_ahead::WriteBound;
 use crate::protocol::reference::{KeyCounts, ReferenceNode, Resumed};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};

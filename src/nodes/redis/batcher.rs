@@ -142,7 +142,7 @@ pub(super) fn ordering_key(request: &Request) -> &str {
         return resource.as_str();
     }
     match request {
-        Request::List(_) => LEASES_KEY,
+        Request::List(_) | Request::Index(_) => LEASES_KEY,
         _ => META_KEY,
     }
 }

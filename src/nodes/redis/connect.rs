@@ -19,12 +19,12 @@ use tokio::time::timeout;
 use super::connection::{ActiveConnection, DriverTask};
 use super::driver::{Driver, Place};
 use super::errors;
-use super::meter::Metered;
 use super::queue::ConnectionQueue;
+use super::reply_limit::Metered;
+use super::resp_connection::Wire;
 use super::server_checks::{self, ServerInfo};
 use super::stream::Target;
 use super::url::{NodeTls, NodeUrl};
-use super::wire::Wire;
 use crate::protocol::{Unreachable, UnreachableKind, commands};
 use crate::redlock::clock::Clock;
 use crate::types::Invalid;
@@ -269,14 +269,15 @@ async fn authenticate(wire: &mut Wire, user: Option<&str>, password: &str) -> Re
     }
 }
 
-/// The hand-shake: reads what the server is, and loads the scripts, in one round trip. A restart breaks the connection, so
-/// what is read here is true for as long as it lasts.
+/// The hand-shake: reads what the server is, then loads the scripts. A restart breaks the connection, so what is read here is
+/// true for as long as it lasts. Two round trips: a server resets a connection that sends it more than 16 KiB at once before
+/// it is authenticated, and nobody would learn that a password is missing.
 async fn prepare(wire: &mut Wire, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
-    let scripts = commands::all_scripts().into_iter().map(|script| script.load());
-    let mut replies = wire.ask_all(server_questions().into_iter().chain(scripts)).await?.into_iter();
+    let mut replies = wire.ask_all(server_questions()).await?.into_iter();
     let mut next = || replies.next().unwrap_or_else(|| Err(errors::lost()));
     let (info, saves) = (next()?, next());
-    replies.collect::<Result<Vec<_>, _>>()?;
+    let loaded = wire.ask_all(commands::all_scripts().into_iter().map(|script| script.load())).await?;
+    loaded.into_iter().collect::<Result<Vec<_>, _>>()?;
     server_info(info, saves, allow_replicas)
 }
 

@@ -15,7 +15,7 @@ use super::batcher::{CommandContext, batches, sendable};
 use super::connection::NodeConnections;
 use super::errors;
 use super::queue::{ConnectionQueue, PendingRequest};
-use super::wire::Wire;
+use super::resp_connection::Wire;
 use crate::protocol::commands::{self, ScriptRef};
 use crate::protocol::{Reply, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};

@@ -1,7 +1,7 @@
 //! A node that is a Redis master: connections to it, and the commands sent on them.
 //!
 //! Each connection is multiplexed: all commands are sent on it at the same time. `supervisor` builds, checks
-//! (`PING`) and replaces it; `meter` bounds what the node sends on it.
+//! (`PING`) and replaces it; `reply_limit` bounds what the node sends on it.
 //!
 //! A caller's request is queued until the runtime's turn ends, then `driver` sends all that are
 //! queued. Nothing is repeated, except a script that the server did not know and therefore did not run.
@@ -12,16 +12,16 @@ mod connect;
 mod connection;
 mod driver;
 mod errors;
-pub mod meter;
 mod node;
 mod queue;
+pub mod reply_limit;
+mod resp_connection;
 mod retry;
 mod server_checks;
 mod stream;
 mod subscriber;
 mod supervisor;
 mod url;
-mod wire;
 
 pub use config::{CONNECTIONS_MAX, Identity, RedisNodeConfig};
 pub use node::{RedisNode, RedisNodeReport};

@@ -21,12 +21,12 @@ use super::driver::Place;
 use super::queue::EnqueueError;
 use super::server_checks::ServerFinding;
 use super::{subscriber, supervisor};
-use crate::nodes::observer::NodeObserver;
+use crate::nodes::call_observer::NodeObserver;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
+use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{Invalid, NodeId};
 
@@ -156,7 +156,8 @@ impl RedisNode {
 
     /// Enqueues a request. The receiver is answered in any case, also where the connection ends.
     fn send(&self, stamp: RequestStamp, request: Arc<Request>) -> Result<oneshot::Receiver<NodeResult>, Unreachable> {
-        if self.connections.is_unsuitable() && matches!(*request, Request::Acquire(_) | Request::AcquireSet(_)) {
+        let acquires = matches!(*request, Request::Acquire(_) | Request::AcquireSet(_) | Request::AcquireShared(_));
+        if self.connections.is_unsuitable() && acquires {
             return Err(Unreachable::new(UnreachableKind::Unsuitable, "findings about the server remove its vote"));
         }
         let slot = self.connections.slot_of_key(ordering_key(&request));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::protocol::UnreachableKind;
 use crate::redlock::backoff::{Backoff, BackoffRange};
 use crate::redlock::clock::BootTime;
-use crate::redlock::entropy::Entropy;
+use crate::redlock::random::Entropy;
 
 /// Pauses between attempts; random, so that many instances do not reconnect in step.
 const DELAYS: BackoffRange = BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
@@ -61,7 +61,7 @@ impl<E: Entropy> Retry<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redlock::entropy::SystemEntropy;
+    use crate::redlock::random::SystemEntropy;
 
     /// M2: neither lines nor attempts go on at the first rate.
     #[test]

@@ -1,4 +1,4 @@
-//! The socket to a node, with or without TLS. Opened here, so that [`super::meter`] can bound what the node sends.
+//! The socket to a node, with or without TLS. Opened here, so that [`super::reply_limit`] can bound what the node sends.
 
 use std::io;
 use std::path::PathBuf;

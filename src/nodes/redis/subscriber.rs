@@ -17,13 +17,16 @@ use super::retry::Retry;
 use super::supervisor::CHECK_INTERVAL;
 use crate::protocol::{Unreachable, UnreachableKind, keys};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::notifications::{Notice, Topic};
+use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::{PendingCommands, Subscriptions};
 use crate::types::{NodeId, ResourceName};
 
 /// Channels in one command, which occupies the node for some 100 us.
 const BATCH_MAX: usize = 256;
+/// For how long the node publishes the ends of leases after this instance said last that it listens, which it does in each
+/// check. An instance that was paused for longer has missed some, and its subscriptions count as lost.
+const LISTENING: Duration = Duration::from_secs(60);
 
 /// Keeps the connection open until dropped. Cancel: it is closed, and all subscriptions with it.
 pub(super) async fn run(
@@ -92,6 +95,10 @@ async fn session(
                 }
                 check_at = clock.now().plus(CHECK_INTERVAL);
                 subscriptions.set_event_subscribers(within(limit, check(&mut connection)).await?);
+                // Without the key nothing was published: it expired, or the node lost its keys.
+                if subscriptions.has_active_resource() && !within(limit, keep_listening(&mut connection)).await? {
+                    return Ok(());
+                }
                 execute(&mut connection, subscriptions, subscriptions.sweep(), limit).await?;
             }
             () = subscriptions.changed() => {
@@ -151,6 +158,11 @@ async fn subscribe(
     for batch in topics.chunks(BATCH_MAX) {
         let channels: Vec<String> = batch.iter().map(channel).collect();
         within(limit, connection.subscribe(channels)).await?;
+        // Before it is confirmed: a waiter asks once more when it is, and relies on notices from then on.
+        let is_resource = batch.iter().any(|topic| matches!(topic, Topic::LeaseEnded(_)));
+        if is_resource && !within(limit, keep_listening(connection)).await? {
+            within(limit, listen(connection)).await?;
+        }
         subscriptions.confirm(batch);
     }
     Ok(())
@@ -161,6 +173,19 @@ async fn subscribe(
 async fn check(connection: &mut MultiplexedConnection) -> Result<usize, RedisError> {
     let () = cmd("PUBLISH").arg(keys::FREED_PREFIX).arg("").query_async(connection).await?;
     subscriber_count(connection, &Topic::Events).await
+}
+
+/// Says again that this instance listens. `false`: the node did not know it. Works on a full node, where the key cannot be set.
+async fn keep_listening(connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
+    cmd("PEXPIRE").arg(keys::NOTICES_KEY).arg(listening_ms()).query_async(connection).await
+}
+
+async fn listen(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    cmd("SET").arg(keys::NOTICES_KEY).arg(1).arg("PX").arg(listening_ms()).query_async(connection).await
+}
+
+fn listening_ms() -> u64 {
+    u64::try_from(LISTENING.as_millis()).unwrap_or(u64::MAX)
 }
 
 async fn subscriber_count(connection: &mut MultiplexedConnection, topic: &Topic) -> Result<usize, RedisError> {

@@ -15,7 +15,7 @@ use super::retry::Retry;
 use super::server_checks::ServerFinding;
 use crate::protocol::{Unreachable, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::Entropy;
+use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
 /// How often each connection is checked: the maximum time until the death of an idle node is noticed.

@@ -1,15 +1,16 @@
 -- One acquire, or a batch of acquires of different resources; each is decided as if it were the only one.
--- KEYS: 1 meta, 2 index, then for each: lock, token tombstone, attempt tombstone, fence counter
+-- KEYS: 1 meta, then for each: lock, token tombstone, attempt tombstone. The index is left to the instance (index.lua).
 -- ARGV: 1 to 3 as in marker.lua, then for each: sent_us, token hash, ttl_ms, px_ms (ttl + lock_delay), attempt,
 --       labels, resource
 -- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
 -- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
 --        D reason | X | W left (the resource has a block) | H, Y (members hold it: as in acquire_shared.lua) | K C P Q S
-local NOW_MS, FENCE_TTL = math.floor(NOW / 1000), ARGV[3]
-local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 3)) -- the first: whether any resource has a block
-local base, per = tonumber(m[4] or 0), math.floor(NOW_MS / FENCE_TTL)
-local out, new, top, k, at, beside = {}, {}, hw, 2, 3, nil
-for i = 1, (#found - 1) / 4 do
+local NOW_MS = math.floor(NOW / 1000)
+local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 2)) -- the first: whether any resource has a block
+local gen, now = tonumber(m[5] or -1), math.floor(NOW / 1000 / ARGV[3])
+local out, new, top, highest, k, at, past, beside = {}, {}, hw, nil, 2, 3, nil, nil
+local count = (#found - 1) / 3
+for i = 1, count do
   SENT = tonumber(ARGV[at + 1])
   local v, ended = found[k], found[k + 1]
   local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and judge() or nil
@@ -23,21 +24,32 @@ for i = 1, (#found - 1) / 4 do
   elseif block ~= -2 then
     out[i] = { 'W', block } -- even to the token that has the key: the block may stand for another lease
   elseif not v then
-    local fence, digits = SENT, ARGV[at + 1]
-    -- Fence counters may expire: base, a periodic copy of hw, is at least as high as every expired one.
-    if per ~= tonumber(m[5]) then
-      base, m[5] = math.max(base, top), per
-      redis.call('HSET', META, 'base', base, 'per', per)
+    local fence, digits = SENT, ARGV[at + 1] -- digits: Lua takes long to format a number, or to read one
+    if now ~= gen then -- the next generation of fences, see fences.lua
+      local next = now == gen + 1
+      local base = math.max(m[4] or 0, next and tonumber(redis.call('HMGET', META, 'last')[1] or hw) or hw)
+      redis.call('HSET', META, 'base', string.format('%.0f', base), 'gen', now, 'last', string.format('%.0f', hw))
+      m[4] = base
+      for n = now, next and now or now + 1 do
+        local done = redis.pcall('UNLINK', 'redlockd:fences:' .. n % 2)
+        if type(done) == 'table' then redis.call('DEL', 'redlockd:fences:' .. n % 2) end -- a user without the right to it
+      end
+      redis.call('HSET', 'redlockd:fences:' .. now % 2, '', string.rep('-', 65))
+      gen = now
     end
-    local c = tonumber(found[k + 3]) or 0
-    if SENT <= top or SENT <= c then -- otherwise SENT is above all of them, since base <= hw
-      fence = math.max(SENT, base + 1, c + 1)
+    if SENT <= top then -- otherwise SENT is above all that were given here
+      if not past then
+        local names = {}
+        for n = 1, count do names[n] = ARGV[7 * n + 3] end
+        past = { redis.call('HMGET', 'redlockd:fences:0', unpack(names)), redis.call('HMGET', 'redlockd:fences:1', unpack(names)) }
+      end
+      fence = math.max(SENT, (m[4] or 0) + 1, tonumber(past[1][i] or 0) + 1, tonumber(past[2][i] or 0) + 1)
       digits = string.format('%.0f', fence)
     end
-    if fence > top then top = fence end
+    if fence > top then top, highest = fence, digits end
     new[#new + 1], new[#new + 2], new[#new + 3] = i, fence, digits
   else
-    local lock, token = KEYS[k + 1], ARGV[at + 2]
+    local lock, token = KEYS[k], ARGV[at + 2]
     local left = redis.call('PTTL', lock)
     if string.sub(v, 1, 65) == token .. '|' then -- the same token again: the replay joins the lease, its fence unchanged
       local head, fence, claims, labels = string.match(v, '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$', 66)
@@ -67,22 +79,21 @@ for i = 1, (#found - 1) / 4 do
       end
     end
   end
-  k, at = k + 4, at + 7
+  k, at = k + 3, at + 7
 end
 -- The highest fence is stored before any lease has it.
-if top > hw then redis.call('HSET', META, 'hw', string.format('%.0f', top)) end
-local index = {}
+if highest then redis.call('HSET', META, 'hw', highest) end
+local fences = {}
 for n = 1, #new, 3 do
   local i, fence, digits = new[n], new[n + 1], new[n + 2]
-  k, at = 4 * i - 2, 7 * i - 4
+  k, at = 3 * i - 1, 7 * i - 4
   local value = ARGV[at + 2] .. '|000000|' .. ARGV[at + 3] .. '|' .. digits .. '|' .. ARGV[at + 5] .. ',|' .. ARGV[at + 6]
-  if redis.call('SET', KEYS[k + 1], value, 'NX', 'PX', ARGV[at + 4]) then -- NX: the key may be of another type
-    redis.call('SET', KEYS[k + 4], digits, 'PX', FENCE_TTL)
-    index[#index + 1], index[#index + 2] = NOW_MS + ARGV[at + 4], ARGV[at + 7]
+  if redis.call('SET', KEYS[k], value, 'NX', 'PX', ARGV[at + 4]) then -- NX: the key may be of another type
+    fences[#fences + 1], fences[#fences + 2] = ARGV[at + 7], digits
     out[i] = fence
   else
-    out[i] = { 'B', redis.call('PTTL', KEYS[k + 1]), '' }
+    out[i] = { 'B', redis.call('PTTL', KEYS[k]), '' }
   end
 end
-if #index > 0 then redis.call('ZADD', KEYS[2], unpack(index)) end
+if #fences > 0 then redis.call('HSET', gen % 2 == 0 and 'redlockd:fences:0' or 'redlockd:fences:1', unpack(fences)) end
 if not beside then return out end

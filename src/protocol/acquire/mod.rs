@@ -38,11 +38,11 @@ pub(super) fn build<'a>(
     batch: impl Iterator<Item = (RequestTime, &'a AcquireArgs)> + Clone,
     script_ref: ScriptRef,
 ) -> Command {
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2 + 4 * count, count);
-    command.keys([keys::META_KEY, keys::LEASES_KEY]);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1 + 3 * count, count);
+    command.keys([keys::META_KEY]);
     for (_, AcquireArgs { resource, token, attempt, .. }) in batch.clone() {
         command.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
-        command.joined(keys::attempt_tombstone_parts(resource, token, attempt)).joined(keys::fence_parts(resource));
+        command.joined(keys::attempt_tombstone_parts(resource, token, attempt));
     }
     command.shared_marker_args(context);
     for (sent_at, AcquireArgs { resource, token, attempt, ttl, labels }) in batch {

@@ -4,10 +4,10 @@ use crate::mutant;
 use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
-use crate::protocol::reference::members::{self, Until};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Until};
 use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply};
-use crate::types::{Fence, Mode, ResourceName};
+use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
 /// Runs one acquire.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
@@ -32,20 +32,31 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         }
         Some(LockValue::OtherType(_)) => {
             // The script finds out only when it tries to set the key.
-            memory.marker.rotate(context);
+            memory.begin_generation(context);
             let fence = next_fence(memory, context, resource);
             memory.marker.store_fence(fence);
             held(memory, context, resource)
         }
-        Some(LockValue::Members(_)) => match members::member_of(memory, now_ms, resource, &args.token) {
-            Some(member) => Reply::ModeDiffers { mode: member.record.mode },
-            None if members::find(memory, now_ms, resource).is_some() => {
-                members::held_by(memory, context, resource, Until::Last)
-            }
-            None => held(memory, context, resource),
-        },
+        Some(LockValue::Members(_)) => beside_members(memory, context, (resource, &args.token)),
         Some(_) => held(memory, context, resource),
-        None => grant(memory, context, args),
+        // The index is left to the instance.
+        None => grant(memory, context, args, false),
+    }
+}
+
+/// Members keep an exclusive request out.
+pub(in crate::protocol) fn beside_members(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    (resource, token): (&ResourceName, &TokenHash),
+) -> Reply {
+    let now_ms = context.now_ms();
+    match shared_holders::member_of(memory, now_ms, resource, token) {
+        Some(member) => Reply::ModeDiffers { mode: member.record.mode },
+        None if shared_holders::find(memory, now_ms, resource).is_some() => {
+            shared_holders::held_by(memory, context, resource, Until::Last)
+        }
+        None => held(memory, context, resource),
     }
 }
 
@@ -70,12 +81,17 @@ pub(in crate::protocol) fn join(memory: &mut Memory, context: &CallContext<'_>, 
 /// Above every fence of this resource that the node gave, and at least the time of sending.
 fn next_fence(memory: &Memory, context: &CallContext<'_>, resource: &ResourceName) -> u64 {
     let minimum = if mutant::ignores_request_times() { 0 } else { context.sent_at.0 };
-    (memory.counter(context, resource) + 1).max(memory.marker.base() + 1).max(minimum)
+    (memory.fences.last(resource) + 1).max(memory.marker.base() + 1).max(minimum)
 }
 
-/// A new lease of a free resource.
-pub(in crate::protocol) fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
-    memory.marker.rotate(context);
+/// A new lease of a free resource, in the index at once or not.
+pub(in crate::protocol) fn grant(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    args: &AcquireArgs,
+    is_listed: bool,
+) -> Reply {
+    memory.begin_generation(context);
     let fence = next_fence(memory, context, &args.resource);
     let record = LeaseRecord {
         mode: Mode::Exclusive,
@@ -88,7 +104,10 @@ pub(in crate::protocol) fn grant(memory: &mut Memory, context: &CallContext<'_>,
     };
     let end = context.now_ms().saturating_add(context.key_ttl_ms(args.ttl));
     memory.locks.put(&args.resource, LockValue::Lease(record), Some(end));
-    memory.store_fence(context, &args.resource, fence);
+    if !is_listed {
+        memory.locks.take_from_index(&args.resource);
+    }
+    memory.store_fence(&args.resource, fence);
     Reply::Granted { fence: Fence(fence), joined: false }
 }
 

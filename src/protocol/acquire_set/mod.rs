@@ -1,4 +1,4 @@
-//! Acquire of several resources with one token: all of them, or none. What it grants are ordinary leases.
+//! Acquire of several resources with one token: all of them, or none. What it grants are ordinary leases, exclusive or shared.
 
 pub(super) mod reference;
 
@@ -7,14 +7,16 @@ use std::sync::Arc;
 use deadpool_redis::redis::Value;
 
 use super::acquire::{self, AcquireArgs};
+use super::acquire_shared::AcquireSharedArgs;
 use super::keys;
 use super::params::RequestTime;
+use super::record::MEMBERS_MAX;
 use super::reply::{GrantedLease, Reply};
 use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
-use crate::types::{AttemptId, ResourceName, TokenHash, Ttl};
+use crate::types::{AttemptId, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "acquire_set.lua");
+node_script!(with_marker "../fences.lua", "acquire_set.lua", "../members.lua", "beside.lua");
 
 /// The maximum number of resources of one set: its script occupies the node as long as as many acquires do.
 pub const SET_MAX: usize = 16;
@@ -32,10 +34,25 @@ pub struct AcquireSetArgs {
     pub ttl: Ttl,
     /// Encoded [`Labels`](crate::types::Labels), of each lease.
     pub labels: Arc<str>,
+    /// Each lease is a shared one; otherwise exclusive.
+    pub is_shared: bool,
 }
 
 impl AcquireSetArgs {
-    /// The acquire of one of them alone.
+    /// The acquire of one of them alone, shared.
+    pub(crate) fn one_shared(&self, resource: &ResourceName) -> AcquireSharedArgs {
+        AcquireSharedArgs {
+            resource: resource.clone(),
+            token: self.token.clone(),
+            mode: Mode::Shared,
+            attempt: self.attempt.clone(),
+            ttl: self.ttl,
+            labels: Arc::clone(&self.labels),
+            proposed: None,
+        }
+    }
+
+    /// The acquire of one of them alone, exclusive.
     pub(super) fn one(&self, resource: &ResourceName) -> AcquireArgs {
         AcquireArgs {
             resource: resource.clone(),
@@ -53,16 +70,17 @@ pub(super) fn build(
     args: &AcquireSetArgs,
     script_ref: ScriptRef,
 ) -> Command {
-    let AcquireSetArgs { resources, token, attempt, ttl, labels } = args;
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2 + 4 * resources.len(), resources.len());
+    let AcquireSetArgs { resources, token, attempt, ttl, labels, is_shared } = args;
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2 + 3 * resources.len(), resources.len());
     command.keys([keys::META_KEY, keys::LEASES_KEY]);
     for resource in resources.iter() {
         command.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
-        command.joined(keys::attempt_tombstone_parts(resource, token, attempt)).joined(keys::fence_parts(resource));
+        command.joined(keys::attempt_tombstone_parts(resource, token, attempt));
     }
     command.marker_args(context, sent_at).text(token.as_str()).number(ttl.as_ms());
     command.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
     command.text(attempt.as_str()).text(labels);
+    command.text(if *is_shared { "s" } else { "e" }).number(MEMBERS_MAX as u64);
     for resource in resources.iter() {
         command.text(resource.as_str());
     }

@@ -1,13 +1,13 @@
 //! The reference of `acquire_set.lua`.
 
 use crate::mutant::{self, Mutant};
-use crate::protocol::acquire::reference::{grant, held, join};
+use crate::protocol::acquire::reference::{beside_members, grant, held, join};
 use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::reply::GrantedLease;
-use crate::protocol::{AcquireSetArgs, EndReason, NoVote, Reply};
+use crate::protocol::{AcquireSetArgs, EndReason, NoVote, Reply, acquire_shared};
 use crate::types::ResourceName;
 
 /// Runs one acquire of several resources.
@@ -39,6 +39,9 @@ fn refusal(
     args: &AcquireSetArgs,
     resource: &ResourceName,
 ) -> Option<Reply> {
+    if args.is_shared {
+        return acquire_shared::reference::refusal(memory, context, &args.one_shared(resource));
+    }
     let now_ms = context.now_ms();
     if let Some(reason) = memory.tombstone(context, resource, &args.token) {
         return Some(Reply::Ended { reason });
@@ -59,6 +62,7 @@ fn refusal(
         Some(value) if value.is_damaged_lease_of(&args.token) => {
             Some(Reply::Held { left_ms: memory.locks.left_ms(resource, now_ms).flatten(), record: None })
         }
+        Some(LockValue::Members(_)) => Some(beside_members(memory, context, (resource, &args.token))),
         Some(_) => Some(held(memory, context, resource)),
     }
 }
@@ -69,9 +73,14 @@ fn take(
     args: &AcquireSetArgs,
     resource: &ResourceName,
 ) -> GrantedLease {
+    if args.is_shared {
+        let reply = acquire_shared::reference::take(memory, context, &args.one_shared(resource));
+        let Reply::Admitted { fence, joined } = reply else { unreachable!("checked before: {reply:?}") };
+        return GrantedLease { fence, joined };
+    }
     let one = args.one(resource);
     let has_it = matches!(memory.locks.get(resource, context.now_ms()), Some(LockValue::Lease(_)));
-    match if has_it { join(memory, context, &one) } else { grant(memory, context, &one) } {
+    match if has_it { join(memory, context, &one) } else { grant(memory, context, &one, true) } {
         Reply::Granted { fence, joined } => GrantedLease { fence, joined },
         other => unreachable!("checked before: {other:?}"),
     }

@@ -1,11 +1,11 @@
 local no = not fit and judge() or nil
 if no then return no end
-local LOCK, HASH, TOKEN, ATTEMPT, KIND, MODE = KEYS[3], KEYS[7], ARGV[5], ARGV[8] .. ',', ARGV[11], ARGV[12]
-local found = redis.call('MGET', LOCK, KEYS[4], KEYS[5], KEYS[6], KEYS[8], 'redlockd:blocks')
-local v, intent = found[1], found[5]
+local LOCK, HASH, TOKEN, ATTEMPT, KIND, MODE = KEYS[3], KEYS[6], ARGV[5], ARGV[8] .. ',', ARGV[11], ARGV[12]
+local found = redis.call('MGET', LOCK, KEYS[4], KEYS[5], KEYS[7], 'redlockd:blocks')
+local v, intent = found[1], found[4]
 if found[2] then return { 'D', found[2] } end -- this token was released
 if found[3] then return { 'D', 'cancelled' } end -- this attempt was cancelled before it arrived
-if found[6] then
+if found[5] then
   local block = redis.call('PTTL', 'redlockd:block:' .. ARGV[10])
   if block ~= -2 then return { 'W', block } end -- for every mode, also to a member: it may stand for another lease
 end
@@ -19,19 +19,14 @@ if v and string.sub(v, 1, 2) ~= 'S|' then
   end
   return { 'B', left, v }
 end
-local want, px, counter = tonumber(ARGV[13]), tonumber(ARGV[7]), tonumber(found[4]) or 0
+local want, px = tonumber(ARGV[13]), tonumber(ARGV[7])
 if want > math.max(NOW, hw) + GUARD then return { 'F' } end
 -- Each number is given once: a proposed one only if it is above all that this node gave.
 local function next_fence()
-  local base, per = tonumber(m[4] or 0), math.floor(NOW_MS / ARGV[3])
-  if per ~= tonumber(m[5]) then -- as in acquire.lua
-    base = math.max(base, hw)
-    redis.call('HSET', META, 'base', string.format('%.0f', base), 'per', per)
-  end
+  local base, counter = begin_generation(), last_fence(ARGV[10])
   local fence = math.max(SENT, base + 1, counter + 1)
   if want > math.max(base, counter) then fence = want end
-  if fence > hw then redis.call('HSET', META, 'hw', string.format('%.0f', fence)) end
-  redis.call('SET', KEYS[6], string.format('%.0f', fence), 'PX', ARGV[3])
+  keep_fence(ARGV[10], fence)
   return string.format('%.0f', fence)
 end
 local living, _, _, over = members_of(HASH)
@@ -61,12 +56,12 @@ end
 local is_full = #living >= tonumber(ARGV[14])
 if v and v ~= 'S|' .. KIND then return held_by(LOCK, HASH, v, redis.call('PTTL', LOCK), 0) end
 if intent and intent ~= TOKEN then
-  return held_by(LOCK, HASH, v, redis.call('PTTL', KEYS[8]), 1)
+  return held_by(LOCK, HASH, v, redis.call('PTTL', KEYS[7]), 1)
 end
 if is_taken or is_full then return held_by(LOCK, HASH, v, nil, 0) end
 local fence = next_fence() -- stored before any lease has it
 if not v then redis.call('SET', LOCK, 'S|' .. KIND, 'PX', px) end
 store(LOCK, HASH, over, TOKEN, NOW_MS + px, MODE, '000000|' .. ARGV[6] .. '|' .. fence .. '|' .. ATTEMPT .. '|' .. ARGV[9], px)
-if intent then redis.call('DEL', KEYS[8]) end -- its own
+if intent then redis.call('DEL', KEYS[7]) end -- its own
 redis.call('ZADD', KEYS[2], NOW_MS + px, ARGV[10])
 return { 'G', tonumber(fence), 0 }

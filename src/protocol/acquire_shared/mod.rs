@@ -15,7 +15,7 @@ use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "acquire_shared.lua", "../members.lua", "decide.lua");
+node_script!(with_marker "../fences.lua", "acquire_shared.lua", "../members.lua", "decide.lua");
 
 /// Arguments of [`Request::AcquireShared`](super::request::Request::AcquireShared).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,10 +44,10 @@ pub(super) fn build(
     script_ref: ScriptRef,
 ) -> Command {
     let AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed } = args;
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 8, 1);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 7, 1);
     command.keys([keys::META_KEY, keys::LEASES_KEY, &context.template.lock(resource)]);
     command.keys([&keys::token_tombstone(resource, token), &keys::attempt_tombstone(resource, token, attempt)]);
-    command.keys([&keys::fence(resource), &keys::members(resource), &keys::intent(resource)]);
+    command.keys([&keys::members(resource), &keys::intent(resource)]);
     command.marker_args(context, sent_at);
     command.text(token.as_str()).number(ttl.as_ms());
     command.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));

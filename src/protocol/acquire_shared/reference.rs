@@ -5,91 +5,100 @@ use crate::protocol::acquire::reference::held;
 use crate::protocol::record::{CLAIMS_MAX_BYTES, MEMBERS_MAX};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
-use crate::protocol::reference::members::{self, Member, Until};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Member, Until};
 use crate::protocol::{AcquireSharedArgs, EndReason, LeaseRecord, NoVote, Reply};
 use crate::types::{Fence, Mode};
 
 /// Runs one acquire.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Reply {
-    let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
     if let Some(no_vote) = memory.marker.check_vote(context) {
         return Reply::NoVote(no_vote);
     }
+    refusal(memory, context, args).unwrap_or_else(|| take(memory, context, args))
+}
+
+/// What keeps the request out.
+pub(in crate::protocol) fn refusal(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    args: &AcquireSharedArgs,
+) -> Option<Reply> {
+    let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
     if let Some(reason) = memory.tombstone(context, resource, token) {
-        return Reply::Ended { reason };
+        return Some(Reply::Ended { reason });
     }
     if memory.cancelled.get(&(resource.clone(), token.clone(), args.attempt.clone()), now_ms).is_some() {
-        return Reply::Ended { reason: EndReason::Cancelled };
+        return Some(Reply::Ended { reason: EndReason::Cancelled });
     }
     // For every mode, also to a member: it may stand for another lease.
     if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
-        return Reply::NoVote(NoVote::Blocked { left_ms });
+        return Some(Reply::NoVote(NoVote::Blocked { left_ms }));
     }
     let is_foreign = match memory.locks.get(resource, now_ms) {
         None => false,
         Some(LockValue::Lease(record)) if record.token == *token => {
-            return Reply::ModeDiffers { mode: Mode::Exclusive };
+            return Some(Reply::ModeDiffers { mode: Mode::Exclusive });
         }
         Some(value) if value.is_damaged_lease_of(token) && value.looks_like_lease() => {
-            return Reply::ModeDiffers { mode: Mode::Exclusive };
+            return Some(Reply::ModeDiffers { mode: Mode::Exclusive });
         }
-        Some(LockValue::Lease(_) | LockValue::Bytes(_)) => return held(memory, context, resource),
+        Some(LockValue::Lease(_) | LockValue::Bytes(_)) => return Some(held(memory, context, resource)),
         Some(LockValue::OtherType(_)) => true,
-        Some(LockValue::Members(_)) => members::find(memory, now_ms, resource).is_none(),
+        Some(LockValue::Members(_)) => shared_holders::find(memory, now_ms, resource).is_none(),
     };
     if args.proposed.is_some_and(|fence| fence.0 > memory.marker.highest_plausible_fence(context)) {
-        return Reply::FenceTooFarAhead;
+        return Some(Reply::FenceTooFarAhead);
     }
     if is_foreign {
-        return Reply::Held { left_ms: memory.locks.left_ms(resource, now_ms).flatten(), record: None };
+        return Some(Reply::Held { left_ms: memory.locks.left_ms(resource, now_ms).flatten(), record: None });
     }
-    if let Some(member) = members::member_of(memory, now_ms, resource, token) {
-        let member = member.clone();
-        return join(memory, context, args, member);
-    }
-    admit(memory, context, args)
-}
-
-/// The same token again: the replay joins the lease. Its fence rises only to a proposed one, or above it.
-fn join(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs, member: Member) -> Reply {
-    let Member { mut record, end_ms } = member;
-    if record.mode != args.mode {
-        return Reply::ModeDiffers { mode: record.mode };
-    }
-    if !record.claims.split(',').any(|claim| claim == args.attempt.as_str()) {
-        if record.claims.len() >= CLAIMS_MAX_BYTES {
-            return Reply::TooManyClaims;
+    match shared_holders::member_of(memory, now_ms, resource, token) {
+        Some(member) if member.record.mode != args.mode => Some(Reply::ModeDiffers { mode: member.record.mode }),
+        Some(member) => {
+            let is_known = member.record.claims.split(',').any(|claim| claim == args.attempt.as_str());
+            let is_full = !is_known && member.record.claims.len() >= CLAIMS_MAX_BYTES;
+            is_full.then_some(Reply::TooManyClaims)
         }
-        record.claims = format!("{}{},", record.claims, args.attempt.as_str()).into();
+        None => kept_out(memory, context, args),
     }
-    if args.proposed.is_some_and(|proposed| proposed > record.fence) {
-        record.fence = next_fence(memory, context, args);
-    }
-    let (fence, px_ms) = (record.fence, context.key_ttl_ms(args.ttl));
-    let end_ms = end_ms.max(context.now_ms().saturating_add(px_ms));
-    members::store(memory, context.now_ms(), &args.resource, Member { record, end_ms }, px_ms);
-    Reply::Admitted { fence, joined: true }
 }
 
-fn admit(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Reply {
+/// What keeps a new member out.
+fn kept_out(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Option<Reply> {
     let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
-    let living = members::find(memory, now_ms, resource);
+    let living = shared_holders::find(memory, now_ms, resource);
     let counted = living.map_or(0, |members| members.living(now_ms).count());
     if living.is_some_and(|members| members.kind != args.mode.wanted()) {
-        return members::held_by(memory, context, resource, Until::Last);
+        return Some(shared_holders::held_by(memory, context, resource, Until::Last));
     }
     let is_taken = match args.mode {
         Mode::Permit { limit, .. } if mutant::is(Mutant::CountPerNode) => counted >= usize::from(limit.get()),
         mode => living.is_some_and(|members| members.is_taken(mode, token, now_ms)),
     };
-    let intent = memory.intents.get(resource, now_ms).cloned();
-    if intent.as_ref().is_some_and(|of| of != token) && !mutant::is(Mutant::SharedUnderIntent) {
+    let intent = memory.intents.get(resource, now_ms);
+    if intent.is_some_and(|of| of != token) && !mutant::is(Mutant::SharedUnderIntent) {
         let left_ms = memory.intents.left_ms(resource, now_ms).flatten().unwrap_or(0);
-        return members::held_by(memory, context, resource, Until::Intent(left_ms));
+        return Some(shared_holders::held_by(memory, context, resource, Until::Intent(left_ms)));
     }
-    if is_taken || counted >= MEMBERS_MAX {
-        return members::held_by(memory, context, resource, Until::First);
+    (is_taken || counted >= MEMBERS_MAX).then(|| shared_holders::held_by(memory, context, resource, Until::First))
+}
+
+/// The lease, where nothing keeps the request out. The same token again: the replay joins the lease, whose fence rises only to a
+/// proposed one, or above it.
+pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Reply {
+    let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
+    let px_ms = context.key_ttl_ms(args.ttl);
+    if let Some(Member { mut record, end_ms }) = shared_holders::member_of(memory, now_ms, resource, token).cloned() {
+        if !record.claims.split(',').any(|claim| claim == args.attempt.as_str()) {
+            record.claims = format!("{}{},", record.claims, args.attempt.as_str()).into();
+        }
+        if args.proposed.is_some_and(|proposed| proposed > record.fence) {
+            record.fence = next_fence(memory, context, args);
+        }
+        let (fence, end_ms) = (record.fence, end_ms.max(now_ms.saturating_add(px_ms)));
+        shared_holders::store(memory, now_ms, resource, Member { record, end_ms }, px_ms);
+        return Reply::Admitted { fence, joined: true };
     }
     let fence = next_fence(memory, context, args);
     let record = LeaseRecord {
@@ -101,24 +110,20 @@ fn admit(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArg
         claims: format!("{},", args.attempt.as_str()).into(),
         labels: args.labels.clone(),
     };
-    let px_ms = context.key_ttl_ms(args.ttl);
     let from_ms = if mutant::is(Mutant::EndByInstance) { context.sent_at.0 / 1_000 } else { now_ms };
-    members::store(memory, now_ms, resource, Member { record, end_ms: from_ms.saturating_add(px_ms) }, px_ms);
-    if intent.is_some() {
-        memory.intents.remove(resource);
-    }
+    shared_holders::store(memory, now_ms, resource, Member { record, end_ms: from_ms.saturating_add(px_ms) }, px_ms);
+    memory.intents.remove(resource);
     Reply::Admitted { fence, joined: false }
 }
 
 /// Each number is given once: a proposed one only if it is above all that this node gave.
 fn next_fence(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Fence {
-    memory.marker.rotate(context);
+    memory.begin_generation(context);
     let minimum = if mutant::ignores_request_times() { 0 } else { context.sent_at.0 };
-    let known = memory.counter(context, &args.resource).max(memory.marker.base());
+    let known = memory.fences.last(&args.resource).max(memory.marker.base());
     let proposed =
         args.proposed.map(|fence| fence.0).filter(|fence| *fence > known || mutant::is(Mutant::FenceGivenTwice));
     let fence = proposed.unwrap_or((known + 1).max(minimum));
-    let counter = memory.counter(context, &args.resource);
-    memory.store_fence(context, &args.resource, fence.max(counter));
+    memory.store_fence(&args.resource, fence);
     Fence(fence)
 }

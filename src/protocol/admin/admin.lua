@@ -42,7 +42,7 @@ if operation == 'init' then -- only on a node that has never voted since it was 
   local longest = math.max(ASK, Q)
   hw = math.max(hw, SENT)
   redis.call('HSET', META, 'view', view, 'promised', view, 'admitted', view, 'roster', ARGV[6])
-  redis.call('HSET', META, 'pass', RUN .. '|' .. cfg .. '|' .. view, 'seen', NOW, 'hw', hw, 'base', hw, 'per', 0, 'run', RUN,
+  redis.call('HSET', META, 'pass', RUN .. '|' .. cfg .. '|' .. view, 'seen', NOW, 'hw', hw, 'base', hw, 'gen', 0, 'run', RUN,
     'st', 'a', 'cfg', cfg, 'proto', PROTO, 'ask', math.max(ASK, tonumber(y[4] or 0)), 'qms', longest, 'roll', NOW + longest * 1000,
     'until', 0, 'owed', 0, 'ev', ev, 'why', 'init', 'since', NOW)
   return answer('A', 0)
@@ -74,6 +74,7 @@ if period and NOW >= tonumber(period[1] or 0) then
   local longest = math.max(ASK, tonumber(period[2]))
   redis.call('HSET', META, 'ask', ASK, 'qms', longest, 'roll', NOW + longest * 1000)
 end
+if operation == 'probe' and not no then begin_generation() end -- else what a burst left stays until the next acquire
 if operation == 'probe' and not (no and no[1] == 'K') then
   for field, at in pairs(notes) do
     local kind = string.match(field, '^(%l+):')

@@ -15,7 +15,7 @@ use super::request::Request;
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::NodeId;
 
-node_script!(with_marker "admin.lua");
+node_script!(with_marker "../fences.lua", "admin.lua");
 
 /// How many entries of the index of leases one probe checks: one instance that probes each second keeps up with this many
 /// abandoned leases per second, more than it can grant.

@@ -6,8 +6,8 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::reference::blocks::union;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, FillProgress};
-use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Member};
 use crate::protocol::{EndReason, FillArgs, FillEntry, LeaseRecord, NoVote, Reply, Tombstone};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
@@ -130,7 +130,7 @@ fn standing(
 fn has_own(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord) -> bool {
     match record.mode {
         Mode::Exclusive => memory.locks.get(resource, now_ms).is_some_and(|own| own.is_of(&record.token)),
-        _ => members::find(memory, now_ms, resource).is_some_and(|all| all.get(&record.token, now_ms).is_some()),
+        _ => shared_holders::find(memory, now_ms, resource).is_some_and(|all| all.get(&record.token, now_ms).is_some()),
     }
 }
 
@@ -156,7 +156,7 @@ fn copy(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &Leas
 fn copy_member(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord, left_ms: u64) -> bool {
     let (mut record, left_ms) = (record.clone(), left_ms.max(1));
     let mut end_ms = now_ms.saturating_add(left_ms);
-    match (memory.locks.get(resource, now_ms), members::find(memory, now_ms, resource)) {
+    match (memory.locks.get(resource, now_ms), shared_holders::find(memory, now_ms, resource)) {
         (None, _) => {}
         (Some(_), None) => return false,
         (Some(_), Some(members)) => {
@@ -175,6 +175,6 @@ fn copy_member(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record
             }
         }
     }
-    members::store(memory, now_ms, resource, Member { record, end_ms }, end_ms - now_ms);
+    shared_holders::store(memory, now_ms, resource, Member { record, end_ms }, end_ms - now_ms);
     true
 }

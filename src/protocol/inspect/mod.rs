@@ -12,7 +12,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
-node_script!(with_marker "inspect.lua", "../members.lua", "members.lua");
+node_script!(with_marker "../fences.lua", "inspect.lua", "../members.lua", "members.lua");
 
 /// The command for an inspection.
 pub(super) fn build(
@@ -21,8 +21,8 @@ pub(super) fn build(
     resource: &ResourceName,
     script_ref: ScriptRef,
 ) -> Command {
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
-    command.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource), &keys::block(resource)]);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 3, 1);
+    command.keys([keys::META_KEY, &context.template.lock(resource), &keys::block(resource)]);
     command.marker_args(context, sent_at);
     command.build()
 }

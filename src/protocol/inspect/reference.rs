@@ -20,6 +20,6 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         }
         Some(value) => StoredLock::Foreign { left_ms, fingerprint: value.fingerprint() },
     };
-    let fence = Fence(memory.counter(context, resource));
+    let fence = Fence(memory.fences.last(resource));
     Reply::Inspected(NodeInspection { no_vote, lock, fence })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::members::Members;
+use super::shared_holders::Members;
 use super::store::Expiring;
 use crate::protocol::LeaseRecord;
 use crate::types::{Mode, ResourceName, TokenHash};
@@ -144,6 +144,22 @@ impl Locks {
         }
         if let Some(old) = self.keys.put(resource.clone(), Lock { value, place }, end_ms) {
             self.index.remove(&old.place);
+        }
+    }
+
+    /// Takes a lease out of the index until [`Self::enlist`].
+    pub(in crate::protocol) fn take_from_index(&mut self, resource: &ResourceName) {
+        if let Some(lock) = self.keys.get_mut(resource, 0) {
+            self.index.remove(&std::mem::take(&mut lock.place));
+        }
+    }
+
+    /// Puts a lease into the index, if it is not there.
+    pub(in crate::protocol) fn enlist(&mut self, resource: &ResourceName) {
+        if let Some(lock) = self.keys.get_mut(resource, 0).filter(|lock| lock.place == 0) {
+            self.last_place += 1;
+            lock.place = self.last_place;
+            self.index.insert(lock.place, resource.clone());
         }
     }
 

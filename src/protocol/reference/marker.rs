@@ -62,7 +62,8 @@ impl CallContext<'_> {
         if is_longer && other.get(..RUN_ID_LENGTH) == self.run.get(..RUN_ID_LENGTH) { "failover" } else { "restart" }
     }
 
-    fn fence_period(&self) -> u64 {
+    /// Which generation of fences it is now.
+    pub(in crate::protocol) fn generation(&self) -> u64 {
         self.now_ms() / millis(self.params.fence_ttl).max(1)
     }
 }
@@ -101,10 +102,12 @@ pub(in crate::protocol) struct MarkerRecord {
     pub(in crate::protocol) period_ends_us: u64,
     /// Highest fence given or stored here.
     pub(in crate::protocol) high_water: u64,
-    /// At least as high as every fence counter that may have expired.
+    /// At least as high as every fence that was forgotten.
     pub(in crate::protocol) base: u64,
-    /// When `high_water` was last copied into `base`.
-    pub(in crate::protocol) period: Option<u64>,
+    /// The generation of the fences that are known.
+    pub(in crate::protocol) generation: Option<u64>,
+    /// `high_water` when it began.
+    pub(in crate::protocol) before_generation: u64,
     /// The view that was installed last.
     pub(in crate::protocol) view: Arc<View>,
     /// No view below it is installed.
@@ -158,7 +161,7 @@ impl MarkerKey {
         self.0.as_ref().map_or(0, |m| m.high_water)
     }
 
-    /// At least as high as every fence counter that may have expired; 0 without a marker.
+    /// At least as high as every fence that was forgotten; 0 without a marker.
     pub(in crate::protocol) fn base(&self) -> u64 {
         self.0.as_ref().map_or(0, |m| m.base)
     }
@@ -175,7 +178,7 @@ impl MarkerKey {
         let longest_ms = self.longest_quarantine_ms(context);
         let old = self.0.take();
         let same_period = old.as_ref().filter(|m| longest_ms <= m.quarantine_ms).map(|m| m.period_ends_us);
-        let period = old.as_ref().and_then(|m| m.period);
+        let (generation, before_generation) = old.as_ref().map_or((None, 0), |m| (m.generation, m.before_generation));
         let replaced_us = old.as_ref().map_or(0, |m| if m.active { m.owed_us } else { m.owed_us.max(m.until_us) });
         let by_sender_us = context.sent_at.0.saturating_add(longest_ms.saturating_mul(1_000));
         let has_other_clock = context.is_clock_off() && !mutant::is(Mutant::OrderedByOneClock);
@@ -199,7 +202,8 @@ impl MarkerKey {
             filled: old.as_ref().map_or(ViewId::NONE, |m| m.filled),
             high_water,
             base,
-            period,
+            generation,
+            before_generation,
             pending: false,
             fill: None,
             why,
@@ -259,16 +263,6 @@ impl MarkerKey {
             m.quarantine_ms = m.asked_ms.max(context.quarantine_ms());
             m.asked_ms = context.quarantine_ms();
             m.period_ends_us = context.in_ms(m.quarantine_ms);
-        }
-    }
-
-    /// Called before a fence is given: raises `base` once per period, so that counters may expire.
-    pub(in crate::protocol) fn rotate(&mut self, context: &CallContext<'_>) {
-        if let Some(m) = self.0.as_mut().filter(|m| m.period != Some(context.fence_period())) {
-            if !mutant::is(Mutant::CountersForgotten) {
-                m.base = m.base.max(m.high_water);
-            }
-            m.period = Some(context.fence_period());
         }
     }
 

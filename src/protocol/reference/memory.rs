@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::blocks::Blocks;
+use super::fences::Fences;
 use super::locks::{LockValue, Locks};
 use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
+use crate::mutant::{self, Mutant};
 use crate::protocol::kept::reference::KeptIndex;
 use crate::protocol::ticket::reference::TicketKeys;
 use crate::protocol::waiters::reference::WaitersKeys;
@@ -25,8 +27,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) locks: Locks,
     /// `redlockd:block:*`.
     pub(in crate::protocol) blocks: Blocks,
-    /// Fence counters.
-    pub(in crate::protocol) counters: Expiring<ResourceName, Fence>,
+    /// The last fences of resources.
+    pub(in crate::protocol) fences: Fences,
     /// Tombstones of tokens, per resource.
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
@@ -46,7 +48,7 @@ impl Memory {
     pub(super) fn purge(&mut self, now_ms: u64, limit: usize) {
         self.locks.purge(now_ms, limit);
         self.blocks.purge(now_ms, limit);
-        self.counters.purge(now_ms, limit, |_, _| {});
+        self.fences.purge();
         self.ended.purge(now_ms, limit, |_, _| {});
         self.cancelled.purge(now_ms, limit, |_, _| {});
         self.intents.purge(now_ms, limit, |_, _| {});
@@ -54,14 +56,21 @@ impl Memory {
         self.waiters.purge(now_ms, limit);
     }
 
-    /// The resource's fence counter; 0 if there is none.
-    pub(in crate::protocol) fn counter(&self, context: &CallContext<'_>, resource: &ResourceName) -> u64 {
-        self.counters.get(resource, context.now_ms()).map_or(0, |f| f.0)
+    /// Called before a fence is given: begins the next generation of fences, if it is time. What is forgotten is covered by
+    /// `base`: by what was the highest fence when its generation ended.
+    pub(in crate::protocol) fn begin_generation(&mut self, context: &CallContext<'_>) {
+        let Some(m) = self.marker.0.as_mut().filter(|m| m.generation != Some(context.generation())) else { return };
+        let is_next = m.generation.is_some_and(|generation| context.generation() == generation + 1);
+        if !mutant::is(Mutant::CountersForgotten) {
+            m.base = m.base.max(if is_next { m.before_generation } else { m.high_water });
+        }
+        (m.generation, m.before_generation) = (Some(context.generation()), m.high_water);
+        self.fences.begin_generation(is_next);
     }
 
-    /// Stores the highest fence of this resource, and of this node.
-    pub(in crate::protocol) fn store_fence(&mut self, context: &CallContext<'_>, resource: &ResourceName, fence: u64) {
-        self.counters.put(resource.clone(), Fence(fence), Some(end_ms(context, context.params.fence_ttl)));
+    /// Keeps the highest fence of this resource, and of this node.
+    pub(in crate::protocol) fn store_fence(&mut self, resource: &ResourceName, fence: u64) {
+        self.fences.keep(resource.clone(), Fence(fence.max(self.fences.last(resource))));
         self.marker.store_fence(fence);
     }
 

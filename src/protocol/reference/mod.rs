@@ -7,11 +7,12 @@
 //! [`ReferenceNode::resume`]) needs no seed.
 
 pub(in crate::protocol) mod blocks;
+pub(in crate::protocol) mod fences;
 pub(in crate::protocol) mod locks;
 pub(in crate::protocol) mod marker;
-pub(in crate::protocol) mod members;
 pub(in crate::protocol) mod memory;
 mod node;
+pub(in crate::protocol) mod shared_holders;
 mod simulation;
 pub(in crate::protocol) mod store;
 

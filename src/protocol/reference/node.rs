@@ -8,10 +8,10 @@ use super::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
-    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request,
-    RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_set, acquire_shared, admin,
-    delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release, restore, revoke, ticket,
-    tickets, update, waiters,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NoVote, NodeResult,
+    Reply, Request, RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, Vote, acquire, acquire_set,
+    acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, read, release, restore,
+    revoke, ticket, tickets, update, view_change, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -30,7 +30,7 @@ pub struct KeyCounts {
     pub locks: usize,
     /// Entries of the index of leases.
     pub index: usize,
-    /// Fence counters.
+    /// The last fences of resources.
     pub counters: usize,
     /// Tombstones of tokens and attempts.
     pub tombstones: usize,
@@ -102,20 +102,28 @@ impl ReferenceNode {
             Request::DeleteForeign(args) => delete_foreign::reference::apply(memory, context, args),
             Request::Inspect { resource } => inspect::reference::apply(memory, context, resource),
             Request::List(args) => list::reference::apply(memory, context, args),
+            Request::Index(args) => index::reference::apply(memory, context, args),
             Request::Kept(args) => kept::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
             Request::Ticket(args) => ticket::reference::apply(memory, context, args),
             Request::Tickets(args) => tickets::reference::apply(memory, context, args),
             Request::Read(args) => read::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),
-            Request::Probe(args) => admin::reference::probe(&mut memory.marker, present, self.evicted, args),
+            Request::Probe(args) => {
+                let reply = admin::reference::probe(&mut memory.marker, present, self.evicted, args);
+                if matches!(&reply, Reply::Status(status) if matches!(status.vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. })))
+                {
+                    memory.begin_generation(present); // else what a burst left stays until the next acquire
+                }
+                reply
+            }
             Request::Init { view } => admin::reference::init(&mut memory.marker, present, self.evicted, view),
             Request::Quarantine { by } => {
                 admin::reference::order_quarantine(&mut memory.marker, present, self.evicted, by)
             }
-            Request::Promise { view } => membership::reference::promise(&mut memory.marker, present, *view),
-            Request::Install { view } => membership::reference::install(&mut memory.marker, present, view),
-            Request::Admit(args) => membership::reference::admit(&mut memory.marker, present, args),
+            Request::Promise { view } => view_change::reference::promise(&mut memory.marker, present, *view),
+            Request::Install { view } => view_change::reference::install(&mut memory.marker, present, view),
+            Request::Admit(args) => view_change::reference::admit(&mut memory.marker, present, args),
         })
     }
 
@@ -158,8 +166,8 @@ impl ReferenceNode {
                 let proposed = proposed.map_or(0, |fence| fence.0.min(highest));
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon).max(proposed) }
             }
-            Request::AcquireSet(AcquireSetArgs { resources, token, ttl, .. })
-                if resources.iter().all(|resource| self.may_grant(context, resource, token)) =>
+            Request::AcquireSet(AcquireSetArgs { resources, token, ttl, is_shared, .. })
+                if *is_shared || resources.iter().all(|resource| self.may_grant(context, resource, token)) =>
             {
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }
@@ -209,12 +217,10 @@ impl ReferenceNode {
     /// The next time after `now_us` at which a key or the quarantine ends. Microseconds on the node's clock.
     pub fn next_end_us(&self, now_us: u64) -> Option<u64> {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
-        let keys = [m.locks.next_end_ms(from_ms), m.counters.next_end_ms(from_ms)];
-        let keys = keys.into_iter().chain([m.blocks.next_end_ms(from_ms)]);
+        let keys = [m.locks.next_end_ms(from_ms), m.blocks.next_end_ms(from_ms)].into_iter();
         let tombstones =
             [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms), m.intents.next_end_ms(from_ms)];
-        let ends =
-            keys.into_iter().chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
+        let ends = keys.chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
         let owed_us = m.marker.0.as_ref().filter(|m| !m.active).map(|m| m.owed_us);
         ends.chain(self.quarantined_until_us()).chain(owed_us).filter(|end_us| *end_us > now_us).min()
     }
@@ -234,7 +240,7 @@ impl ReferenceNode {
         KeyCounts {
             locks: self.memory.locks.len(),
             index: self.memory.locks.index_len(),
-            counters: self.memory.counters.len(),
+            counters: self.memory.fences.len(),
             tombstones: self.memory.ended.len() + self.memory.cancelled.len(),
             blocks: self.memory.blocks.len(),
         }

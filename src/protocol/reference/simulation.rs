@@ -98,7 +98,7 @@ impl ReferenceNode {
                 self.memory.locks.remove(resource, now_us / 1_000);
             }
             EvictedKey::Counter(resource) => {
-                self.memory.counters.remove(resource);
+                self.memory.fences.remove(resource);
             }
             EvictedKey::Ended(resource, token) => {
                 self.memory.ended.remove(&(resource.clone(), token.clone()));

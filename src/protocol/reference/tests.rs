@@ -83,12 +83,9 @@ fn expired_keys_are_dropped_by_later_requests() {
         });
         call(&mut node, NOW_US, &cancel);
     }
-    assert_eq!(
-        node.key_counts(),
-        KeyCounts { locks: 1_000, index: 1_000, counters: 1_000, tombstones: 1_000, blocks: 0 }
-    );
-    let later = NOW_US + 1_000_000_000;
-    let requests = 1_000 / memory::PURGE_PER_REQUEST + 1;
+    assert_eq!(node.key_counts(), KeyCounts { locks: 1_000, index: 0, counters: 1_000, tombstones: 1_000, blocks: 0 });
+    let later = NOW_US + 2_000_000_000; // two generations of fences
+    let requests = 1_000 / memory::PURGE_PER_REQUEST + 2;
     for _ in 0..requests {
         call(&mut node, later, &Request::probe());
     }
@@ -255,6 +252,22 @@ fn members_stand() -> Result<(), &'static str> {
         return Err("it is admitted beside an intent");
     }
     call(&mut node, NOW_US, &intent(true));
+    // Two leases that are held together: the fence of one is proposed for the other.
+    let fence_of = |reply: Reply| if let Reply::Admitted { fence, .. } = reply { fence } else { Fence(0) };
+    let later = fence_of(call(&mut node, NOW_US, &acquire_mode(3, 2, Mode::Shared, 1_000)));
+    let Request::AcquireShared(first) = acquire_mode(3, 1, Mode::Shared, 1_000) else { return Err("not shared") };
+    call(&mut node, NOW_US, &acquire_mode(3, 1, Mode::Shared, 1_000));
+    let given = call(
+        &mut node,
+        NOW_US,
+        &Request::AcquireShared(AcquireSharedArgs { proposed: Some(Fence(later.0 + 1)), ..first }),
+    );
+    let last = fence_of(given);
+    let Request::AcquireShared(again) = acquire_mode(3, 2, Mode::Shared, 1_000) else { return Err("not shared") };
+    let proposed = Some(last);
+    if fence_of(call(&mut node, NOW_US, &Request::AcquireShared(AcquireSharedArgs { proposed, ..again }))) == last {
+        return Err("it gives one fence to two leases");
+    }
     match call(&mut node, NOW_US, &reader) {
         Reply::Admitted { joined: false, .. } => Ok(()),
         _ => Err("it is refused after the intent was withdrawn"),

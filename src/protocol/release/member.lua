@@ -1,5 +1,5 @@
 for _, i in ipairs(beside) do
-  local LOCK, v, before, at = KEYS[2 * i], found[2 * i], found[2 * i + 1], 6 * (i - 1)
+  local LOCK, v, before, at = KEYS[2 * i], found[2 * i + 1], found[2 * i + 2], 6 * (i - 1)
   local TOKEN, AT, RESOURCE = ARGV[at + 1], ARGV[at + 2], ARGV[at + 6]
   local HASH, mine, rest = 'redlockd:m:' .. RESOURCE, nil, nil
   local living, _, _, over = members_of(HASH)
@@ -29,9 +29,11 @@ for _, i in ipairs(beside) do
       redis.call('PEXPIRE', LOCK, math.max(last - NOW_MS, 1))
       redis.call('PEXPIRE', HASH, math.max(last - NOW_MS, 1))
     end
-    -- The end of one of several shared leases lets nobody in.
-    if not rest and (last == 0 or mine[3] ~= 's') then
-      redis.pcall('PUBLISH', ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8))
+    -- The end of one of several shared leases lets nobody in. That of a permit frees its slot.
+    if found[2] and not rest and (last == 0 or mine[3] ~= 's') then
+      local slot = string.match(mine[3], '^p(%d+)/')
+      slot = slot and ':' .. slot or ''
+      redis.pcall('PUBLISH', ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8) .. slot)
     end
   end
 end

@@ -2,8 +2,8 @@
 
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::marker::CallContext;
-use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::{Memory, end_ms};
+use crate::protocol::reference::shared_holders::{self, Member};
 use crate::protocol::{CancelArgs, EndReason, Found, LeaseRecord, ReleaseArgs, Released, Reply, TOKEN_TOMBSTONE};
 
 /// A release, for which the script gets an empty attempt: the lease ends for good.
@@ -16,8 +16,8 @@ pub(in crate::protocol) fn release(memory: &mut Memory, context: &CallContext<'_
     if memory.blocks.take_out(&args.resource, Some(&args.token), None, context.now_ms()).is_some() {
         found = Found::Match;
     }
-    if members::member_of(memory, context.now_ms(), &args.resource, &args.token).is_some() {
-        members::remove(memory, context.now_ms(), &args.resource, &args.token);
+    if shared_holders::member_of(memory, context.now_ms(), &args.resource, &args.token).is_some() {
+        shared_holders::remove(memory, context.now_ms(), &args.resource, &args.token);
         found = Found::Match;
     }
     if leaves_tombstone(earlier) {
@@ -48,15 +48,15 @@ pub(in crate::protocol) fn cancel(memory: &mut Memory, context: &CallContext<'_>
     if memory.blocks.take_out(&args.resource, Some(&args.token), Some(&args.attempt), now_ms).is_some() {
         found = Found::Match;
     }
-    if let Some(member) = members::member_of(memory, now_ms, &args.resource, &args.token).cloned() {
+    if let Some(member) = shared_holders::member_of(memory, now_ms, &args.resource, &args.token).cloned() {
         let rest = member.record.claims.replacen(&format!("{},", args.attempt.as_str()), "", 1);
         if rest.len() < member.record.claims.len() {
             found = Found::Match;
             if rest.is_empty() || mutant::is(Mutant::CancelByToken) {
-                members::remove(memory, now_ms, &args.resource, &args.token);
+                shared_holders::remove(memory, now_ms, &args.resource, &args.token);
             } else {
                 let record = LeaseRecord { claims: rest.into(), ..member.record };
-                members::store(memory, now_ms, &args.resource, Member { record, ..member }, 0);
+                shared_holders::store(memory, now_ms, &args.resource, Member { record, ..member }, 0);
             }
         }
     }

@@ -3,13 +3,16 @@
 -- KEYS: 1 index, then for each: lock, tombstone (of the token, or of the attempt)
 -- ARGV: for each: token hash, attempt ('' = the lease ends for good), tombstone_ms, reason, channel, resource
 -- A resource with a block: the token, or its last claim, is taken out of the block too, and that counts as released.
+-- A cancel leaves a tombstone also where it finds its attempt's claim: the acquire is sent again if the view changes.
+-- Notices are published while any instance listens (redlockd:notices), which waiters see to before they rely on them.
 -- Reply: for each, in order: 1 (released, no earlier tombstone), or a list: R released | M no such key | O another's,
 --        then the reason in an earlier tombstone, or ''
-local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 2)) -- the first: whether any resource has a block
-local out, deleted, unlisted, notices, k, at, beside = {}, {}, {}, {}, 2, 0, nil
-for i = 1, (#found - 1) / 2 do
+-- The first two: whether any resource has a block, and whether anybody listens.
+local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(KEYS, 2))
+local out, deleted, unlisted, notices, k, at, beside = {}, {}, {}, {}, 3, 0, nil
+for i = 1, (#found - 2) / 2 do
   local v, before, code, last, ended = found[k], found[k + 1], 'M', false, false
-  local LOCK, TOKEN, AT = KEYS[k], ARGV[at + 1], ARGV[at + 2]
+  local LOCK, TOKEN, AT = KEYS[k - 1], ARGV[at + 1], ARGV[at + 2]
   if not v then
     if redis.call('EXISTS', LOCK) == 1 then code = 'O' end -- of another type
   elseif string.sub(v, 1, 65) ~= TOKEN .. '|' then
@@ -54,7 +57,7 @@ for i = 1, (#found - 1) / 2 do
     end
   end
   if last then deleted[#deleted + 1], unlisted[#unlisted + 1] = LOCK, ARGV[at + 6] end
-  if last or ended then
+  if found[2] and (last or ended) then
     -- 'c': a cancelled attempt usually had no quorum; waiters must not wake each other by cancelling.
     notices[#notices + 1], notices[#notices + 2] = ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8)
   end
@@ -62,12 +65,12 @@ for i = 1, (#found - 1) / 2 do
   k, at = k + 2, at + 6
 end
 if #deleted > 0 then redis.call('DEL', unpack(deleted)) end
-k, at = 2, 0
+k, at = 3, 0
 for i = 1, #out do
   -- The first reason stays, except that a release replaces a revocation.
   local before = found[k + 1]
   if not before or before == 'revoked' then
-    local done = redis.pcall('SET', KEYS[k + 1], ARGV[at + 4], 'PX', ARGV[at + 3])
+    local done = redis.pcall('SET', KEYS[k], ARGV[at + 4], 'PX', ARGV[at + 3])
     if done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still release
   end
   k, at = k + 2, at + 6

@@ -12,7 +12,7 @@ use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{Command, CommandBuilder, LIFETIME_MAX_MS, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
-node_script!(with_marker "restore.lua", "../members.lua", "member.lua");
+node_script!(with_marker "../fences.lua", "restore.lua", "../members.lua", "member.lua");
 
 /// Arguments of [`Request::Restore`](super::request::Request::Restore).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub(super) fn build(
     script_ref: ScriptRef,
 ) -> Command {
     let RestoreArgs { resource, record, left_ms } = args;
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 5, 1);
-    command.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource)]);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
+    command.keys([keys::META_KEY, &context.template.lock(resource)]);
     command.keys([&keys::token_tombstone(resource, &record.token), keys::LEASES_KEY]);
     command.marker_args(context, sent_at);
     command.number((*left_ms).clamp(1, LIFETIME_MAX_MS)).number(record.fence.0);

@@ -3,8 +3,8 @@
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
-use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Member};
 use crate::protocol::{NoVote, Reply, RestoreArgs, ViewId};
 use crate::types::Mode;
 
@@ -48,15 +48,14 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     }
     let end = now_ms.saturating_add(left_ms);
     memory.locks.put(resource, LockValue::from_bytes(record.encode().as_bytes()), Some(end));
-    let counter = memory.counter(context, resource);
-    memory.store_fence(context, resource, record.fence.0.max(counter));
+    memory.store_fence(resource, record.fence.0);
     Reply::Restored
 }
 
 /// Beside those that the member may be held with. A block may stand for other members, which this one does not exclude: it stays.
 fn restore_member(memory: &mut Memory, context: &CallContext<'_>, args: &RestoreArgs, is_blocked: bool) -> Reply {
     let (now_ms, RestoreArgs { resource, record, left_ms }) = (context.now_ms(), args);
-    let is_fitting = match (memory.locks.get(resource, now_ms), members::find(memory, now_ms, resource)) {
+    let is_fitting = match (memory.locks.get(resource, now_ms), shared_holders::find(memory, now_ms, resource)) {
         (None, _) => true,
         (Some(_), None) => false,
         (Some(_), Some(members)) => {
@@ -69,8 +68,7 @@ fn restore_member(memory: &mut Memory, context: &CallContext<'_>, args: &Restore
     }
     let px_ms = (*left_ms).max(1);
     let member = Member { record: record.clone(), end_ms: now_ms.saturating_add(px_ms) };
-    members::store(memory, now_ms, resource, member, px_ms);
-    let counter = memory.counter(context, resource);
-    memory.store_fence(context, resource, record.fence.0.max(counter));
+    shared_holders::store(memory, now_ms, resource, member, px_ms);
+    memory.store_fence(resource, record.fence.0);
     Reply::Restored
 }

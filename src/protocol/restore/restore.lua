@@ -1,5 +1,5 @@
 -- Repair: put a lease back after a quorum confirmed its extend. Never a vote.
--- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone, 5 index
+-- KEYS: 1 meta, 2 lock, 3 token tombstone, 4 index
 -- ARGV: as in marker.lua, 5 px_ms, 6 fence, 7 value, 8 resource
 -- The sender's view is that in which the extend was confirmed: a process that votes takes it in that view only.
 -- Replies: P | D reason | O 0 | F | K C P V
@@ -7,14 +7,14 @@ local no = not fit and judge() or nil
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
 local LOCK, VALUE, fence, px = KEYS[2], ARGV[7], tonumber(ARGV[6]), tonumber(ARGV[5])
 local NOW_MS = math.floor(NOW / 1000)
-local r = redis.call('MGET', KEYS[4], KEYS[3], LOCK, 'redlockd:blocks')
+local r = redis.call('MGET', KEYS[3], LOCK, 'redlockd:blocks')
 if r[1] then return { 'D', r[1] } end
 if fence > math.max(NOW, hw) + GUARD then return { 'F' } end
 local BLOCK = 'redlockd:block:' .. ARGV[8]
-local left = r[4] and redis.call('PTTL', BLOCK) or -2
+local left = r[3] and redis.call('PTTL', BLOCK) or -2
 if string.byte(VALUE) == 77 then -- M: a member
   -- A block may stand for other members, which this one does not exclude: it stays.
-  if left ~= -2 or r[3] and string.sub(r[3], 1, 2) ~= 'S|' then return { 'O', 0 } end
+  if left ~= -2 or r[2] and string.sub(r[2], 1, 2) ~= 'S|' then return { 'O', 0 } end
 elseif left == -2 then
   if not redis.call('SET', LOCK, VALUE, 'NX', 'PX', px) then return { 'O', 0 } end
 else
@@ -22,8 +22,8 @@ else
   local filled = redis.call('HMGET', META, 'filled')[1] or NONE
   if string.match(PASS, '|(%x+)|%d+$') < filled then return { 'O', 0 } end
   -- The lease takes the place of the block, which may stand for other leases too: it ends no earlier
-  if r[3] then
-    local had = string.sub(r[3], 1, 65) == string.sub(VALUE, 1, 65) and string.match(r[3], '^%d+|%d+|(%d+)|', 66)
+  if r[2] then
+    local had = string.sub(r[2], 1, 65) == string.sub(VALUE, 1, 65) and string.match(r[2], '^%d+|%d+|(%d+)|', 66)
     if not had or tonumber(had) > fence then return { 'O', 0 } end -- another token's, or this token's next lease
     left = math.max(left, redis.call('PTTL', LOCK))
   elseif redis.call('EXISTS', LOCK) == 1 then
@@ -34,9 +34,8 @@ else
   redis.call('DEL', BLOCK)
 end
 local function stored()
-  redis.call('SET', KEYS[3], string.format('%.0f', math.max(fence, tonumber(r[2]) or 0)), 'PX', ARGV[3])
-  if fence > hw then redis.call('HSET', META, 'hw', string.format('%.0f', fence)) end
-  redis.call('ZADD', KEYS[5], NOW_MS + px, ARGV[8])
+  keep_fence(ARGV[8], fence)
+  redis.call('ZADD', KEYS[4], NOW_MS + px, ARGV[8])
   return { 'P' }
 end
 if string.byte(VALUE) ~= 77 then return stored() end

@@ -1,8 +1,8 @@
 //! The reference of `revoke.lua`.
 
 use crate::protocol::reference::marker::CallContext;
-use crate::protocol::reference::members;
 use crate::protocol::reference::memory::{Memory, end_ms};
+use crate::protocol::reference::shared_holders;
 use crate::protocol::{EndReason, Found, Reply, RevokeArgs, TOKEN_TOMBSTONE};
 
 /// Runs one revocation.
@@ -11,7 +11,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let now_ms = context.now_ms();
     let blocked_ms = memory.blocks.left_ms(resource, now_ms).filter(|_| memory.blocks.names(resource, token, now_ms));
     let held_ms = memory.locks.left_ms(resource, now_ms).flatten();
-    if let Some(member) = members::member_of(memory, now_ms, resource, token) {
+    if let Some(member) = shared_holders::member_of(memory, now_ms, resource, token) {
         let left_ms = (member.end_ms - now_ms).max(blocked_ms.unwrap_or(0));
         let end = end_ms(context, TOKEN_TOMBSTONE).saturating_add(left_ms);
         memory.ended.put((resource.clone(), token.clone()), EndReason::Revoked, Some(end));

@@ -9,7 +9,9 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 
 pub(super) use record::{HEAD_BYTES, SERVER_BYTES, STAMP_BYTES, TIME_DIGITS, padded};
-pub use record::{TICKET_MAX_BYTES, Ticket, TicketBody, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms};
+pub use record::{
+    TICKET_MAX_BYTES, Ticket, TicketBody, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms,
+};
 
 use super::keys;
 use super::params::RequestTime;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::protocol::InstanceName;
-use crate::types::{Fence, Labels, ResourceName, TokenHash, Ttl};
+use crate::types::{Fence, Labels, PermitLimit, ResourceName, TokenHash, Ttl, WantedMode};
 
 /// The longest value of a ticket: labels and a call-back's sealed URL take about half of it. Bytes.
 pub const TICKET_MAX_BYTES: usize = 16 * 1024;
@@ -198,6 +198,27 @@ impl TicketHead {
     }
 }
 
+/// Where the messages about a ticket go.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketCallback {
+    /// Name of the target.
+    #[serde(rename = "t")]
+    pub target: String,
+    /// The address below it, sealed; `None`: the target's own.
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<String>,
+    /// For how long the grant is offered. Milliseconds.
+    #[serde(rename = "a")]
+    pub accept_ms: u64,
+}
+
+/// Without the address.
+impl std::fmt::Debug for TicketCallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TicketCallback(target {})", self.target)
+    }
+}
+
 /// What a ticket asks for.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TicketBody {
@@ -222,6 +243,33 @@ pub struct TicketBody {
     /// It ends if it is the newest in a deadlock.
     #[serde(rename = "d", default, skip_serializing_if = "std::ops::Not::not")]
     pub refuses_deadlock: bool,
+    /// 0: exclusive, 1: shared, else one of so many permits.
+    #[serde(rename = "m", default, skip_serializing_if = "is_exclusive")]
+    mode: u8,
+    /// Who is informed; `None`: its caller asks.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<TicketCallback>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_exclusive(mode: &u8) -> bool {
+    *mode == 0
+}
+
+fn mode_number(mode: WantedMode) -> u8 {
+    match mode {
+        WantedMode::Exclusive => 0,
+        WantedMode::Shared => 1,
+        WantedMode::Permit { limit } => limit.get(),
+    }
+}
+
+fn mode_of(number: u8) -> Option<WantedMode> {
+    match number {
+        0 => Some(WantedMode::Exclusive),
+        1 => Some(WantedMode::Shared),
+        limit => PermitLimit::new(limit.into()).map(|limit| WantedMode::Permit { limit }),
+    }
 }
 
 /// Without the labels, which may be long.
@@ -240,6 +288,8 @@ pub struct Ticket {
     pub token: TokenHash,
     /// TTL of the lease.
     pub ttl: Ttl,
+    /// How the lease is to share the resource.
+    pub mode: WantedMode,
     /// The rest.
     pub body: TicketBody,
 }
@@ -257,12 +307,16 @@ pub struct TicketTerms {
     pub wait_until_ms: u64,
     /// It ends if it is the newest in a deadlock.
     pub refuses_deadlock: bool,
+    /// How the lease is to share the resource.
+    pub mode: WantedMode,
+    /// Who is informed.
+    pub callback: Option<TicketCallback>,
 }
 
 impl Ticket {
     /// A new one.
     pub fn new(resource: ResourceName, token: TokenHash, ttl: Ttl, terms: TicketTerms) -> Self {
-        let TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock } = terms;
+        let TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback } = terms;
         let (name, hash, ttl_ms) = (resource.to_string(), token.as_str().to_owned(), ttl.as_ms());
         let body = TicketBody {
             resource: name,
@@ -273,8 +327,10 @@ impl Ticket {
             made_ms,
             wait_until_ms,
             refuses_deadlock,
+            mode: mode_number(mode),
+            callback,
         };
-        Self { resource, token, ttl, body }
+        Self { resource, token, ttl, mode, body }
     }
 
     /// As stored.
@@ -289,7 +345,8 @@ impl Ticket {
         let body: TicketBody = serde_json::from_str(text).ok()?;
         let resource = ResourceName::parse(&body.resource).ok()?;
         let (token, ttl) = (TokenHash::parse(&body.token)?, Ttl::from_ms(body.ttl_ms).ok()?);
-        body.labels.check().is_ok().then_some(Self { resource, token, ttl, body })
+        let mode = mode_of(body.mode)?;
+        body.labels.check().is_ok().then_some(Self { resource, token, ttl, mode, body })
     }
 }
 
@@ -333,9 +390,16 @@ mod tests {
         let (resource, token) = (ResourceName::parse("a/b").expect("valid"), TokenHash::parse(&"0f".repeat(32)));
         let (token, ttl) = (token.expect("hex"), Ttl::from_ms(30_000).expect("valid"));
         let labels = Labels { owner: "\u{e9}|".into(), ..Labels::default() };
-        let terms = TicketTerms { labels, keep_ms: 7, made_ms: 8, wait_until_ms: 9, refuses_deadlock: true };
-        let ticket = Ticket::new(resource.clone(), token.clone(), ttl, terms);
-        assert_eq!(Ticket::parse(&ticket.encode().expect("text")), Some(ticket));
+        let limit = PermitLimit::new(3).expect("valid");
+        for mode in [WantedMode::Exclusive, WantedMode::Shared, WantedMode::Permit { limit }] {
+            let callback = TicketCallback { target: "t".into(), sealed: Some("SEALED".into()), accept_ms: 3 };
+            assert_eq!(format!("{callback:?}"), "TicketCallback(target t)");
+            let (labels, callback) = (labels.clone(), (mode == WantedMode::Shared).then_some(callback));
+            let (keep_ms, made_ms, wait_until_ms, refuses_deadlock) = (7, 8, 9, true);
+            let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback };
+            let ticket = Ticket::new(resource.clone(), token.clone(), ttl, terms);
+            assert_eq!(Ticket::parse(&ticket.encode().expect("text")), Some(ticket));
+        }
         assert_eq!(Ticket::parse("{}"), None);
         let id = TicketId::of("one", &resource, &token);
         assert_eq!(TicketId::parse(id.as_str()), Some(id.clone()));

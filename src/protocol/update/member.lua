@@ -17,8 +17,7 @@ if ARGV[9] == '1' then
 end
 if want > 0 and tonumber(fence) ~= want then
   fence = ARGV[8]
-  redis.call('SET', KEYS[3], string.format('%.0f', math.max(want, tonumber(r[3]) or 0)), 'PX', ARGV[3])
-  if want > hw then redis.call('HSET', META, 'hw', fence) end
+  keep_fence(string.sub(KEYS[3], 16), want)
 end
 if ARGV[10] ~= '' then labels = ARGV[10] end
 local rest = table.concat({ renewals, ttl, fence, claims, labels }, '|')

@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "update.lua", "../members.lua", "member.lua");
+node_script!(with_marker "../fences.lua", "update.lua", "../members.lua", "member.lua");
 
 /// Arguments of [`Request::Update`](super::request::Request::Update).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) fn build(
     let UpdateArgs { resource, token, ttl, fence, renewal, labels } = args;
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
     command.keys([keys::META_KEY, &context.template.lock(resource)]);
-    command.keys([&keys::fence(resource), &keys::token_tombstone(resource, token)]);
+    command.keys([&keys::block(resource), &keys::token_tombstone(resource, token)]);
     command.marker_args(context, sent_at);
     command.text(token.as_str()).number(ttl.map_or(0, |t| t.as_ms())).number(millis(context.params.lock_delay));
     command.number(fence.map_or(0, |f| f.0)).number(u64::from(*renewal)).text(labels.as_deref().unwrap_or(""));

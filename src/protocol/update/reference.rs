@@ -3,8 +3,8 @@
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
-use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Member};
 use crate::protocol::{LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
 use crate::types::{Fence, Mode};
 
@@ -28,7 +28,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if let Some(reply) = mutant_reply(memory, context, args) {
         return Ok(reply);
     }
-    if let Some(member) = members::member_of(memory, context.now_ms(), &args.resource, &args.token).cloned() {
+    if let Some(member) = shared_holders::member_of(memory, context.now_ms(), &args.resource, &args.token).cloned() {
         let updated = update_member(memory, context, args, member);
         return if updated == Reply::FenceTooFarAhead { Ok(updated) } else { reply(updated) };
     }
@@ -72,8 +72,7 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
         if let Some(labels) = labels {
             record.labels = labels.clone();
         }
-        let counter = memory.counter(context, resource);
-        memory.store_fence(context, resource, record.fence.0.max(counter));
+        memory.store_fence(resource, record.fence.0);
     }
     if let Some(slot) = memory.locks.lease_mut(resource, now_ms) {
         slot.clone_from(&record);
@@ -99,15 +98,14 @@ fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateAr
     }
     if let Some(fence) = wanted {
         record.fence = fence;
-        let counter = memory.counter(context, resource);
-        memory.store_fence(context, resource, fence.0.max(counter));
+        memory.store_fence(resource, fence.0);
     }
     if let Some(labels) = args.labels.as_ref().filter(|labels| !labels.is_empty()) {
         record.labels = labels.clone();
     }
     let px_ms = context.key_ttl_ms(args.ttl.unwrap_or(record.ttl));
     let later_ms = end_ms.max(now_ms.saturating_add(px_ms));
-    members::store(memory, now_ms, resource, Member { record: record.clone(), end_ms: later_ms }, px_ms);
+    shared_holders::store(memory, now_ms, resource, Member { record: record.clone(), end_ms: later_ms }, px_ms);
     Reply::Updated { record, before_ms: end_ms - now_ms }
 }
 
@@ -121,8 +119,7 @@ fn mutant_reply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArg
     let (token, claims, labels) = (args.token.clone(), "p,".into(), "{}".into());
     let record = LeaseRecord { mode: Mode::Exclusive, token, renewals: 0, ttl, fence, claims, labels };
     if mutant::is(Mutant::WriteBackUnheld) && !args.renewal {
-        let counter = memory.counter(context, &args.resource);
-        memory.store_fence(context, &args.resource, fence.0.max(counter));
+        memory.store_fence(&args.resource, fence.0);
         return Some(Reply::Updated { record, before_ms: 0 });
     }
     if mutant::is(Mutant::ExtendCreates) && !is_held {

@@ -1,5 +1,5 @@
 -- Extend, edit labels, write a fence back. Never creates a lease, never revives one, never shortens one.
--- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone
+-- KEYS: 1 meta, 2 lock, 3 block, 4 token tombstone
 -- ARGV: as in marker.lua, 5 token hash, 6 ttl_ms (0 = the lease's own), 7 lock_delay_ms, 8 fence (0 = any),
 --       9 '1' counts a renewal, 10 labels ('' = keep)
 -- Of a member (update/member.lua): a renewal takes the lease with this fence only; otherwise a quorum has given it, and it
@@ -9,10 +9,10 @@ local no = not fit and judge() or nil
 -- A quarantined node, or one in another view, still extends, but does not vote.
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])
-local r = redis.call('MGET', LOCK, KEYS[4], KEYS[3], 'redlockd:blocks')
+local r = redis.call('MGET', LOCK, KEYS[4], 'redlockd:blocks')
 if r[2] then return no or { 'D', r[2] } end -- released, forced, or revoked: no further renewals
-if r[4] and not no then -- a resource with a block is updated as in quarantine: without a vote
-  local left = redis.call('PTTL', 'redlockd:block:' .. string.sub(KEYS[3], 16))
+if r[3] and not no then -- a resource with a block is updated as in quarantine: without a vote
+  local left = redis.call('PTTL', KEYS[3])
   no = left ~= -2 and { 'W', left } or nil
 end
 local v = r[1]
@@ -39,10 +39,7 @@ if not v or string.byte(v) ~= 83 then -- not S: no members
     v = table.concat({ TOKEN, renewals, ttl, had, claims, labels }, '|')
     local call = edits and redis.call or redis.pcall -- pcall: as below
     call('SET', LOCK, v, 'KEEPTTL')
-    if edits then
-      redis.call('SET', KEYS[3], math.max(fence, tonumber(r[3]) or 0), 'PX', ARGV[3])
-      if fence > hw then redis.call('HSET', META, 'hw', fence) end
-    end
+    if edits then keep_fence(string.sub(KEYS[3], 16), fence) end
   elseif ARGV[9] == '1' then
     v = TOKEN .. '|' .. renewals .. string.sub(v, 72)
     redis.pcall('SETRANGE', LOCK, 65, renewals) -- pcall: a full node still extends, but does not count it

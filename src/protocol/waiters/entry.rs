@@ -16,6 +16,8 @@ pub(crate) const PAGE_ENTRIES: usize = 8;
 pub const WAITERS_ENTRY_MAX_BYTES: usize = 64 * 1_024;
 /// Waiters that are named for each resource, from the head of its queue on. Further ones are only counted.
 pub const FIRST_WAITERS_MAX: usize = 8;
+/// So much of a note is published, in bytes: other instances show its beginning.
+pub const WAITER_NOTE_MAX_BYTES: usize = 96;
 /// The longest name of an instance, in bytes.
 const INSTANCE_MAX_BYTES: usize = 32;
 /// What the members around the list of resources take at most.
@@ -93,6 +95,12 @@ pub struct PublishedWaiter {
     /// How it wants to share the resource: 1 with shared leases, more: one of so many permits; 0 with nobody.
     #[serde(rename = "m", default, skip_serializing_if = "is_exclusive")]
     pub shares: u8,
+    /// How much longer it waited at most when this was written, in milliseconds; earlier releases do not say it.
+    #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
+    /// The beginning of its note, see [`Self::note_of`].
+    #[serde(rename = "c", default, skip_serializing_if = "str::is_empty")]
+    pub note: Arc<str>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -108,6 +116,16 @@ impl PublishedWaiter {
             (_, Some(limit)) => WantedMode::Permit { limit },
             _ => WantedMode::Exclusive,
         }
+    }
+
+    /// A note, or its beginning with an ellipsis: at most [`WAITER_NOTE_MAX_BYTES`].
+    pub fn note_of(note: &Arc<str>) -> Arc<str> {
+        if note.len() <= WAITER_NOTE_MAX_BYTES {
+            return Arc::clone(note);
+        }
+        const ELLIPSIS: char = '…';
+        let end = note.floor_char_boundary(WAITER_NOTE_MAX_BYTES - ELLIPSIS.len_utf8());
+        format!("{}{ELLIPSIS}", &note[..end]).into()
     }
 
     /// [`Self::shares`] of a waiter.
@@ -145,7 +163,7 @@ impl WaitersEntry {
             ResourceName::parse(&r.resource).is_ok()
                 && (1..=FIRST_WAITERS_MAX).contains(&r.first.len())
                 && r.first.len() <= r.waiting
-                && r.first.iter().all(|w| w.owner.len() <= OWNER_MAX_BYTES)
+                && r.first.iter().all(|w| w.owner.len() <= OWNER_MAX_BYTES && w.note.len() <= WAITER_NOTE_MAX_BYTES)
         };
         let named = entry.resources.iter().try_fold(0_usize, |sum, r| sum.checked_add(r.waiting));
         (named.is_some_and(|named| named <= entry.waiting) && entry.resources.iter().all(is_valid)).then_some(entry)
@@ -157,7 +175,9 @@ mod tests {
     use super::*;
 
     fn resource(name: &str, waiting: usize, owner: &str) -> PublishedResource {
-        let first = vec![PublishedWaiter { owner: owner.into(), waiting_ms: 7, shares: 3 }];
+        let note = PublishedWaiter::note_of(&"é".repeat(99).into());
+        assert_eq!((note.len(), note.chars().last()), (95, Some('…')));
+        let first = vec![PublishedWaiter { owner: owner.into(), waiting_ms: 7, shares: 3, left_ms: Some(8), note }];
         PublishedResource { resource: name.into(), waiting, first }
     }
 
@@ -192,6 +212,7 @@ mod tests {
             r#"{"r":"x","n":1,"w":[]}"#,
             r#"{"r":"x","n":1,"w":[{"t":1},{"t":1}]}"#,
             r#"{"r":"x","n":1,"w":[{"t":-1}]}"#,
+            &format!(r#"{{"r":"x","n":1,"w":[{{"t":1,"c":"{}"}}]}}"#, "x".repeat(WAITER_NOTE_MAX_BYTES + 1)),
             r#"{"r":"x","n":18446744073709551615,"w":[{"t":1}]},{"r":"y","n":2,"w":[{"t":1}]}"#,
         ] {
             assert_eq!(WaitersEntry::parse(text(bad).as_bytes()), None, "{bad}");

@@ -11,8 +11,8 @@ use deadpool_redis::redis::Value;
 
 use entry::PAGE_ENTRIES;
 pub use entry::{
-    FIRST_WAITERS_MAX, InstanceName, PublishedResource, PublishedWaiter, WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL,
-    WaitersEntry,
+    FIRST_WAITERS_MAX, InstanceName, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,
+    WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersEntry,
 };
 
 use super::keys;

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::derive::{Change, Known, Member, plausible};
-use super::heal::NodePages;
+use super::fill_node::NodePages;
+use super::next_view::{Change, Known, Member, plausible};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, View, ViewId};
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::Redlock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{Tally, quorum_of};
+use crate::redlock::random::Entropy;
 use crate::redlock::round::Until;
 use crate::types::{Fence, NodeId};
 

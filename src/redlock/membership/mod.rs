@@ -1,11 +1,11 @@
 //! Which process votes under each name, and what a process that forgot is filled with (`docs/views.md`).
 
-pub(super) mod absent;
 mod change;
-pub(crate) mod current;
-mod derive;
+pub(crate) mod current_view;
+mod fill_node;
 mod fill_plan;
-mod heal;
+mod next_view;
 pub(super) mod relist;
-pub(super) mod replace;
-pub(super) mod watch;
+pub(super) mod replace_node;
+pub(super) mod silent_nodes;
+pub(super) mod view_monitor;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::change::{Outcome, Wanted};
-use super::derive::Known;
-use super::watch::Latest;
+use super::next_view::Known;
+use super::view_monitor::Latest;
 use crate::protocol::{NoVote, View, Vote};
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::quorum::quorum_of;
+use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
 /// How long a change of the list may take, from the request on: connecting, and filling all nodes.
@@ -132,7 +132,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let votes = voters.len() >= quorum_of(names_now.len());
             let is_done = votes && names_now.contains(name) == is_wanted;
             if is_done {
-                self.engine.take_view(&base, &latest.who_show(&base));
+                self.engine.take_view(&base, &latest.who_show_list(&base));
                 if base.old().is_none() {
                     return Ok(());
                 }
@@ -180,7 +180,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Connects to the names of the view's list, and to those of the former one until the change is complete (`is_complete`).
     pub(super) fn follow_list(&self, view: &View, latest: &Latest, is_complete: bool) {
         let engine = &self.engine;
-        let mut wanted: BTreeSet<NodeId> = latest.names_of(view).into_iter().collect();
+        let mut wanted = latest.names_of(view);
         wanted.extend(view.old().filter(|_| !is_complete).into_iter().flat_map(|old| old.names.iter().cloned()));
         wanted.extend(self.state().listing.clone());
         let opened = engine.nodes.opened();
@@ -240,10 +240,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
 impl Latest {
     /// The names of the view's list.
-    fn names_of(&self, view: &View) -> Vec<NodeId> {
+    pub(super) fn names_of(&self, view: &View) -> BTreeSet<NodeId> {
         match &view.list {
-            Some(list) => list.names.iter().cloned().collect(),
-            None => self.names[..self.configured].to_vec(),
+            Some(list) => list.names.clone(),
+            None => self.names[..self.configured].iter().cloned().collect(),
         }
     }
 }

@@ -167,7 +167,8 @@ const REFUSING: [(&str, &str); 2] = [("wait", "4m"), ("on_deadlock", "refuse")];
 /// learns nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadlock_through_a_lock_that_its_client_may_not_read_does_not_refuse_it() {
-    let access = Access::of(&[("all", &["acquire:**"]), ("two", &["acquire:mine/*"]), ("metrics", &["metrics"])]);
+    let two = ["acquire:mine/*", "events:mine/*"];
+    let access = Access::of(&[("all", &["acquire:**"]), ("two", &two), ("metrics", &["metrics"])]);
     let service = access.service(&[]).await;
     let first = hold(&service, "all", "mine/a", "reader").await;
     hold(&service, "all", "secret/x", "writer").await;
@@ -178,6 +179,10 @@ async fn a_deadlock_through_a_lock_that_its_client_may_not_read_does_not_refuse_
     until_waiting(&service, "mine/b").await;
     let own = post(&service, "two", "mine/a", &[&[("owner", "own")], &REFUSING[..]].concat());
     poll::until("it is reported", || async { deadlocks(&service).await[0].then_some(()) }).await;
+    for path in ["/events?since=1h&kind=deadlock", "/ui/", "/ui/waiters", "/ui/events?kind=deadlock"] {
+        let shown = as_principal(service.client().request("GET", path), "two").await.expect_status(200).text;
+        assert!(shown.contains("mine/a") && !shown.contains("secret"), "{path}: {shown}");
+    }
     let release = service.client().request("DELETE", "/locks/mine/a").header("lock-token", first.token());
     as_principal(release, "all").await.expect_status(204);
     own.await.expect("no panic").expect_status(201);

@@ -106,7 +106,7 @@ async fn every_endpoint_requires_its_right() {
         for (who, authorization) in [
             ("nobody", None),
             ("an unknown key", Some("Bearer rlk_wrong".to_owned())),
-            ("a hash", Some(format!("Bearer {}", redlockd::auth::key::KeyHash::of(key("admin").as_bytes()).hex()))),
+            ("a hash", Some(format!("Bearer {}", redlockd::auth::api_key::KeyHash::of(key("admin").as_bytes()).hex()))),
             ("a cookie", Some(String::new())),
         ] {
             let (status, answer) = answer(&service, ask, authorization).await;

@@ -13,6 +13,7 @@ mod limits;
 mod login;
 mod lying_node;
 mod matrix;
+mod page_commands;
 mod redis_side;
 mod reload;
 mod secrets;
@@ -23,7 +24,7 @@ mod visibility;
 
 use std::path::PathBuf;
 
-use redlockd::auth::key::KeyHash;
+use redlockd::auth::api_key::KeyHash;
 use redlockd::http::routes::{Operation, ROUTES, UiRoute};
 use reqwest::RequestBuilder;
 use tempfile::TempDir;

@@ -5,4 +5,5 @@ mod alerts;
 mod reach;
 pub mod receiver;
 mod service;
+mod tickets;
 mod verify;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use redlockd::manager::callbacks::{CallbackEvent, CallbackKind, CallbackSender, DeliveryOutcome};
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::entropy::SystemEntropy;
+use redlockd::redlock::random::SystemEntropy;
 use redlockd::webhooks::deliveries::CallbackDeliveries;
 use redlockd::webhooks::hooks::Webhooks;
 use redlockd::webhooks::resolver::Lookup;
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::receiver::{HooksFile, Receiver, target};
+use super::receiver::{HooksFile, Receiver, SEALING, target};
 use crate::support::client::send;
 use crate::support::service::Service;
 use crate::support::temp_dir;
@@ -128,7 +128,7 @@ async fn literal_addresses_are_checked_in_every_spelling() {
     }
     assert!(receiver.received().is_empty());
     // The same address with the administrator's word.
-    let tried = open(&HooksFile::with(&target("t", &receiver, "")), &NameServer::default());
+    let tried = open(&HooksFile::with(&(SEALING.to_owned() + &target("t", &receiver, ""))), &NameServer::default());
     let address = format!("http://2130706433:{port}/in/SECRET-path/17?signature=a%2Fb&x=");
     assert_eq!(deliver(&tried, &address).await, DeliveryOutcome::Accepted);
     assert_eq!(receiver.received()[0].path, "/in/SECRET-path/17?signature=a%2Fb&x=", "the query is untouched");

@@ -21,6 +21,9 @@ pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// Another one, to which the first is changed.
 pub const NEW_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
+/// The first line of a file in which the addresses of call-backs are sealed.
+pub const SEALING: &str = "sealing_secret_files = [\"b.whsec\"]\n";
+
 /// A request that arrived.
 #[derive(Debug, Clone)]
 pub struct Received {

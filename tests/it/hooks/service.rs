@@ -131,7 +131,10 @@ async fn a_message_that_was_not_accepted_is_tried_again_by_a_replay_or_by_itself
     let metrics = service.client().get("/metrics").await.text;
     assert!(metrics.contains("redlockd_webhook_hooks_off 1\n"), "{metrics}");
     assert!(metrics.contains("redlockd_webhook_deliveries_total{kind=\"hook\",outcome=\"gone\"} 1\n"), "{metrics}");
-    assert!(service.output().iter().any(|line| line.contains("switched off")), "{:#?}", service.output());
+    poll::until("the log has it", || async {
+        service.output().iter().any(|line| line.contains("switched off")).then_some(())
+    })
+    .await;
     let replayed = send(service.client().request("POST", "/hooks/all/replay")).await.expect_status(200);
     assert_eq!(replayed.json()["queued"], 1);
     receiver.until("the message of b", |m| m.json()["data"]["resource"] == "b").await;

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use redlockd::redlock::clock::SystemClock;
-use redlockd::redlock::entropy::SystemEntropy;
+use redlockd::redlock::random::SystemEntropy;
 use redlockd::webhooks::hooks::Webhooks;
 use redlockd::webhooks::resolver::SystemLookup;
 use redlockd::webhooks::transport::HttpTransport;

@@ -2,7 +2,7 @@
 //! and the next waiter is served.
 
 use futures_util::future::join_all;
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redlockd::nodes::observer::NodeObserver;
+use redlockd::nodes::call_observer::NodeObserver;
 use redlockd::nodes::redis::RedisNode;
 use redlockd::protocol::{
     EndReason, Found, NodeInspection, NodeResult, Released, Reply, Request, StoredLock, UnreachableKind,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::entropy::SystemEntropy;
 use redlockd::redlock::node::Node;
+use redlockd::redlock::random::SystemEntropy;
 use redlockd::types::NodeId;
 
 use super::{Holder, TestNode, config, now};
@@ -103,8 +103,9 @@ async fn a_cancelled_acquire_leaves_no_key_on_a_node_that_was_frozen() {
     server.thaw();
     for who in [&cancelled, &released] {
         assert!(is_free(&node, who).await, "{}", who.resource);
-        let counter = format!("redlockd:fence:{}", who.resource);
-        assert_eq!(server.ask::<i64>(&["EXISTS", &counter]).await, 1, "the acquire did run, before its end");
+        let generations = ["redlockd:fences:0", "redlockd:fences:1"].map(|key| ["HEXISTS", key, who.resource.as_str()]);
+        let [a, b] = [server.ask::<i64>(&generations[0]).await, server.ask::<i64>(&generations[1]).await];
+        assert_eq!(a + b, 1, "the acquire did run, before its end");
     }
 }
 

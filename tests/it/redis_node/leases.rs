@@ -4,9 +4,12 @@ use redlockd::protocol::{
     DeleteForeignArgs, EndReason, Found, LeaseRecord, ListArgs, NodeInspection, Released, Reply, Request, RestoreArgs,
     StoredLock,
 };
+use redlockd::redlock::node::Node;
+use redlockd::redlock::notifications::{NotificationSource, Topic};
 use redlockd::types::{Fence, Mode, ResourceName};
 
 use super::{Holder, TestNode, now, ttl};
+use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 
 fn released(found: Found, earlier: Option<EndReason>) -> Reply {
@@ -355,8 +358,37 @@ async fn a_release_publishes_the_id_of_the_token_and_nothing_else() {
     node.granted(&a, 10_000).await;
     node.reply(a.again().cancel()).await;
     node.reply(a.release()).await;
+    // No instance listens yet: nothing was published for nobody.
+    let a = Holder::of("r");
+    server.ask::<()>(&["SET", "redlockd:notices", "1", "PX", "60000"]).await;
+    node.granted(&a, 10_000).await;
+    node.reply(a.release()).await;
     let notice = subscriber.on_message().next().await.expect("a notice").get_payload::<String>().expect("text");
     assert_eq!(notice, format!("r{}", a.token.id()));
+}
+
+/// What was published while the key was away is lost: the waiters must know.
+#[tokio::test]
+async fn subscriptions_count_as_lost_where_the_node_forgot_that_somebody_listens() {
+    let server = RedisServer::start().await;
+    let node = TestNode::voting(&server).await;
+    let NotificationSource::Subscriptions(subscriptions) = node.redis.notifications() else { panic!("it publishes") };
+    let topic = Topic::LeaseEnded(ResourceName::parse("r").expect("valid"));
+    subscriptions.subscribe(&topic);
+    poll::until_true("it is confirmed", || subscriptions.is_active(&topic)).await;
+    let listening = async || server.ask::<i64>(&["PTTL", "redlockd:notices"]).await;
+    assert!((50_000..=60_000).contains(&listening().await));
+    let ids = async || server.ask::<String>(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).await;
+    let before = ids().await;
+    let id_of = |list: &str| list.split_whitespace().next().map(str::to_owned);
+    server.ask::<()>(&["DEL", "redlockd:notices"]).await;
+    poll::until("another connection subscribes", || async {
+        let after = ids().await;
+        (!after.is_empty() && id_of(&after) != id_of(&before)).then_some(())
+    })
+    .await;
+    poll::until_true("it is confirmed again", || subscriptions.is_active(&topic)).await;
+    assert!(listening().await > 50_000);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 mod faults;
 mod leases;
 mod marker;
+mod memory;
 mod server_checks;
 
 use std::sync::Arc;
@@ -10,12 +11,12 @@ use std::time::Duration;
 
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
 use redlockd::protocol::{
-    AcquireArgs, CancelArgs, ClusterParams, EndReason, NodeResult, ReleaseArgs, Reply, Request, RequestStamp,
-    RequestTime, RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, quarantine_for,
+    AcquireArgs, CancelArgs, ClusterParams, EndReason, IndexArgs, NodeResult, ReleaseArgs, Reply, Request,
+    RequestStamp, RequestTime, RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, quarantine_for,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::redlock::node::Node;
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, TokenHash, Ttl};
 use tokio::task::JoinHandle;
 
@@ -106,10 +107,13 @@ impl TestNode {
         }
     }
 
-    /// Acquires and returns the fence.
+    /// Acquires, has the lease listed, and returns the fence.
     pub async fn granted(&self, who: &Holder, ttl_ms: u64) -> Fence {
         match self.reply(who.acquire(ttl_ms)).await {
-            Reply::Granted { fence, .. } => fence,
+            Reply::Granted { fence, .. } => {
+                assert_eq!(self.reply(who.index()).await, Reply::Indexed);
+                fence
+            }
             reply => panic!("{reply:?}"),
         }
     }
@@ -187,6 +191,11 @@ impl Holder {
 
     pub fn inspect(&self) -> Request {
         Request::Inspect { resource: self.resource.clone() }
+    }
+
+    /// Has its lease listed.
+    pub fn index(&self) -> Request {
+        Request::Index(IndexArgs { leases: [(self.resource.clone(), self.token.clone())].into() })
     }
 }
 

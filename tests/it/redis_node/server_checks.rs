@@ -2,7 +2,7 @@
 
 use redlockd::nodes::redis::{NodeTls, NodeUrl, RedisNode, ServerFinding};
 use redlockd::protocol::{ListArgs, Reply, Request, UnreachableKind};
-use redlockd::redlock::entropy::SystemEntropy;
+use redlockd::redlock::random::SystemEntropy;
 
 use super::{Holder, TestNode, config};
 use crate::support::poll;

@@ -46,6 +46,11 @@ impl Balancer {
         Self { address, instances, refused, tasks }
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// `http://…`, without a slash at the end.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
@@ -69,9 +74,9 @@ impl Drop for Balancer {
 }
 
 async fn check(instances: Arc<Vec<Target>>) {
+    let clients: Vec<Client> = instances.iter().map(|i| Client::new(&format!("http://{}", i.address))).collect();
     loop {
-        for target in instances.iter() {
-            let client = Client::new(&format!("http://{}", target.address));
+        for (target, client) in instances.iter().zip(&clients) {
             let answer = try_send(client.request("GET", "/health/ready?local=true").timeout(CHECK_INTERVAL)).await;
             target.is_ready.store(answer.is_ok_and(|answer| answer.status == 200), Ordering::Relaxed);
         }

@@ -166,15 +166,9 @@ fn node_args(nodes: &[RedisServer]) -> Vec<String> {
 
 /// Redis servers that were declared a new cluster.
 pub async fn cluster(count: usize) -> Vec<RedisServer> {
-    cluster_with(count, &[]).await
-}
-
-/// The same with these arguments.
-pub async fn cluster_with(count: usize, more: &[&str]) -> Vec<RedisServer> {
     let nodes = futures_util::future::join_all((0..count).map(|_| RedisServer::start())).await;
     let args = node_args(&nodes);
-    let args: Vec<&str> =
-        std::iter::once("init").chain(args.iter().map(String::as_str)).chain(more.iter().copied()).collect();
+    let args: Vec<&str> = std::iter::once("init").chain(args.iter().map(String::as_str)).collect();
     let declared = ended(&mut redlockd(&args));
     assert_eq!(declared.code, Some(0), "{declared:?}");
     nodes

@@ -7,6 +7,7 @@ pub mod client;
 pub mod cluster;
 pub mod daemon;
 pub mod monitor;
+pub mod plain_http;
 pub mod poll;
 pub mod prometheus;
 pub mod redis_server;

@@ -25,7 +25,7 @@ const LEASES: &str = "
         local name, token = ARGV[1] .. i, redis.sha1hex(i) .. string.sub(redis.sha1hex('and ' .. i), 1, 24)
         local fence = string.format('%.0f', t[1] * 1000000 + i)
         redis.call('SET', name, token .. '|000000|240000|' .. fence .. '|p,|{\"owner\":\"test\"}', 'PX', 241000)
-        redis.call('SET', 'redlockd:fence:' .. name, fence, 'PX', 3600000)
+        redis.call('HSET', 'redlockd:fences:0', name, fence)
         redis.call('ZADD', 'redlockd:leases', t[1] * 1000 + 241000, name)
     end";
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone)]

@@ -24,9 +24,11 @@ pub const SHORT_TIMES: [&str; 8] =
 /// With [`SHORT_TIMES`]: a quarantine of some three seconds.
 pub const SHORT_MEMORY: [&str; 4] = ["--set", "max_ttl=2s", "--set", "default_ttl=2s"];
 
-/// The binary with these arguments and an empty environment.
+/// The binary with these arguments and an empty environment: that of this build, or for measurements the one that
+/// `REDLOCKD_BINARY` names.
 pub fn redlockd<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_redlockd"));
+    let other = std::env::var_os("REDLOCKD_BINARY");
+    let mut command = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_redlockd").into()));
     command.args(args).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -1,8 +1,9 @@
 //! Places that outlive their connections: taken again by the same request, passed while nobody is there.
 
 use redlockd::client::acquire::acquire;
+use redlockd::client::answers::LeaseAnswer;
 use redlockd::client::requests::LockRequest;
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::ResourceName;
 
 use super::disconnects::caller;
@@ -99,7 +100,7 @@ async fn the_client_takes_its_place_again_when_a_proxy_cuts_the_line() {
     let request = LockRequest {
         kept_for: None,
         mode: redlockd::types::WantedMode::Exclusive,
-        resource: ResourceName::parse("x").expect("valid"),
+        names: ResourceName::parse("x").expect("valid").into(),
         ttl: None,
         owner: "cut".into(),
         note: String::new(),
@@ -121,7 +122,8 @@ async fn the_client_takes_its_place_again_when_a_proxy_cuts_the_line() {
         (behind,)
     };
     let (granted, (behind,)) = tokio::join!(waiting, script);
-    assert_eq!(granted.expect("granted").lease.owner.as_deref(), Some("cut"));
+    let LeaseAnswer::One(lease) = granted.expect("granted").answer else { panic!("one lock") };
+    assert_eq!(lease.owner.as_deref(), Some("cut"));
     assert!(!behind.is_finished());
     behind.abort();
 }

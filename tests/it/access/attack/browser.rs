@@ -1,7 +1,7 @@
 //! An operator's browser on a foreign page: requests of every kind that such a page can cause, to a service with a session
 //! and to one without an access file. None changes anything, and no answer can be read by the page.
 
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 use super::super::login::Browser;
 use super::{Access, NO_ANSWER, Stage, assert_sound, principals};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 use reqwest::RequestBuilder;
 use rustix::process::{Pid, getpid};

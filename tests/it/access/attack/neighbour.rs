@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 use super::{Access, CALM, Stage, assert_sound, key, principals};
 use crate::support::daemon::{ended, redlockd};

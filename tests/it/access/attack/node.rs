@@ -1,7 +1,7 @@
 //! One hostile node of three: random changes of its replies, replies of others, floods. The two honest ones decide: another
 //! caller acquires, extends and releases, and nobody gets what it holds.
 
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 
 use super::super::hostile_redis::{with_liar, with_numbers, with_views};
 use super::{AT_ONCE, Stage, assert_sound, mutated};

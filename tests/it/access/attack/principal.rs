@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redlockd::http::routes::ROUTES;
-use redlockd::redlock::entropy::Entropy;
+use redlockd::redlock::random::Entropy;
 use reqwest::{RequestBuilder, Url};
 
 use super::{Access, CALM_LOCK, Stage, assert_sound, key, mutated, principals};

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Instructions of redis-server for each acquire and each release, alone and 16 in a batch, by callgrind: what a noisy machine
+does not move. Each figure is the difference of two runs of fresh names, beside SET NX PX. The commands are those of
+src/protocol/acquire and src/protocol/release; every reply is checked, since a script that refuses is cheap."""
+
+import hashlib
+import pathlib
+import re
+import socket
+import subprocess
+import tempfile
+import time
+
+PROTOCOL = pathlib.Path(__file__).resolve().parent.parent / "src/protocol"
+ACQUIRE = ["marker.lua", "acquire/acquire.lua", "members.lua", "acquire/beside.lua"]
+RELEASE = ["release/release.lua", "members.lua", "release/member.lua"]
+RUN, CLUSTER, VIEW, QUARANTINE_MS = "a" * 80, "4." + "c" * 16, "0" * 31 + "1", 305_000
+GUARD_US, FENCE_TTL_MS = 500_000_000, 3_600_000  # wide: callgrind is slow
+FEW, MANY, AT_ONCE = 960, 4_800, 48
+
+
+class Redis:
+    """A server under callgrind, and a connection to it."""
+
+    def __init__(self, directory):
+        self.path, self.read = f"{directory}/socket", b""
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={directory}/out", "redis-server", "--port", "0"]
+        command += ["--unixsocket", self.path, "--save", "", "--appendonly", "no", "--hz", "1", "--dynamic-hz", "no"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.socket = socket.socket(socket.AF_UNIX)
+        deadline = time.monotonic() + 60
+        while self.socket.connect_ex(self.path) != 0:
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.05)
+
+    def send(self, commands):
+        packed = b""
+        for words in commands:
+            packed += b"*%d\r\n" % len(words)
+            for word in (str(word).encode() for word in words):
+                packed += b"$%d\r\n%s\r\n" % (len(word), word)
+        self.socket.sendall(packed)
+
+    def line(self):
+        while b"\r\n" not in self.read:
+            self.read += self.socket.recv(65_536)
+        line, self.read = self.read.split(b"\r\n", 1)
+        return line
+
+    def reply(self):
+        line = self.line()
+        kind, text = line[:1], line[1:]
+        if kind == b":":
+            return int(text)
+        if kind == b"$":
+            while len(self.read) < int(text) + 2:
+                self.read += self.socket.recv(65_536)
+            value, self.read = self.read[: int(text)], self.read[int(text) + 2 :]
+            return value.decode()
+        if kind == b"*":
+            return [self.reply() for _ in range(int(text))]
+        assert kind == b"+", line
+        return text.decode()
+
+    def ask(self, *words):
+        self.send([words])
+        return self.reply()
+
+    def ask_all(self, commands, is_good):
+        for first in range(0, len(commands), AT_ONCE):
+            some = commands[first : first + AT_ONCE]
+            self.send(some)
+            for _ in some:
+                reply = self.reply()
+                assert is_good(reply), reply
+
+    def instructions(self):
+        self.send([["SHUTDOWN", "NOSAVE"]])
+        return int(re.findall(r"Collected : (\d+)", self.process.communicate()[1])[0])
+
+
+def names(count):
+    hashes = (hashlib.sha256(str(number).encode()).hexdigest() for number in range(count))
+    return [(f"bench/name/{number}", token, "a" + token[:16]) for number, token in enumerate(hashes)]
+
+
+def acquire(sha, batch):
+    keys, words = ["redlockd:meta"], [f"{RUN}|{CLUSTER}|{VIEW}|{QUARANTINE_MS}", GUARD_US, FENCE_TTL_MS]
+    now = time.time_ns() // 1_000
+    for place, (name, token, attempt) in enumerate(batch):
+        gone = f"redlockd:gone:{token}:{name}"
+        keys += [name, gone, f"{gone}#{attempt}"]
+        words += [now + place, token, 30_000, 31_000, attempt, '{"o":"bench"}', name]
+    return ["EVALSHA", sha, len(keys), *keys, *words]
+
+
+def release(sha, batch):
+    keys, words = ["redlockd:leases"], []
+    for name, token, _ in batch:
+        keys += [name, f"redlockd:gone:{token}:{name}"]
+        words += [token, "", 60_000, "released", f"redlockd:freed:{name}", name]
+    return ["EVALSHA", sha, len(keys), *keys, *words]
+
+
+def run(kind, batch, count):
+    with tempfile.TemporaryDirectory() as directory:
+        redis = Redis(directory)
+        now = time.time_ns() // 1_000
+        marker = {"pass": f"{RUN}|{CLUSTER}|{VIEW}", "run": RUN, "st": "a", "cfg": CLUSTER, "proto": 4, "view": VIEW, "seen": now}
+        marker |= {"hw": now, "base": now, "ask": QUARANTINE_MS, "qms": QUARANTINE_MS, "roll": now + 10**12}
+        redis.ask("HSET", "redlockd:meta", *(word for pair in marker.items() for word in pair))
+        load = lambda files: redis.ask("SCRIPT", "LOAD", "".join((PROTOCOL / file).read_text() for file in files))
+        acquiring, releasing = load(ACQUIRE), load(RELEASE)
+        every = names(count)
+        batches = [every[first : first + batch] for first in range(0, count, batch)]
+        if kind == "SET NX PX":
+            redis.ask_all([["SET", name, token, "NX", "PX", 30_000] for name, token, _ in every], lambda r: r == "OK")
+        else:
+            is_granted = lambda reply: all(isinstance(fence, int) for fence in reply)
+            redis.ask_all([acquire(acquiring, batch) for batch in batches], is_granted)
+        if kind == "release":
+            redis.ask_all([release(releasing, batch) for batch in batches], lambda reply: set(reply) == {1})
+        return redis.instructions()
+
+
+def main():
+    each = lambda kind, batch: (run(kind, batch, MANY) - run(kind, batch, FEW)) / (MANY - FEW)
+    least = each("SET NX PX", 1)
+    print(f"| request | instructions | of SET NX PX |\n|---|---:|---:|\n| SET NX PX | {least:,.0f} | 1 |")
+    for batch, words in [(1, "alone"), (16, "16 in a batch")]:
+        acquires = each("acquire", batch)
+        for kind, cost in [("acquire", acquires), ("release", each("release", batch) - acquires)]:
+            print(f"| {kind}, {words} | {cost:,.0f} | {cost / least:.1f} |", flush=True)
+
+
+main()

@@ -1,0 +1,287 @@
+//! Locks, leases, their holders and waiters.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A token in an answer. Its `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TokenText(pub String);
+
+impl fmt::Debug for TokenText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenText(…)")
+    }
+}
+
+/// The result of a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quorum {
+    /// Nodes that granted.
+    pub granted: usize,
+    /// Nodes needed.
+    pub needed: usize,
+    /// Nodes configured.
+    pub nodes: usize,
+}
+
+/// The answer to an acquire (with `token`) and to an extend (without).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The name of the lock.
+    pub resource: String,
+    /// `exclusive`, `shared` or `permit`.
+    pub mode: String,
+    /// The number of the permit, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u8>,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u8>,
+    /// The token that proves the lease; only in the answer to an acquire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenText>,
+    /// Identifies the lease; public, unlike the token.
+    pub token_id: String,
+    /// The fencing token.
+    pub fence: u64,
+    /// The owner's label. This and the next three are absent in the answer to an extend that did not read them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The holder's note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Further labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// When it was granted. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquired_at: Option<String>,
+    /// End of the validity on the service's wall clock. For display.
+    pub expires_at: String,
+    /// The requested TTL. Milliseconds.
+    pub ttl_ms: u64,
+    /// Validity: how long the lease can be relied on. Milliseconds.
+    pub valid_for_ms: u64,
+    /// Until when the service renews it, if it does. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// For how long the service renews it from now on, if it does. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
+    /// How long the request waited; only in the answer to an acquire. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// How often it was extended; only in the answer to an extend, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewals: Option<u32>,
+    /// The vote.
+    pub quorum: Quorum,
+}
+
+/// A lease as other clients may see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Identifies the lease; public, unlike the token.
+    pub token_id: String,
+    /// The number of its permit, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u8>,
+    /// The owner's label.
+    pub owner: String,
+    /// The holder's note.
+    pub note: String,
+    /// Further labels.
+    pub metadata: BTreeMap<String, String>,
+    /// The fencing token.
+    pub fence: u64,
+    /// When it was granted. For display.
+    pub acquired_at: String,
+    /// Maximum remaining validity. Milliseconds; zero during the lock delay, and where the state is `unknown`.
+    pub valid_for_ms: u64,
+    /// Until when the service renews it, if it does. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// For how long the service renews it from now on, if it does. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
+    /// How often it was extended.
+    pub renewals: u32,
+}
+
+/// A waiter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// Where it waits: the name of one run of an instance.
+    #[serde(default)]
+    pub instance: String,
+    /// In that instance's queue; 1 is next.
+    pub position: usize,
+    /// The waiter's owner label.
+    pub owner: String,
+    /// `exclusive`, `shared` or `permit`.
+    pub mode: String,
+    /// How long it has waited. Milliseconds.
+    pub waiting_ms: u64,
+    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it. Milliseconds.
+    #[serde(default)]
+    pub left_ms: Option<u64>,
+    /// Its note; of waiters at other instances the beginning.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// One node's state of one lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeHold {
+    /// The node's name.
+    pub node: String,
+    /// The `token_id` of the lease on it; of the first of several.
+    pub holds: Option<String>,
+    /// Where several leases are held together: of each that it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds_all: Vec<String>,
+    /// The key's TTL on it. Milliseconds.
+    pub ttl_ms: Option<u64>,
+    /// The key is another Redlock client's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
+    /// `granted` if it answered and votes, else one word with the reason.
+    pub state: String,
+}
+
+/// The answer to `GET /locks/{resource}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// The name of the lock.
+    pub resource: String,
+    /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
+    /// confirm the lease: nobody may rely on it, nor on its end.
+    pub state: String,
+    /// `exclusive`, `shared` or `permit`.
+    pub mode: String,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u8>,
+    /// How many permits are left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<usize>,
+    /// Another Redlock client holds it; its holder is unknown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
+    /// One; several of shared leases and permits; none for a foreign client.
+    pub holders: Vec<Holder>,
+    /// The waiters: all of the instance that answers, then the first ones of every other instance.
+    pub waiters: Vec<Waiter>,
+    /// How many wait at all instances.
+    #[serde(default)]
+    pub waiting: usize,
+    /// How many of them wait at the instance that answers.
+    #[serde(default)]
+    pub waiting_here: usize,
+    /// Whether the waiters of all other instances are known.
+    #[serde(default)]
+    pub waiters_known: bool,
+    /// The instance that answers.
+    #[serde(default)]
+    pub answered_by: String,
+    /// The state on each node.
+    pub nodes: Vec<NodeHold>,
+    /// Nodes that hold it, needed, configured.
+    pub quorum: Quorum,
+    /// The service's wall clock at the answer. For display.
+    pub observed_at: String,
+}
+
+/// The answer to `DELETE …?force=revoke`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoked {
+    /// The name of the lock.
+    pub resource: String,
+    /// When it will be free. For display.
+    pub frees_at: String,
+    /// Time until then. Milliseconds.
+    pub frees_in_ms: u64,
+}
+
+/// The answer to `GET /fences/{resource}`: the fence is that of the lease that stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceCheck {
+    /// The name of the lock.
+    pub resource: String,
+    /// The fence.
+    pub fence: u64,
+    /// Names the lease.
+    pub token_id: String,
+    /// Time until the lease ends, unless it is renewed. Milliseconds.
+    pub valid_for_ms: u64,
+}
+
+/// One entry of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListEntry {
+    /// The name of the lock.
+    pub resource: String,
+    /// `held`, `lock-delay`, `unknown`, or `waited` if it is free and has waiters.
+    pub state: String,
+    /// `exclusive`, `shared` or `permit`.
+    pub mode: String,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u8>,
+    /// How many permits are left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<usize>,
+    /// One; several of shared leases and permits; none if it is only waited for.
+    pub holders: Vec<Holder>,
+    /// Number of waiters at all instances.
+    pub waiting: usize,
+    /// The same for each instance that has any; the one that answers comes first.
+    #[serde(default)]
+    pub waiting_at: Vec<WaitingAt>,
+}
+
+/// The waiters for one lock at one instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingAt {
+    /// The name of one run of an instance.
+    pub instance: String,
+    /// Number of waiters there.
+    pub waiting: usize,
+    /// How long the oldest of them has waited. Milliseconds.
+    pub oldest_ms: u64,
+}
+
+/// The answer to `GET /locks`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// Sorted by name.
+    pub items: Vec<ListEntry>,
+    /// The `cursor` of the next page; null on the last one.
+    pub next_cursor: Option<String>,
+    /// Whether a quorum of nodes answered.
+    pub complete: bool,
+    /// Age of the snapshot. Milliseconds.
+    pub age_ms: u64,
+    /// Leases in the whole snapshot, before filtering.
+    pub total: usize,
+    /// Whether the waiters of all other instances are known.
+    #[serde(default)]
+    pub waiters_known: bool,
+    /// The instance that answers.
+    #[serde(default)]
+    pub answered_by: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_does_not_print() {
+        let shown = format!("{:?}", TokenText("abcdefghijklmnopqrstuv".into()));
+        assert!(!shown.contains("abc"), "{shown}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Several locks at once.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::locks::{Quorum, TokenText};
+
+/// The answer to an acquire of several locks: ordinary leases with one token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseSet {
+    /// One for each lock, in the order of the request.
+    pub leases: Vec<LeaseOfSet>,
+    /// Of all leases: `exclusive` or `shared`.
+    pub mode: String,
+    /// The token that proves each lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenText>,
+    /// Identifies the token; public.
+    pub token_id: String,
+    /// The owner's label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The holder's note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Further labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// When it was granted. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquired_at: Option<String>,
+    /// End of the validity of all leases on the service's wall clock. For display.
+    pub expires_at: String,
+    /// The requested TTL. Milliseconds.
+    pub ttl_ms: u64,
+    /// Validity: how long all leases can be relied on. Milliseconds.
+    pub valid_for_ms: u64,
+    /// Until when the service renews them; only where it does. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// For so long from now. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
+    /// How long the request waited. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// The vote.
+    pub quorum: Quorum,
+}
+
+/// One lease of a [`LeaseSet`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseOfSet {
+    /// The name of the lock.
+    pub resource: String,
+    /// The fencing token.
+    pub fence: u64,
+    /// The token held it before.
+    #[serde(default, rename = "replay", skip_serializing_if = "std::ops::Not::not")]
+    pub is_replay: bool,
+}
+
+/// The answer to an extend or a release of several leases, where all succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetResults {
+    /// One for each lock, in the order of the request.
+    pub results: Vec<SetResult>,
+    /// After an extend: how long all leases can be relied on. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_for_ms: Option<u64>,
+}
+
+/// What became of one of several locks: as its own request would have been answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetResult {
+    /// The name of the lock.
+    pub resource: String,
+    /// 200: extended; 204: released; otherwise that of a problem.
+    pub status: u16,
+    /// The kind of the problem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slug: Option<String>,
+    /// The problem's reason, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// One sentence on the problem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// After an extend: the fencing token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u64>,
+    /// After an extend: end of the validity. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// After an extend: validity. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_for_ms: Option<u64>,
+}
+
+impl SetResult {
+    /// Of this lock, with this status.
+    pub fn of(resource: &str, status: u16) -> Self {
+        Self {
+            resource: resource.to_owned(),
+            status,
+            slug: None,
+            reason: None,
+            detail: None,
+            fence: None,
+            expires_at: None,
+            valid_for_ms: None,
+        }
+    }
+}
+
+/// A lock that keeps a request for several from all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedBy {
+    /// The name of the lock.
+    pub resource: String,
+    /// The holder's owner label; null for another Redlock client's lock.
+    pub owner: Option<String>,
+    /// The holder's fencing token; null for another Redlock client's lock.
+    pub fence: Option<u64>,
+}

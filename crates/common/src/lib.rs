@@ -1,0 +1,15 @@
+//! What redlockd and its client share: the JSON types of the HTTP API ([`api`]), names and tokens that were checked ([`types`]),
+//! durations as text, a clock that runs during suspend, randomness, and when a lease is renewed.
+
+#![warn(unreachable_pub)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("redlockd supports Linux only: it depends on CLOCK_BOOTTIME");
+
+pub mod api;
+pub mod backoff;
+pub mod clock;
+pub mod duration;
+pub mod random;
+pub mod renewal;
+pub mod types;

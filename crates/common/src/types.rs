@@ -1,0 +1,542 @@
+//! The domain's checked types: resource names, tokens, fences, TTLs, node names, labels. Raw input is parsed into one of
+//! these once, where it enters; all other modules use the checked type.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+mod mode;
+
+pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, SlotChoice, SlotSet, WantedMode};
+
+/// The longest resource name, in bytes: it is part of paths, keys, channel names and log lines.
+pub const RESOURCE_MAX_BYTES: usize = 255;
+/// Names with this prefix are the service's own keys and can never be resources.
+pub const RESERVED_PREFIX: &str = "redlockd:";
+/// The longest `owner` label, in bytes.
+pub const OWNER_MAX_BYTES: usize = 128;
+/// What stands for the owner in the setting `owner_url`.
+pub const OWNER_PLACE: &str = "{owner}";
+/// The longest `note` label, in bytes.
+pub const NOTE_MAX_BYTES: usize = 512;
+/// The maximum number of `metadata` pairs.
+pub const METADATA_MAX_PAIRS: usize = 16;
+/// The maximum size of all `metadata` keys and values together, in bytes.
+pub const METADATA_MAX_BYTES: usize = 1024;
+/// The shortest token that a client may choose (22 base64 characters hold 128 bits).
+pub const TOKEN_MIN_CHARS: usize = 22;
+/// The longest token that a client may choose.
+pub const TOKEN_MAX_CHARS: usize = 64;
+/// The number of hex digits of a token's hash in responses, pages and logs.
+pub const TOKEN_ID_DIGITS: usize = 8;
+/// The shortest name that a client may give its place in a queue: others should not hit it by chance.
+pub const WAIT_ID_MIN_CHARS: usize = 16;
+/// The longest such name.
+pub const WAIT_ID_MAX_CHARS: usize = 64;
+/// Random bytes in a token that the service generates: 192 bits.
+pub const TOKEN_RANDOM_BYTES: usize = 24;
+
+/// Why an input is not a value of its type. The text is safe to show to a client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub String);
+
+impl Invalid {
+    fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// Whether a character is invisible or changes the direction of text: an untrusted text must not look like another one,
+/// or affect the text around it. The pages, text answers, the command line and the audit log escape these.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The name of a resource: segments of `[A-Za-z0-9._~:@-]+` joined by `/`.
+///
+/// Errors: [`Invalid`] for an empty name, one over [`RESOURCE_MAX_BYTES`], an empty, `.` or `..`
+/// segment, a character outside the set, or the reserved prefix `redlockd:`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceName(Arc<str>);
+
+impl ResourceName {
+    /// Checks a decoded name.
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        if raw.is_empty() {
+            return Err(Invalid::new("the resource name is empty"));
+        }
+        if raw.len() > RESOURCE_MAX_BYTES {
+            return Err(Invalid(format!(
+                "the resource name has {} bytes; at most {RESOURCE_MAX_BYTES} are allowed",
+                raw.len()
+            )));
+        }
+        if raw.starts_with(RESERVED_PREFIX) {
+            return Err(Invalid(format!(
+                "resource names beginning with `{RESERVED_PREFIX}` are the service's own keys"
+            )));
+        }
+        for segment in raw.split('/') {
+            match segment {
+                "" => return Err(Invalid::new("the resource name has an empty segment")),
+                "." | ".." => {
+                    return Err(Invalid(format!("the resource name has a `{segment}` segment")));
+                }
+                _ => {}
+            }
+            if let Some(bad) = segment.chars().find(|c| !is_segment_char(*c)) {
+                return Err(Invalid(format!(
+                    "the resource name contains {bad:?}; segments are made of A-Z a-z 0-9 . _ ~ : @ -"
+                )));
+            }
+        }
+        Ok(Self(raw.into()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_segment_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | ':' | '@' | '-')
+}
+
+impl std::borrow::Borrow<str> for ResourceName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// The secret that proves a lease. Never printed: `Debug` shows the [`TokenId`] only.
+#[derive(Clone)]
+pub struct Token(Arc<Secret>);
+
+struct Secret {
+    text: Box<str>,
+    /// Computed once: it is needed several times for each request.
+    hash: OnceLock<TokenHash>,
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl Eq for Token {}
+
+impl Token {
+    /// Checks a token that a client sent: 22 to 64 characters of `[A-Za-z0-9._~-]`. Angle brackets around it, in which
+    /// WebDAV writes lock tokens, are removed.
+    ///
+    /// Errors: [`Invalid`], which never quotes the token.
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        let bare = raw.strip_prefix('<').and_then(|r| r.strip_suffix('>')).unwrap_or(raw);
+        if !(TOKEN_MIN_CHARS..=TOKEN_MAX_CHARS).contains(&bare.len()) {
+            return Err(Invalid(format!(
+                "a token has {TOKEN_MIN_CHARS} to {TOKEN_MAX_CHARS} characters, this one has {}",
+                bare.chars().count()
+            )));
+        }
+        if !bare.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-')) {
+            return Err(Invalid::new("a token is made of A-Z a-z 0-9 . _ ~ -"));
+        }
+        Ok(Self::new(bare.into()))
+    }
+
+    fn new(text: Box<str>) -> Self {
+        Self(Arc::new(Secret { text, hash: OnceLock::new() }))
+    }
+
+    /// Makes a token of the name that another protocol gives a lock, and of whom the lock belongs to. No client can send such a
+    /// token, also where it knows both: it has a character that [`Self::parse`] refuses.
+    pub fn derived(protocol: &str, belongs_to: &str, name: &str) -> Self {
+        Self::new(format!("{protocol}:{belongs_to}:{name}").into())
+    }
+
+    /// Makes a token of random bytes.
+    pub fn from_random(bytes: [u8; TOKEN_RANDOM_BYTES]) -> Self {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let text: String = bytes
+            .chunks(3)
+            .flat_map(|c| {
+                let bits = u32::from(c[0]) << 16 | u32::from(c[1]) << 8 | u32::from(c[2]);
+                [18, 12, 6, 0].map(|shift| char::from(ALPHABET[(bits >> shift & 63) as usize]))
+            })
+            .collect();
+        Self::new(text.into())
+    }
+
+    /// The secret itself, for the one response that returns it.
+    pub fn reveal(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The hash that nodes store instead of the token.
+    pub fn hash(&self) -> TokenHash {
+        self.0.hash.get_or_init(|| Self::hash_of(&self.0.text)).clone()
+    }
+
+    fn hash_of(text: &str) -> TokenHash {
+        // With a table: formatting 32 numbers would take three times as long as the hash itself.
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digest = Sha256::digest(text.as_bytes());
+        let mut hex = String::with_capacity(2 * digest.len());
+        hex.extend(digest.iter().flat_map(|byte| [byte >> 4, byte & 15].map(|d| char::from(DIGITS[usize::from(d)]))));
+        TokenHash(hex.into())
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token(id {})", self.hash().id())
+    }
+}
+
+/// SHA-256 of a token in lower-case hex, with which a lock's value begins: a client that can read a node cannot release
+/// through the service.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TokenHash(Arc<str>);
+
+impl TokenHash {
+    /// Reads 64 lower-case hex digits from a lock's value.
+    pub fn parse(hex: &str) -> Option<Self> {
+        let ok = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        ok.then(|| Self(hex.into()))
+    }
+
+    /// All 64 digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The first digits, for responses, pages and logs.
+    pub fn id(&self) -> TokenId {
+        TokenId(self.0[..TOKEN_ID_DIGITS].into())
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenHash({}…)", &self.0[..TOKEN_ID_DIGITS])
+    }
+}
+
+/// A client's own name for its place in a queue: not a secret like a token, but who knows it can take the place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WaitId(Arc<str>);
+
+impl WaitId {
+    /// Checks a name: 16 to 64 characters of `[A-Za-z0-9._~-]`. Errors: [`Invalid`].
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-');
+        if !(WAIT_ID_MIN_CHARS..=WAIT_ID_MAX_CHARS).contains(&raw.len()) || !raw.bytes().all(is_plain) {
+            return Err(Invalid(format!(
+                "must have {WAIT_ID_MIN_CHARS} to {WAIT_ID_MAX_CHARS} characters of A-Z a-z 0-9 . _ ~ -"
+            )));
+        }
+        Ok(Self(raw.into()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The first eight hex digits of a token's hash: identifies a lease without proving it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct TokenId(Arc<str>);
+
+impl TokenId {
+    /// Reads the digits; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        TokenHash::parse(&text.repeat(8)).map(|hash| hash.id())
+    }
+
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A fencing token: strictly rising per resource, below 2^53, not secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fence(pub u64);
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A lifetime in whole milliseconds, never zero. The bounds `min_ttl` and `max_ttl` are checked where the configuration is
+/// known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// Errors: [`Invalid`] for zero, and above 2^40 ms (34 years), so that sums cannot overflow.
+    pub fn from_ms(ms: u64) -> Result<Self, Invalid> {
+        match ms {
+            0 => Err(Invalid::new("a TTL is at least 1ms")),
+            ms if ms > 1 << 40 => Err(Invalid::new("a TTL is at most 2^40 ms")),
+            ms => Ok(Self(ms)),
+        }
+    }
+
+    /// Milliseconds.
+    pub fn as_ms(self) -> u64 {
+        self.0
+    }
+
+    /// As a duration.
+    pub fn as_duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+}
+
+/// The configured name of a node: unique, shown instead of its address in pages, metrics and responses, and part of the
+/// cluster fingerprint.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct NodeId(Arc<str>);
+
+impl NodeId {
+    /// Checks a name: 1 to 64 characters of `[A-Za-z0-9._:@/-]`.
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        let ok = (1..=64).contains(&raw.len())
+            && raw.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'@' | b'/' | b'-'));
+        ok.then(|| Self(raw.into()))
+            .ok_or_else(|| Invalid::new("a node name has 1 to 64 characters of A-Z a-z 0-9 . _ : @ / -"))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Identifies one acquire round with its clean-up, so that a late command of an abandoned round is distinguished from the
+/// round that succeeded. A letter followed by 16 hex digits.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttemptId(Arc<str>);
+
+impl AttemptId {
+    /// From 64 random bits.
+    pub fn from_random(bits: u64) -> Self {
+        Self(format!("a{bits:016x}").into())
+    }
+
+    /// Reads the text in a lock's value or a tombstone's key.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix('a').filter(|digits| digits.len() == 16)?;
+        digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')).then(|| Self(text.into()))
+    }
+
+    /// The text in the lock's value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Information about a lease for people, stored in the lock's value. Never proof.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labels {
+    /// The name that the holder gave itself.
+    #[serde(rename = "o", default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
+    /// What the holder uses the lease for.
+    #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// Further labels, in pairs.
+    #[serde(rename = "m", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    /// Wall-clock time of the grant, for display only. Milliseconds since 1970.
+    #[serde(rename = "t", default)]
+    pub acquired_at_ms: u64,
+    /// A hash that stands for the principal, set by the service; empty without authentication. Never shown.
+    #[serde(rename = "p", default, skip_serializing_if = "String::is_empty")]
+    pub principal: String,
+    /// Until when the service renews the lease, on the cluster clock; 0 if it does not. Milliseconds since 1970.
+    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
+    pub kept_until_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Labels {
+    /// Checks the bounds in this file.
+    ///
+    /// Errors: the field's name and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, Invalid)> {
+        let too_long =
+            |field, len: usize, max: usize| (field, Invalid(format!("{len} bytes; at most {max} are allowed")));
+        if self.owner.len() > OWNER_MAX_BYTES {
+            return Err(too_long("owner", self.owner.len(), OWNER_MAX_BYTES));
+        }
+        if self.note.len() > NOTE_MAX_BYTES {
+            return Err(too_long("note", self.note.len(), NOTE_MAX_BYTES));
+        }
+        if self.metadata.len() > METADATA_MAX_PAIRS {
+            let text = format!("{} pairs; at most {METADATA_MAX_PAIRS} are allowed", self.metadata.len());
+            return Err(("metadata", Invalid(text)));
+        }
+        let bytes = self.metadata.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        if bytes > METADATA_MAX_BYTES {
+            return Err(too_long("metadata", bytes, METADATA_MAX_BYTES));
+        }
+        Ok(())
+    }
+
+    /// The JSON text in a lock's value.
+    pub fn encode(&self) -> Arc<str> {
+        serde_json::to_string(self).expect("labels are plain strings").into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_with_slashes_and_every_allowed_character_are_accepted() {
+        for good in ["a", "deploy/prod", "A-Z.a_z~0:9@x/y", "a:b/redlockd:x", "...", &"x".repeat(255)] {
+            assert_eq!(ResourceName::parse(good).map(|n| n.as_str().to_owned()).as_deref(), Ok(good));
+        }
+    }
+
+    #[test]
+    fn invalid_names_are_refused_with_a_reason() {
+        for bad in [
+            "",
+            "/",
+            "a//b",
+            "a/",
+            "/a",
+            ".",
+            "..",
+            "a/../b",
+            "a/./b",
+            "a b",
+            "a\0b",
+            "ä",
+            "a%2Fb",
+            "a{b}",
+            "redlockd:meta",
+            &"x".repeat(256),
+        ] {
+            let error = ResourceName::parse(bad).expect_err(bad);
+            assert!(!error.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn angle_brackets_around_tokens_are_removed_and_tokens_are_never_printed() {
+        let token = Token::parse("<abcdefghijklmnopqrstuv>").expect("22 characters");
+        assert_eq!(token.reveal(), "abcdefghijklmnopqrstuv");
+        let shown = format!("{token:?} {:?}", token.hash());
+        assert!(!shown.contains("abcdefghij"), "{shown}");
+        assert!(Token::parse("short").is_err());
+        assert!(Token::parse(&"x".repeat(65)).is_err());
+        assert!(Token::parse("abcdefghijklmnopqrstu|").is_err());
+    }
+
+    #[test]
+    fn the_token_hash_is_sha256_in_hex() {
+        // `printf abcdefghijklmnopqrstuv | sha256sum`
+        let hash = Token::parse("abcdefghijklmnopqrstuv").expect("valid").hash();
+        assert_eq!(hash.as_str(), "f69f9b70d1c9a5442258ca76f8b0a7a45fcb4e31c36141b6357ec591328b0624");
+        assert_eq!(hash.id().as_str(), &hash.as_str()[..8]);
+    }
+
+    #[test]
+    fn labels_over_their_bounds_are_refused_with_the_field_name() {
+        let labels = Labels { owner: "x".repeat(129), ..Labels::default() };
+        assert_eq!(labels.check().map_err(|(field, _)| field), Err("owner"));
+        let labels = Labels { note: "x".repeat(513), ..Labels::default() };
+        assert_eq!(labels.check().map_err(|(field, _)| field), Err("note"));
+        let pairs = (0..17).map(|i| (i.to_string(), String::new())).collect();
+        let labels = Labels { metadata: pairs, ..Labels::default() };
+        assert_eq!(labels.check().map_err(|(field, _)| field), Err("metadata"));
+    }
+
+    proptest! {
+        #[test]
+        fn random_tokens_are_valid_tokens_and_keep_all_bits(a: [u8; TOKEN_RANDOM_BYTES], b: [u8; TOKEN_RANDOM_BYTES]) {
+            let (ta, tb) = (Token::from_random(a), Token::from_random(b));
+            prop_assert!(Token::parse(ta.reveal()).is_ok());
+            prop_assert_eq!(a == b, ta == tb);
+        }
+
+        #[test]
+        fn parsing_never_panics(raw in ".*") {
+            let _ = (ResourceName::parse(&raw), Token::parse(&raw), NodeId::parse(&raw), TokenHash::parse(&raw));
+        }
+
+        #[test]
+        fn encoded_labels_are_parsed_back(owner in ".{0,40}", note in ".{0,40}", k in ".{0,10}", v in ".{0,10}") {
+            let metadata = [(k, v)].into();
+            let labels = Labels { owner, note, metadata, acquired_at_ms: 7, principal: "0f".into(), kept_until_ms: 8 };
+            let back: Labels = serde_json::from_str(&labels.encode()).expect("own encoding");
+            prop_assert_eq!(back, labels);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! How a lease shares its resource: with nobody, with other shared leases, or as one of a number of permits.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The smallest number of permits: one would be an exclusive lease.
+pub const PERMITS_MIN: u8 = 2;
+/// The largest number of permits of one resource.
+pub const PERMITS_MAX: u8 = 100;
+
+/// How many permits of a resource may be held at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct PermitLimit(u8);
+
+impl PermitLimit {
+    /// `None` unless it is between [`PERMITS_MIN`] and [`PERMITS_MAX`].
+    pub fn new(limit: u64) -> Option<Self> {
+        u8::try_from(limit).ok().filter(|limit| (PERMITS_MIN..=PERMITS_MAX).contains(limit)).map(Self)
+    }
+
+    /// The number.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl fmt::Display for PermitLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a request asks for. The slot of a permit is chosen by the attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WantedMode {
+    /// With nobody.
+    Exclusive,
+    /// With other shared leases.
+    Shared,
+    /// With other permits of the same limit.
+    Permit {
+        /// How many there are.
+        limit: PermitLimit,
+    },
+}
+
+impl WantedMode {
+    /// Whether leases of both modes can stand at a time. Of permits as many as the limit says.
+    pub fn is_compatible(self, other: Self) -> bool {
+        self == other && self != Self::Exclusive
+    }
+
+    /// The word in answers and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Permit { .. } => "permit",
+        }
+    }
+
+    /// Of permits.
+    pub fn limit(self) -> Option<PermitLimit> {
+        match self {
+            Self::Permit { limit } => Some(limit),
+            Self::Exclusive | Self::Shared => None,
+        }
+    }
+}
+
+/// The mode of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// With nobody.
+    Exclusive,
+    /// With other shared leases.
+    Shared,
+    /// One of several numbered permits.
+    Permit {
+        /// Its number, from 0; no other lease of the resource has it.
+        slot: u8,
+        /// How many there are.
+        limit: PermitLimit,
+    },
+}
+
+impl Mode {
+    /// A permit's; `None` where the slot is not below the limit.
+    pub fn permit(slot: u8, limit: PermitLimit) -> Option<Self> {
+        (slot < limit.get()).then_some(Self::Permit { slot, limit })
+    }
+
+    /// What a request for it asks for.
+    pub fn wanted(self) -> WantedMode {
+        match self {
+            Self::Exclusive => WantedMode::Exclusive,
+            Self::Shared => WantedMode::Shared,
+            Self::Permit { limit, .. } => WantedMode::Permit { limit },
+        }
+    }
+
+    /// Of a permit.
+    pub fn slot(self) -> Option<u8> {
+        match self {
+            Self::Permit { slot, .. } => Some(slot),
+            Self::Exclusive | Self::Shared => None,
+        }
+    }
+
+    /// Whether two leases of one resource may have these modes at a time.
+    pub fn is_compatible(self, other: Self) -> bool {
+        self.wanted().is_compatible(other.wanted()) && (self.slot().is_none() || self.slot() != other.slot())
+    }
+}
+
+/// Slots of permits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct SlotSet(u128);
+
+impl SlotSet {
+    /// Whether this slot is one of them.
+    pub fn contains(self, slot: u8) -> bool {
+        1_u128.checked_shl(slot.into()).is_some_and(|bit| self.0 & bit != 0)
+    }
+
+    /// Those slots, from the lowest.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..PERMITS_MAX).filter(move |slot| self.contains(*slot))
+    }
+}
+
+impl FromIterator<u8> for SlotSet {
+    /// Numbers that are no slots are left out.
+    fn from_iter<T: IntoIterator<Item = u8>>(slots: T) -> Self {
+        let bit = |slot: u8| 1_u128.checked_shl(slot.into()).filter(|_| slot < PERMITS_MAX).unwrap_or(0);
+        Self(slots.into_iter().fold(0, |all, slot| all | bit(slot)))
+    }
+}
+
+/// Which permit an attempt asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct SlotChoice {
+    /// The first slot; `None`: any.
+    pub slot: Option<u8>,
+    /// Others of the same instance are asking for these.
+    pub avoid: SlotSet,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_slots_has_what_was_put_in() {
+        let slots: SlotSet = [0, 99, 3, 100, 255].into_iter().collect();
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [0, 3, 99]);
+        assert!(!slots.contains(1) && !slots.contains(100) && !slots.contains(255));
+    }
+
+    #[test]
+    fn only_what_may_be_held_together_is_compatible() {
+        let limit = |n| PermitLimit::new(n).expect("in range");
+        let permit = |slot, n| Mode::permit(slot, limit(n)).expect("a slot");
+        let (a, b, other) = (permit(0, 3), permit(2, 3), permit(1, 2));
+        assert!(Mode::Shared.is_compatible(Mode::Shared) && a.is_compatible(b));
+        for (one, two) in [
+            (Mode::Exclusive, Mode::Exclusive),
+            (Mode::Exclusive, Mode::Shared),
+            (Mode::Exclusive, a),
+            (Mode::Shared, a),
+            (a, a),
+            (b, other),
+        ] {
+            assert!(!one.is_compatible(two) && !two.is_compatible(one), "{one:?} {two:?}");
+        }
+        assert!(a.wanted().is_compatible(a.wanted()), "two requests get different slots");
+        assert_eq!((PermitLimit::new(1), PermitLimit::new(101), Mode::permit(3, limit(3))), (None, None, None));
+    }
+}

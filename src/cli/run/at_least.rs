@@ -1,0 +1,65 @@
+//! `--at-least`: keeps the lock held for a while after a short command, so that a host whose clock is late finds it held.
+
+use std::time::Duration;
+
+use super::locked_run::{RunContext, Turn, interrupted, release};
+use super::signals::RunSignals;
+use crate::cli::output::MessageWriter;
+use crate::client::answers::TimedLease;
+use crate::client::renewal::sleep_until;
+use crate::redlock::clock::{BootTime, Clock, SystemClock};
+use crate::redlock::renewal::renewal_interval;
+
+/// Timeout of one extend.
+const EXTEND_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after a failed one.
+const EXTEND_PAUSE: Duration = Duration::from_millis(500);
+/// A remainder up to this is waited for: the service refuses very short TTLs.
+const WAITED_FOR: Duration = Duration::from_secs(1);
+
+/// Returns when the lease ends by itself at the end of [`RunContext::at_least`] or later, or when a signal comes; the lease
+/// then ends by its TTL. A remainder that is longer than the TTL is renewed until it is shorter.
+/// Cancel: the lease ends by its TTL.
+pub(super) async fn keep(
+    run: &RunContext,
+    turn: &Turn,
+    lease: &TimedLease,
+    signals: &mut RunSignals,
+    messages: &MessageWriter<'_>,
+) {
+    let until = lease.granted.plus(run.at_least);
+    tokio::select! {
+        biased;
+        _ = interrupted(signals) => {}
+        () = extend_until(run, turn, until, messages) => {}
+    }
+}
+
+async fn extend_until(run: &RunContext, turn: &Turn, until: BootTime, messages: &MessageWriter<'_>) {
+    let mut failed_since: Option<BootTime> = None;
+    loop {
+        let now = SystemClock.now();
+        let left = until.since(now);
+        if left <= WAITED_FOR {
+            sleep_until(until).await;
+            return release(run, turn, messages).await;
+        }
+        let ttl = left.min(run.ttl);
+        let changes = [("ttl".to_owned(), format!("{}ms", ttl.as_millis()).into())].into_iter().collect();
+        match run.client.extend(&run.request.names, &turn.token, changes, EXTEND_TIMEOUT).await {
+            Ok(_) if ttl == left => return,
+            Ok(_) => {
+                failed_since = None;
+                sleep_until(now.plus(renewal_interval(run.ttl)).min(until)).await;
+            }
+            Err(error) => {
+                let since = *failed_since.get_or_insert(now);
+                if error.is_lost() || now.since(since) >= run.ttl {
+                    messages.message(&format!("the lock may be free before --at-least is over: {error}"));
+                    return;
+                }
+                SystemClock.sleep(EXTEND_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The fields of a request: query string, form and JSON merged into one set. Every error names its field, and fields
+//! that the endpoint does not take are refused. Independent of the endpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use axum::http::Uri;
+use percent_encoding::percent_decode_str;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::api::FieldError;
+use crate::duration::parse_duration;
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
+use crate::types::Invalid;
+
+/// The maximum number of fields of one request, several times what any endpoint takes: each unknown one would be
+/// repeated in the answer.
+pub const FIELDS_MAX: usize = 32;
+/// The maximum number of elements of a list, or of repetitions of a field, that are read: more than any endpoint takes.
+pub const LIST_MAX: usize = 32;
+/// The maximum number of characters of a field's name that are repeated in an answer.
+const NAME_SHOWN_MAX_CHARS: usize = 40;
+/// Names under which a client might put a token into a URL.
+const TOKEN_NAMES: [&str; 3] = ["token", "lock-token", "lock_token"];
+
+/// The members of a JSON object; `None` is null, `Err` names a wrong type.
+type Pairs = Vec<(String, Result<Option<String>, &'static str>)>;
+
+/// A value as received.
+#[derive(Debug, Clone, PartialEq)]
+enum Given {
+    Text(String),
+    /// As written, for hints.
+    Number(String),
+    Bool(bool),
+    Null,
+    /// Its first elements, at most [`LIST_MAX`].
+    List(Vec<Given>),
+    Pairs(Pairs),
+}
+
+impl Given {
+    fn type_name(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a string",
+            Self::Number(_) => "a number",
+            Self::Bool(_) => "a boolean",
+            Self::Null => "null",
+            Self::List(_) => "an array",
+            Self::Pairs(_) => "an object",
+        }
+    }
+}
+
+/// Accepts any JSON value and keeps what a field can be.
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyValue;
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Given;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON value")
+            }
+            fn visit_str<E>(self, v: &str) -> Result<Given, E> {
+                Ok(Given::Text(v.to_owned()))
+            }
+            fn visit_bool<E>(self, v: bool) -> Result<Given, E> {
+                Ok(Given::Bool(v))
+            }
+            fn visit_u64<E>(self, v: u64) -> Result<Given, E> {
+                Ok(Given::Number(v.to_string()))
+            }
+            fn visit_i64<E>(self, v: i64) -> Result<Given, E> {
+                Ok(Given::Number(v.to_string()))
+            }
+            fn visit_f64<E>(self, v: f64) -> Result<Given, E> {
+                Ok(Given::Number(v.to_string()))
+            }
+            fn visit_unit<E>(self) -> Result<Given, E> {
+                Ok(Given::Null)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Given, A::Error> {
+                let mut list = Vec::new();
+                while list.len() < LIST_MAX
+                    && let Some(element) = seq.next_element()?
+                {
+                    list.push(element);
+                }
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Given::List(list))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, Given>()? {
+                    let value = match value {
+                        Given::Text(text) => Ok(Some(text)),
+                        Given::Null => Ok(None),
+                        other => Err(other.type_name()),
+                    };
+                    pairs.push((key, value));
+                }
+                Ok(Given::Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+/// The top level of a JSON body: all members in order, so that repeated ones are detected.
+struct Members(Vec<(String, Given)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Members;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    members.push(entry);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// All fields of one request, and the errors found so far.
+#[derive(Debug, Default)]
+pub struct Fields {
+    given: BTreeMap<String, Given>,
+    /// Those that are strings in JSON, where numbers and booleans have types of their own.
+    json_texts: BTreeSet<String>,
+    /// The field that may be given several times, and what it was given.
+    repeatable: Option<&'static str>,
+    repeated: Vec<String>,
+    errors: Vec<FieldError>,
+}
+
+impl Fields {
+    /// No fields yet, of which this one may be given several times.
+    pub fn with_repeatable(field: &'static str) -> Self {
+        Self { repeatable: Some(field), ..Self::default() }
+    }
+
+    /// Takes the values of the field that may be given several times, at most [`LIST_MAX`].
+    pub fn repeated(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.repeated)
+    }
+
+    /// Takes a JSON array of strings, of which at most [`LIST_MAX`] are read; `None` where it is absent or null.
+    pub fn list(&mut self, field: &str) -> Option<Vec<String>> {
+        let elements = match self.given.remove(field)? {
+            Given::Null => return None,
+            Given::List(elements) => elements,
+            other => {
+                self.wrong(field, format!("must be an array of strings, not {}", other.type_name()));
+                return None;
+            }
+        };
+        let mut texts = Vec::with_capacity(elements.len());
+        for element in elements {
+            match element {
+                Given::Text(text) => texts.push(text),
+                other => self.wrong(field, format!("must be an array of strings, and has {}", other.type_name())),
+            }
+        }
+        Some(texts)
+    }
+
+    /// The fields of a request without a body. Errors: as [`Fields::add_query`].
+    pub fn of_query(uri: &Uri) -> Result<Self, Problem> {
+        let mut fields = Self::default();
+        fields.add_query(uri.query().unwrap_or_default())?;
+        Ok(fields)
+    }
+
+    /// Adds the query string.
+    ///
+    /// Errors: `token-in-url` for a token, however its name is encoded or capitalised; `invalid` for bytes that are
+    /// not UTF-8 and for too many fields.
+    pub fn add_query(&mut self, query: &str) -> Result<(), Problem> {
+        let pairs = decode_pairs(query, "query")?;
+        if pairs.iter().any(|(name, _)| TOKEN_NAMES.contains(&name.trim().to_ascii_lowercase().as_str())) {
+            let detail = "a token was sent in the URL, where it gets logged: send it in the Lock-Token header \
+                          (with POST: in the header or in the body)";
+            return Err(Problem::new(ProblemKind::TokenInUrl, detail));
+        }
+        pairs.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
+    }
+
+    /// Adds a form body. Errors: `invalid`.
+    pub fn add_form(&mut self, body: &[u8]) -> Result<(), Problem> {
+        let text = std::str::from_utf8(body).map_err(|_| Problem::invalid_field("body", "is not UTF-8"))?;
+        decode_pairs(text, "body")?.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
+    }
+
+    /// Adds a JSON body. Errors: `invalid`, which never quotes the body.
+    pub fn add_json(&mut self, body: &[u8]) -> Result<(), Problem> {
+        let Members(members) = serde_json::from_slice(body).map_err(|error| {
+            let detail = match error.classify() {
+                serde_json::error::Category::Data => "must be a JSON object".to_owned(),
+                _ => format!("is not valid JSON at line {}, column {}", error.line(), error.column()),
+            };
+            Problem::invalid_field("body", detail)
+        })?;
+        let texts = members.iter().filter(|(_, value)| matches!(value, Given::Text(_))).map(|(name, _)| name.clone());
+        self.json_texts.extend(texts.take(FIELDS_MAX));
+        members.into_iter().try_for_each(|(name, value)| self.add(name, value))
+    }
+
+    fn add(&mut self, name: String, value: Given) -> Result<(), Problem> {
+        if self.repeatable == Some(name.as_str())
+            && let Given::Text(text) = value
+        {
+            if self.repeated.len() < LIST_MAX {
+                self.repeated.push(text);
+            }
+            return Ok(());
+        }
+        match self.given.get(&name) {
+            Some(earlier) if *earlier != value => self.wrong(&shown(&name), "is given twice, with different values"),
+            Some(_) => {}
+            None if self.given.len() >= FIELDS_MAX => {
+                return Err(Problem::invalid_field("body", format!("more than {FIELDS_MAX} fields")));
+            }
+            None => drop(self.given.insert(name, value)),
+        }
+        Ok(())
+    }
+
+    /// Records an error, which [`Fields::finish`] reports. Only the first of each field is kept, so that a body which
+    /// repeats one name ten thousand times gets one line of answer.
+    pub fn wrong(&mut self, field: &str, detail: impl Into<String>) {
+        if self.errors.iter().all(|e| e.field != field) {
+            self.errors.push(FieldError { field: field.to_owned(), detail: detail.into() });
+        }
+    }
+
+    /// Returns the value of a check, or records its error.
+    pub fn check<T>(&mut self, field: &str, checked: Result<T, Invalid>) -> Option<T> {
+        checked.map_err(|invalid| self.wrong(field, invalid.0)).ok()
+    }
+
+    /// Removes the field; whether it was present, null included.
+    pub fn take(&mut self, field: &str) -> bool {
+        self.given.remove(field).is_some()
+    }
+
+    /// Removes the field if it is null; whether it was.
+    pub fn take_null(&mut self, field: &str) -> bool {
+        let null = self.given.get(field) == Some(&Given::Null);
+        null && self.take(field)
+    }
+
+    /// Takes a text field. Null counts as absent; another type is an error.
+    pub fn text(&mut self, field: &str) -> Option<String> {
+        match self.given.remove(field)? {
+            Given::Text(text) => Some(text),
+            Given::Null => None,
+            other => {
+                self.wrong(field, format!("must be a string, not {}", other.type_name()));
+                None
+            }
+        }
+    }
+
+    /// Takes a boolean: `true` or `false` in a query or form, a boolean in JSON. Absent and null are false.
+    pub fn flag(&mut self, field: &str) -> bool {
+        let wrong = match self.given.remove(field) {
+            None | Some(Given::Null) => return false,
+            Some(Given::Bool(flag)) => return flag,
+            Some(Given::Text(text)) if matches!(text.as_str(), "true" | "false") => {
+                if !self.json_texts.contains(field) {
+                    return text == "true";
+                }
+                "must be true or false, without quotation marks".to_owned()
+            }
+            Some(Given::Text(_)) => "must be true or false".to_owned(),
+            Some(other) => format!("must be true or false, not {}", other.type_name()),
+        };
+        self.wrong(field, wrong);
+        false
+    }
+
+    /// Takes a duration. A number without a unit, quoted or not, is an error with a hint.
+    pub fn duration(&mut self, field: &str) -> Option<Duration> {
+        if let Some(Given::Number(number)) = self.given.get(field) {
+            let hint = parse_duration(number).err().map_or_else(|| "has no unit".to_owned(), |i| i.0);
+            self.given.remove(field);
+            self.wrong(field, hint);
+            return None;
+        }
+        let text = self.text(field)?;
+        self.check(field, parse_duration(&text))
+    }
+
+    /// Takes a whole number, as text or as a JSON number.
+    pub fn number(&mut self, field: &str) -> Option<u64> {
+        let text = match self.given.get(field) {
+            Some(Given::Number(number)) => {
+                let number = number.clone();
+                self.given.remove(field);
+                number
+            }
+            _ => self.text(field)?,
+        };
+        self.check(field, text.parse().map_err(|_| Invalid("must be a whole number".to_owned())))
+    }
+
+    /// Takes pairs of strings: a JSON object, also as the text of a form field. A null value is `None`.
+    pub fn pairs(&mut self, field: &str) -> Vec<(String, Option<String>)> {
+        let given = match self.given.remove(field) {
+            None | Some(Given::Null) => return Vec::new(),
+            Some(Given::Text(text)) if self.json_texts.contains(field) => Given::Text(text),
+            Some(Given::Text(text)) => match serde_json::from_str(&text) {
+                Ok(given) => given,
+                Err(_) => {
+                    self.wrong(field, "is not valid JSON: must be an object of strings such as {\"build\":\"17\"}");
+                    return Vec::new();
+                }
+            },
+            Some(other) => other,
+        };
+        let Given::Pairs(pairs) = given else {
+            let text = format!("must be an object of strings such as {{\"build\":\"17\"}}, not {}", given.type_name());
+            self.wrong(field, text);
+            return Vec::new();
+        };
+        let mut checked = BTreeMap::new();
+        for (key, value) in pairs {
+            let value = match value {
+                Ok(value) => value,
+                Err(type_name) => {
+                    self.wrong(field, format!("the value of \"{}\" must be a string, not {type_name}", shown(&key)));
+                    return Vec::new();
+                }
+            };
+            if checked.get(&key).is_some_and(|earlier| *earlier != value) {
+                self.wrong(field, format!("\"{}\" is given twice, with different values", shown(&key)));
+                return Vec::new();
+            }
+            checked.insert(key, value);
+        }
+        checked.into_iter().collect()
+    }
+
+    /// Ends the parsing: the fields that were not taken are unknown.
+    ///
+    /// Errors: `invalid` with all recorded errors and each unknown field.
+    pub fn finish(mut self, known: &[&str]) -> Result<(), Problem> {
+        for name in std::mem::take(&mut self.given).into_keys() {
+            let detail = if name.trim_start().starts_with(['{', '[']) {
+                "looks like JSON, and was sent as a form: add `Content-Type: application/json` (`curl --json`)"
+                    .to_owned()
+            } else if known.is_empty() {
+                "is unknown: no fields are accepted here".to_owned()
+            } else {
+                format!("is unknown: the fields here are {}", known.join(", "))
+            };
+            self.wrong(&shown(&name), detail);
+        }
+        self.finish_with_others()
+    }
+
+    /// Ends the parsing where fields that were not taken are ignored.
+    ///
+    /// Errors: `invalid` with all recorded errors.
+    pub fn finish_with_others(self) -> Result<(), Problem> {
+        if self.errors.is_empty() { Ok(()) } else { Err(Problem::invalid(self.errors)) }
+    }
+}
+
+/// A field's name as an answer may repeat it: short, and on one line.
+fn shown(name: &str) -> String {
+    let mut text: String = name.chars().take(NAME_SHOWN_MAX_CHARS).flat_map(char::escape_debug).collect();
+    if name.chars().nth(NAME_SHOWN_MAX_CHARS).is_some() {
+        text.push('…');
+    }
+    text
+}
+
+/// Parses `a=b&c=d` with `+` for spaces and percent-encoding; strictly UTF-8.
+fn decode_pairs(text: &str, place: &str) -> Result<Vec<(String, String)>, Problem> {
+    let decode = |part: &str| {
+        let spaced = part.replace('+', " ");
+        let decoded = percent_decode_str(&spaced).decode_utf8().map(String::from);
+        decoded.map_err(|_| Problem::invalid_field(place, "is not UTF-8 when percent-decoded"))
+    };
+    let parts = text.split('&').filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            Ok((decode(name)?, decode(value)?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "request_fields_tests.rs"]
+mod tests;

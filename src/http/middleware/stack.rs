@@ -1,0 +1,149 @@
+//! The outermost layer, around every handler. It does seven jobs for each request, in this order: names the request
+//! (id and log span), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns
+//! problems into pages below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
+//! everything inside it for each request.
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tower::{Layer, Service};
+use tracing::Instrument;
+
+use super::audit::AuditGuard;
+use super::html_response::HtmlResponse;
+use super::metrics::MeasuredRequest;
+use super::request_id::{self, RequestId};
+use crate::audit::Audit;
+use crate::http::connection::Connection;
+use crate::http::problem::{self, ProblemWriter};
+use crate::http::request_head;
+use crate::http::routes::MatchedRoute;
+use crate::http::state::HttpSettings;
+use crate::metrics::Metrics;
+
+/// The layer of one route. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct RequestLayer {
+    context: Arc<LayerContext>,
+    route: Option<MatchedRoute>,
+}
+
+struct LayerContext {
+    metrics: Arc<Metrics>,
+    audit: Audit,
+    settings: Arc<HttpSettings>,
+}
+
+impl RequestLayer {
+    /// For requests without a route.
+    pub(crate) fn new(metrics: Arc<Metrics>, audit: Audit, settings: Arc<HttpSettings>) -> Self {
+        Self { context: Arc::new(LayerContext { metrics, audit, settings }), route: None }
+    }
+
+    /// For one route, or one path whose method does not match.
+    #[must_use]
+    pub(crate) fn matched(self, route: MatchedRoute) -> Self {
+        Self { route: Some(route), ..self }
+    }
+}
+
+impl<S> Layer<S> for RequestLayer {
+    type Service = RequestService<S>;
+
+    fn layer(&self, inner: S) -> RequestService<S> {
+        RequestService { layer: self.clone(), inner }
+    }
+}
+
+/// A service inside the layer.
+#[derive(Clone)]
+pub(crate) struct RequestService<S> {
+    layer: RequestLayer,
+    inner: S,
+}
+
+/// Cancel (the client disconnected): the request counts as abandoned, and a requested change is recorded as such.
+impl<S> Service<Request> for RequestService<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let RequestLayer { context, route } = &self.layer;
+        // The id first: everything inside logs and answers with it.
+        let (id, span) = request_id::identify(&mut request);
+        let steps = ResponseSteps {
+            id,
+            measured: MeasuredRequest::begin(&context.metrics, &request, *route),
+            problem_writer: ProblemWriter::of(&request),
+            html_response: HtmlResponse::of(&request, &context.settings),
+            audit_guard: AuditGuard::begin(&context.audit, &mut request, *route),
+        };
+        // Tests call the router without a connection, and without a host.
+        let head = Connection::of(&request).map_or(Ok(()), |_| request_head::check(&request));
+        if let Err(problem) = head {
+            let answer = span.in_scope(|| steps.finish(Some(problem.into_response())));
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
+        // No async block: it would keep a second copy of the future that it awaits.
+        let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
+        let answer = answer.map(move |answer| match answer {
+            Ok(Ok(response)) => Ok(steps.finish(Some(response))),
+            Err(_) => Ok(steps.finish(None)),
+        });
+        Box::pin(answer.instrument(span))
+    }
+}
+
+/// What was noted of a request for its answer. Dropped unfinished when the client disconnects.
+struct ResponseSteps {
+    id: RequestId,
+    measured: MeasuredRequest,
+    problem_writer: ProblemWriter,
+    html_response: Option<HtmlResponse>,
+    audit_guard: AuditGuard,
+}
+
+impl ResponseSteps {
+    /// `None`: the handler panicked.
+    fn finish(self, response: Option<Response>) -> Response {
+        let Self { id, measured, problem_writer, html_response, audit_guard } = self;
+        let mut response = match response {
+            Some(response) => {
+                // Before the problem is written out and leaves the extensions.
+                audit_guard.answered(&response);
+                response
+            }
+            None => {
+                audit_guard.panicked();
+                problem::handler_panicked()
+            }
+        };
+        if let Some(html_response) = html_response {
+            response = html_response.apply(id.as_str(), response);
+        }
+        problem_writer.write(id.as_str(), &mut response);
+        measured.answered(&response);
+        id.write(&mut response);
+        // Nothing may be cached, except assets, whose names contain a hash.
+        let headers = response.headers_mut();
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        response
+    }
+}

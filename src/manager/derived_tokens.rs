@@ -1,0 +1,71 @@
+//! Leases without a secret of their client's: the token derives from the name that another protocol gives the lock, and from the
+//! principal, who alone may end it by that name.
+
+use super::acquire::principal_tag;
+use super::service::LockManager;
+use super::types::NoQuorum;
+use crate::auth::principal::Principal;
+use crate::redlock::clock::Clock;
+use crate::redlock::inspect::ResourceState;
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+use crate::types::{ResourceName, Token};
+
+/// How a protocol names its locks.
+#[derive(Debug, Clone, Copy)]
+pub struct Naming {
+    /// Distinguishes its tokens from those of other protocols.
+    pub protocol: &'static str,
+    /// The metadata that has the name.
+    pub member: &'static str,
+}
+
+/// Who holds a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DerivedHolder {
+    /// Nobody.
+    Nobody,
+    /// A lease with a token of its client's, several leases, or another Redlock client.
+    Other,
+    /// A lease with a derived token.
+    Lease {
+        /// The name that the protocol gave it.
+        name: String,
+        /// The same principal acquired it. Without authentication everybody has.
+        is_own: bool,
+        /// Its ETag.
+        etag: String,
+    },
+}
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// The token of this principal's lock with this name.
+    pub fn derived_token(&self, naming: Naming, principal: Option<&Principal>, name: &str) -> Token {
+        Token::derived(naming.protocol, &principal_tag(&self.engine().settings.params.cluster.get(), principal), name)
+    }
+
+    /// Who holds the resource. Metadata of a client's own choice make no derived lease: the token must derive from them.
+    ///
+    /// Errors: too few nodes answered. Cancel: nothing is left behind.
+    pub async fn derived_holder(
+        &self,
+        resource: &ResourceName,
+        naming: Naming,
+        principal: Option<&Principal>,
+    ) -> Result<DerivedHolder, NoQuorum> {
+        let view = self.engine().inspect(resource).await;
+        let view = view.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
+        let record = match view.state {
+            ResourceState::Free => return Ok(DerivedHolder::Nobody),
+            ResourceState::Lease { record, .. } => record,
+            ResourceState::Members(_) | ResourceState::Foreign { .. } => return Ok(DerivedHolder::Other),
+        };
+        let mut labels = record.labels();
+        let name = labels.metadata.remove(naming.member).unwrap_or_default();
+        if Token::derived(naming.protocol, &labels.principal, &name).hash() != record.token {
+            return Ok(DerivedHolder::Other);
+        }
+        let is_own = labels.principal == principal_tag(&self.engine().settings.params.cluster.get(), principal);
+        Ok(DerivedHolder::Lease { name, is_own, etag: record.fence.to_string() })
+    }
+}

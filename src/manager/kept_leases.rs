@@ -1,0 +1,241 @@
+//! Kept leases for the manager: events, lists and quotas. When they are renewed and how they
+//! end is in [`crate::redlock::kept_lease_renewal`].
+
+use std::time::Duration;
+
+use super::acquire::principal_tag;
+use super::events::{EventKind, set_lease};
+use super::lease_snapshot::LeaseChange;
+use super::service::LockManager;
+use super::types::{ExtendError, LeaseOutcome, ReleaseError};
+use crate::auth::principal::Principal;
+use crate::protocol::{EndReason, TicketEnd};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::kept_lease::{KeptBy, KeptEnd, KeptObserver, KeptView};
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+use crate::redlock::release::ReleaseOutcome;
+use crate::types::{Fence, Labels, Mode, ResourceName, TokenHash};
+
+/// How long, and how many.
+#[derive(Debug, Clone, Copy)]
+pub struct KeepLimits {
+    /// Maximum time from the grant to the end that a kept lease may be given.
+    pub max: Duration,
+    /// Maximum number of kept leases of this instance that new ones may add to.
+    pub total: usize,
+}
+
+/// What happens to a kept lease of this instance, for metrics and quotas.
+#[derive(Debug, Clone, Copy)]
+pub enum KeptNews<'a> {
+    /// A renewal was confirmed.
+    Renewed {
+        /// The leased resource.
+        resource: &'a ResourceName,
+        /// The lease.
+        token: &'a TokenHash,
+        /// How it shares the resource.
+        mode: Mode,
+        /// Who acquired it, see [`Labels::principal`].
+        principal: &'a str,
+        /// Until when it is promised.
+        deadline: BootTime,
+        /// By whom.
+        by: KeptBy,
+    },
+    /// A renewal was not confirmed.
+    NotRenewed(KeptBy),
+    /// It is kept no more.
+    Ended {
+        /// The resource.
+        resource: &'a ResourceName,
+        /// The lease.
+        token: &'a TokenHash,
+        /// How it ended; `None`: by a request to this instance.
+        end: Option<KeptEnd>,
+    },
+}
+
+/// Is called with [`KeptNews`]. It must be cheap and never wait.
+pub type KeptListener = Box<dyn Fn(KeptNews<'_>) + Send + Sync>;
+
+impl KeptEnd {
+    /// As in events and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::KeptOut => "kept-out",
+            // An acquire that was withdrawn is given back by whoever had asked.
+            Self::Ended(EndReason::Cancelled) => EndReason::Released.as_str(),
+            Self::Ended(reason) => reason.as_str(),
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// Sets the limits of kept leases, and who is called with [`KeptNews`]. Only the first call counts.
+    pub fn set_keeping(&self, limits: KeepLimits, listener: KeptListener) {
+        let _ = self.shared.keeping.set((limits, listener));
+    }
+
+    /// The limits of kept leases; none may be kept before [`Self::set_keeping`].
+    pub fn keep_limits(&self) -> KeepLimits {
+        self.shared.keeping.get().map_or(KeepLimits { max: Duration::ZERO, total: 0 }, |(limits, _)| *limits)
+    }
+
+    /// Renews kept leases, for ever. Cancel: as [`crate::redlock::kept_lease_renewal::Keeper::run`].
+    pub async fn run_keeper(self) {
+        self.shared.keeper.run(&self).await;
+    }
+
+    /// How many leases this instance keeps.
+    pub fn kept_count(&self) -> usize {
+        self.shared.keeper.count()
+    }
+
+    /// For how long a lease with these labels is kept from now on; `None` where it is not.
+    pub(super) fn kept_for(&self, labels: &Labels) -> Option<Duration> {
+        let left_ms = labels.kept_until_ms.saturating_sub(self.shared.keeper.now_ms());
+        (labels.kept_until_ms > 0).then(|| Duration::from_millis(left_ms))
+    }
+
+    /// When a lease that is kept for so long from now on ends. Milliseconds since 1970, on the cluster clock.
+    pub(super) fn kept_until(&self, kept_for: Duration) -> u64 {
+        let ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
+        self.shared.keeper.now_ms().saturating_add(ms)
+    }
+
+    /// Whether so many more may be kept. Errors: this instance keeps as many leases as it may; their number.
+    pub(super) fn check_kept_total(&self, more: usize) -> Result<(), usize> {
+        let total = self.keep_limits().total;
+        if self.kept_count().saturating_add(more) > total { Err(total) } else { Ok(()) }
+    }
+
+    /// A lease that was just granted is kept from now on. Whether a quorum knows it.
+    ///
+    /// Cancel: some nodes may have it.
+    pub(super) async fn begin_keeping(
+        &self,
+        (resource, token): (&ResourceName, &TokenHash),
+        fence: Fence,
+        labels: &mut Labels,
+        kept_for: Duration,
+    ) -> bool {
+        labels.kept_until_ms = self.kept_until(kept_for);
+        self.shared.keeper.begin(resource, token, fence, labels).await
+    }
+
+    pub(super) fn tell_kept(&self, news: KeptNews<'_>) {
+        if let Some((_, listener)) = self.shared.keeping.get() {
+            listener(news);
+        }
+    }
+
+    /// Gives a lease another end, from now on.
+    ///
+    /// Errors: it would be kept for longer than the maximum since its grant, or too many are kept here.
+    pub(super) fn set_kept_until(&self, labels: &mut Labels, kept_for: Duration) -> Result<(), ExtendError> {
+        let max = self.keep_limits().max;
+        let held = Duration::from_millis(self.shared.keeper.now_ms().saturating_sub(labels.acquired_at_ms));
+        let left = max.saturating_sub(held);
+        if kept_for > left {
+            return Err(ExtendError::KeepTooLong { max, left });
+        }
+        if labels.kept_until_ms == 0 {
+            self.check_kept_total(1).map_err(ExtendError::TooManyKept)?;
+        }
+        labels.kept_until_ms = self.kept_until(kept_for);
+        Ok(())
+    }
+
+    /// Whether this principal acquired the lease with these labels, which the service keeps. Without authentication everybody
+    /// has.
+    pub fn has_taken(&self, labels: &Labels, principal: Option<&Principal>) -> bool {
+        let own = principal_tag(&self.engine().settings.params.cluster.get(), principal);
+        labels.kept_until_ms > 0 && labels.principal == own
+    }
+
+    /// Ends a kept lease at the word of the principal that acquired it. Returns for how long it was held, as far as this
+    /// instance knows.
+    ///
+    /// Cancel: the release goes on in the background.
+    pub async fn give_back(
+        &self,
+        resource: &ResourceName,
+        principal: Option<&Principal>,
+    ) -> Result<Option<Duration>, ReleaseError> {
+        let found = self.engine().inspect(resource).await;
+        let found =
+            found.map_err(|answers| ReleaseError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))))?;
+        let taken = found.state.holders().into_iter().find(|(record, _)| self.has_taken(&record.labels(), principal));
+        match taken.map(|(record, _)| record.token.clone()) {
+            Some(token) => self.release_by_hash(resource, &token).await,
+            None => Err(ReleaseError::NotHolder),
+        }
+    }
+
+    /// A request to this instance has ended the lease.
+    pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash) {
+        if self.shared.keeper.forget(resource, token) {
+            self.tell_kept(KeptNews::Ended { resource, token, end: None });
+        }
+    }
+}
+
+/// How a ticket ends with its lease.
+fn ticket_end(end: KeptEnd) -> TicketEnd {
+    match end {
+        KeptEnd::KeptOut => TicketEnd::KeptOut,
+        KeptEnd::Lost => TicketEnd::Lost,
+        KeptEnd::Ended(EndReason::Released | EndReason::Cancelled) => TicketEnd::Released,
+        KeptEnd::Ended(EndReason::Forced | EndReason::Revoked) => TicketEnd::Forced,
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
+    fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
+        let KeptView { resource, token, record } = lease;
+        let labels = record.labels();
+        self.record_own_lease(token, (resource, &labels), deadline);
+        self.record_change(resource, |until| LeaseChange::Extended(record.clone(), until(deadline)));
+        self.shared.waiting.extended(resource, deadline, record.mode.wanted());
+        let (mode, principal) = (record.mode, &*labels.principal);
+        self.tell_kept(KeptNews::Renewed { resource, token, mode, principal, deadline, by });
+    }
+
+    fn not_renewed(&self, by: KeptBy) {
+        self.tell_kept(KeptNews::NotRenewed(by));
+    }
+
+    fn ended(&self, lease: KeptView<'_>, end: KeptEnd) {
+        let KeptView { resource, token, record } = lease;
+        self.tell_kept(KeptNews::Ended { resource, token, end: Some(end) });
+        self.ticket_lease_ended(resource, token, ticket_end(end));
+        if end == KeptEnd::KeptOut {
+            // Its release was published.
+            return;
+        }
+        self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
+        let own = self.shared.own_leases.remove(resource, token);
+        if end != KeptEnd::Lost {
+            // Whoever ended it has published the event.
+            self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);
+            return;
+        }
+        self.report_lease_end(own.as_ref(), LeaseOutcome::Lapsed);
+        let labels = record.labels();
+        self.shared.events.publish(EventKind::Lost, self.wall_ms(), |event| {
+            set_lease(event, resource, token);
+            event.reason = Some("kept".to_owned());
+            event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
+            event.fence = Some(record.fence.0);
+            event.after_ms = Some(self.wall_ms().saturating_sub(labels.acquired_at_ms));
+        });
+    }
+
+    async fn release(&self, resource: &ResourceName, token: &TokenHash) -> bool {
+        let (outcome, _) = self.end_lease(resource, token, LeaseOutcome::KeptOut).await;
+        !matches!(outcome, ReleaseOutcome::Unknown { .. })
+    }
+}

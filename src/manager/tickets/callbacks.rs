@@ -1,0 +1,198 @@
+//! The messages about a ticket: which one is due in which state, what it says, and what its receiver's answer means. An
+//! instance that takes a ticket over sends what is due again, with the same id: each arrives at least once.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::table::Served;
+use crate::manager::callbacks::{CallbackEvent, CallbackKind, DeliveryOutcome};
+use crate::manager::service::LockManager;
+use crate::protocol::{Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+
+/// `lock.ending` is sent when a tenth of the time for which the lease is kept is left, at most this.
+const ENDING_BEFORE_MAX: Duration = Duration::from_mins(5);
+const ENDING_PART: u64 = 10;
+
+/// Which message its end owes to the receiver: none where the receiver or the caller ended it.
+pub(super) fn message_of_end(ticket: &Ticket, head: TicketHead) -> Option<CallbackKind> {
+    ticket.body.callback.as_ref()?;
+    let was_granted = head.fence.0 > 0;
+    match head.end? {
+        TicketEnd::WaitTimeout | TicketEnd::Deadlock => Some(CallbackKind::Refused),
+        TicketEnd::Lost | TicketEnd::Forced if was_granted => Some(CallbackKind::Lost),
+        TicketEnd::Lost | TicketEnd::Forced => Some(CallbackKind::Refused),
+        TicketEnd::KeptOut | TicketEnd::Undelivered | TicketEnd::Cancelled | TicketEnd::Released => None,
+    }
+}
+
+/// The state of a ticket whose lease has ended for this reason: done, unless its receiver is to be informed.
+pub(super) fn over(ticket: &Ticket, head: TicketHead, end: TicketEnd, now_ms: u64) -> TicketHead {
+    let over = head.ended(TicketPhase::Ended, end, now_ms);
+    if message_of_end(ticket, over).is_some() { over } else { over.at(TicketPhase::Done, now_ms) }
+}
+
+/// When its receiver is to be informed that the lease ends soon. Milliseconds since 1970.
+pub(super) fn ending_at_ms(ticket: &Ticket, kept_until_ms: u64) -> u64 {
+    let most_ms = u64::try_from(ENDING_BEFORE_MAX.as_millis()).unwrap_or(u64::MAX);
+    kept_until_ms.saturating_sub((ticket.body.keep_ms / ENDING_PART).min(most_ms))
+}
+
+/// What a message says. It has no secret: the receiver of a resource's name may not be who may use the lease.
+fn event(id: &TicketId, ticket: &Ticket, head: TicketHead, kind: CallbackKind, kept_until_ms: u64) -> CallbackEvent {
+    let resource = ticket.resource.to_string();
+    let mut data = Map::new();
+    let mut put = |name: &str, value: Value| drop(data.insert(name.to_owned(), value));
+    put("ticket", json!(id.as_str()));
+    put("resource", json!(resource));
+    put("token_id", json!(ticket.token.id().to_string()));
+    put("owner", json!(ticket.body.labels.owner));
+    put("metadata", json!(ticket.body.labels.metadata));
+    put("lock_url", json!(format!("/locks/{resource}")));
+    put("ticket_url", json!(format!("/tickets/{id}")));
+    if head.fence.0 > 0 {
+        put("fence", json!(head.fence.0));
+    }
+    let at_ms = match kind {
+        CallbackKind::Granted => {
+            put("kept_until", json!(time(kept_until_ms)));
+            put("accept_by", json!(time(head.accept_by_ms)));
+            head.since_ms
+        }
+        CallbackKind::Ending => {
+            put("kept_until", json!(time(kept_until_ms)));
+            ending_at_ms(ticket, kept_until_ms)
+        }
+        CallbackKind::Refused | CallbackKind::Lost => {
+            put("ended_by", json!(head.end.map_or("lost", TicketEnd::as_str)));
+            head.since_ms
+        }
+    };
+    // Another end of the lease is another message; a dot would end the id in its signature.
+    let id = match kind {
+        CallbackKind::Ending => format!("{id}_ending_{kept_until_ms}"),
+        _ => format!("{id}_{}", kind.as_str().trim_start_matches("lock.")),
+    };
+    CallbackEvent { id, kind, at_ms, data }
+}
+
+fn time(ms: u64) -> String {
+    let at = jiff::Timestamp::from_millisecond(i64::try_from(ms).unwrap_or(i64::MAX));
+    at.map(|at| format!("{at:.3}")).unwrap_or_default()
+}
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// The instant of a time that tickets refer to.
+    fn ticket_instant(&self, at_ms: u64) -> BootTime {
+        self.now().plus(Duration::from_millis(at_ms.saturating_sub(self.ticket_now_ms())))
+    }
+
+    /// Sends one message until it is accepted, at the latest until `until_ms`. Never resolves without a receiver.
+    ///
+    /// Cancel: it may have arrived.
+    async fn send_about(
+        &self,
+        served: &Served,
+        head: TicketHead,
+        kind: CallbackKind,
+        (kept_until_ms, until_ms): (u64, u64),
+    ) -> DeliveryOutcome {
+        let Some(TicketCallback { target, sealed, .. }) = &served.ticket.body.callback else {
+            return std::future::pending().await;
+        };
+        let Some(sender) = self.shared.tickets.sender() else { return std::future::pending().await };
+        let callback = sender.open(target, sealed.as_deref(), served.id.as_str());
+        let event = event(&served.id, &served.ticket, head, kind, kept_until_ms);
+        sender.deliver(callback, event, self.ticket_instant(until_ms), CancellationToken::new()).await
+    }
+
+    /// Offers the grant to the receiver, which accepts it, refuses it, or does not answer in time. Never resolves for a ticket
+    /// whose caller asks for it.
+    pub(super) async fn offer_grant(&self, served: &Served, head: TicketHead) -> TicketHead {
+        let times = (head.kept_until_ms, head.accept_by_ms);
+        let outcome = self.send_about(served, head, CallbackKind::Granted, times).await;
+        let now_ms = self.ticket_now_ms();
+        match outcome {
+            DeliveryOutcome::Accepted => head.at(TicketPhase::Accepted, now_ms),
+            DeliveryOutcome::Gone => head.ended(TicketPhase::Ended, TicketEnd::Cancelled, now_ms),
+            DeliveryOutcome::Undelivered | DeliveryOutcome::Cancelled => {
+                head.ended(TicketPhase::Ended, TicketEnd::Undelivered, now_ms)
+            }
+        }
+    }
+
+    /// Sends `lock.ending` when that is due, once for each end of the lease, and never resolves.
+    pub(super) async fn announce_end(&self, served: &Served, head: TicketHead, kept_until_ms: u64) {
+        if head.phase == TicketPhase::Accepted && kept_until_ms > 0 && served.announced() < kept_until_ms {
+            let at_ms = ending_at_ms(&served.ticket, kept_until_ms);
+            self.clock().sleep_until(self.ticket_instant(at_ms)).await;
+            self.send_about(served, head, CallbackKind::Ending, (kept_until_ms, kept_until_ms)).await;
+            served.set_announced(kept_until_ms);
+        }
+        std::future::pending().await
+    }
+
+    /// Informs the receiver of the ticket's end, if that is owed.
+    pub(super) async fn inform_of_end(&self, served: &Served, head: TicketHead) {
+        if let (Some(kind), Some(callback)) = (message_of_end(&served.ticket, head), &served.ticket.body.callback) {
+            let until_ms = head.since_ms.saturating_add(callback.accept_ms);
+            self.send_about(served, head, kind, (0, until_ms)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::TicketTerms;
+    use crate::types::{Fence, Labels, ResourceName, Token, Ttl, WantedMode};
+
+    fn ticket(has_callback: bool) -> Ticket {
+        let callback = TicketCallback { target: "t".into(), sealed: None, accept_ms: 1_000 };
+        let terms = TicketTerms {
+            labels: Labels::default(),
+            keep_ms: 100_000,
+            made_ms: 1,
+            wait_until_ms: 2,
+            refuses_deadlock: false,
+            mode: WantedMode::Exclusive,
+            callback: has_callback.then_some(callback),
+        };
+        let resource = ResourceName::parse("a/b").expect("valid");
+        Ticket::new(resource, Token::from_random([7; 24]).hash(), Ttl::from_ms(5_000).expect("valid"), terms)
+    }
+
+    #[test]
+    fn an_end_is_reported_to_a_receiver_that_does_not_know_it() {
+        let waiting = TicketHead::waiting(5);
+        let granted = TicketHead { fence: Fence(9), ..waiting.at(TicketPhase::Accepted, 6) };
+        let kind = |head: TicketHead, end| message_of_end(&ticket(true), head.ended(TicketPhase::Ended, end, 7));
+        assert_eq!(kind(waiting, TicketEnd::WaitTimeout), Some(CallbackKind::Refused));
+        assert_eq!(kind(waiting, TicketEnd::Forced), Some(CallbackKind::Refused));
+        assert_eq!(kind(granted, TicketEnd::Forced), Some(CallbackKind::Lost));
+        assert_eq!(kind(granted, TicketEnd::Lost), Some(CallbackKind::Lost));
+        for end in [TicketEnd::Released, TicketEnd::Undelivered, TicketEnd::Cancelled, TicketEnd::KeptOut] {
+            assert_eq!(kind(granted, end), None, "{end:?}");
+        }
+        assert_eq!(over(&ticket(true), granted, TicketEnd::Lost, 8).phase, TicketPhase::Ended);
+        assert_eq!(over(&ticket(false), granted, TicketEnd::Lost, 8).phase, TicketPhase::Done);
+        assert_eq!(over(&ticket(true), granted, TicketEnd::Released, 8).phase, TicketPhase::Done);
+    }
+
+    #[test]
+    fn a_message_says_what_its_receiver_needs_and_its_id_has_no_dot() {
+        let (id, ticket) = (TicketId::parse("tk_00000000000000000000000000000000").expect("an id"), ticket(true));
+        let head = TicketHead { fence: Fence(9), accept_by_ms: 3_000, ..TicketHead::waiting(5) };
+        let granted = event(&id, &ticket, head, CallbackKind::Granted, 200_000);
+        assert_eq!(granted.id, format!("{id}_granted"));
+        assert_eq!(granted.data["fence"], 9);
+        assert_eq!(granted.data["accept_by"], "1970-01-01T00:00:03.000Z");
+        assert_eq!(granted.data["lock_url"], "/locks/a/b");
+        let ending = event(&id, &ticket, head, CallbackKind::Ending, 200_000);
+        assert_eq!((ending.id, ending.at_ms), (format!("{id}_ending_200000"), 190_000), "a tenth before it");
+    }
+}

@@ -1,0 +1,175 @@
+//! A connection's socket with its buffers: writes commands, and reads their replies one at a time. The [`Meter`] bounds each
+//! reply before it is parsed.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use deadpool_redis::redis::{Cmd, RedisError, Value, parse_redis_value};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+
+use super::reply_limit::Meter;
+use super::stream::Socket;
+
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 8 << 10;
+
+/// A connected socket that is used for commands and replies alone.
+pub(super) struct Wire {
+    socket: Box<dyn Socket>,
+    /// What is to be written, and how much of it has been.
+    out: Vec<u8>,
+    written: usize,
+    /// What was read of the replies that were not returned yet, and how much of it the meter has seen.
+    read: BytesMut,
+    metered: usize,
+    meter: Meter,
+}
+
+impl Wire {
+    pub(super) fn new(socket: Box<dyn Socket>) -> Self {
+        Self { socket, out: Vec::new(), written: 0, read: BytesMut::new(), metered: 0, meter: Meter::default() }
+    }
+
+    /// Commands that are put here are written by [`Self::poll_flush`].
+    pub(super) fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn unwritten(&self) -> usize {
+        self.out.len() - self.written
+    }
+
+    /// Writes what waits. Errors: the socket's; the connection is of no use any more.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.out.len() {
+            match ready!(Pin::new(&mut self.socket).poll_write(cx, &self.out[self.written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.written += written,
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    /// The next reply. Errors: the socket's, its end, and a reply beyond the meter's limits; the connection is of no use any
+    /// more.
+    pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<Value, RedisError>> {
+        loop {
+            let (taken, is_complete) = match self.meter.feed_value(&self.read[self.metered..]) {
+                Ok(fed) => fed,
+                Err(why) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why).into())),
+            };
+            self.metered += taken;
+            if is_complete {
+                let reply = &self.read[..self.metered];
+                let value = numbers(reply).map_or_else(|| parse_redis_value(reply), Ok);
+                self.read.advance(std::mem::take(&mut self.metered));
+                return Poll::Ready(value);
+            }
+            self.read.reserve(READ_BYTES);
+            if ready!(pin!(self.socket.read_buf(&mut self.read)).poll(cx))? == 0 {
+                return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
+            }
+        }
+    }
+
+    /// Sends commands together and returns their replies: for the hand-shake of a node that is far away.
+    ///
+    /// Errors: the connection's. Cancel: the connection is of no use any more.
+    pub(super) async fn ask_all(
+        &mut self,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        let (mut count, mut replies) = (0, Vec::new());
+        for command in commands {
+            command.write_packed_command(&mut self.out);
+            count += 1;
+        }
+        poll_fn(|cx| self.poll_flush(cx)).await?;
+        for _ in 0..count {
+            replies.push(poll_fn(|cx| self.poll_reply(cx)).await?.extract_error());
+        }
+        Ok(replies)
+    }
+
+    /// Sends a command and returns its reply: for the hand-shake, while nothing else is sent.
+    ///
+    /// Errors: the connection's and the server's. Cancel: the connection is of no use any more.
+    pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        command.write_packed_command(&mut self.out);
+        poll_fn(|cx| self.poll_flush(cx)).await?;
+        poll_fn(|cx| self.poll_reply(cx)).await?.extract_error()
+    }
+}
+
+/// The reply of a batch to which everybody said yes: a list of numbers. Nearly all replies are, and the driver's parser takes
+/// some thousand instructions for each.
+fn numbers(reply: &[u8]) -> Option<Value> {
+    let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r"));
+    let number = |line: &[u8]| std::str::from_utf8(line).ok()?.parse::<i64>().ok();
+    let count = number(lines.next()??.strip_prefix(b"*")?)?;
+    let mut items = Vec::with_capacity(usize::try_from(count).ok()?.min(reply.len()));
+    for _ in 0..count {
+        items.push(Value::Int(number(lines.next()??.strip_prefix(b":")?)?));
+    }
+    Some(Value::Array(items))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    /// The replies that come of these bytes, and the error that ends them.
+    async fn replies(bytes: &[u8], cut: usize) -> (Vec<Value>, String) {
+        let (client, mut server) = duplex(1 << 20);
+        let mut wire = Wire::new(Box::new(client));
+        for chunk in bytes.chunks(cut) {
+            server.write_all(chunk).await.expect("it fits");
+        }
+        drop(server);
+        let mut values = Vec::new();
+        loop {
+            match poll_fn(|cx| wire.poll_reply(cx)).await {
+                Ok(value) => values.push(value),
+                Err(error) => return (values, error.to_string()),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn replies_are_read_one_at_a_time_and_the_end_is_an_error() {
+        let (values, end) =
+            replies(b"*2\r\n:1\r\n:-2\r\n+OK\r\n*2\r\n:1\r\n$1\r\na\r\n-NOSCRIPT no\r\n*1\r\n", 3).await;
+        assert_eq!(values[0], Value::Array(vec![Value::Int(1), Value::Int(-2)]));
+        assert_eq!(values[1], Value::Okay);
+        assert_eq!(values[2], Value::Array(vec![Value::Int(1), Value::BulkString(b"a".to_vec())]));
+        assert!(matches!(&values[3], Value::ServerError(error) if error.code() == "NOSCRIPT"));
+        assert!(values.len() == 4 && end.contains("end of file"), "{values:?} {end}");
+    }
+
+    #[tokio::test]
+    async fn a_reply_beyond_the_limits_ends_the_connection() {
+        let (values, end) = replies(b"+OK\r\n*99999999\r\n:1\r\n", 64).await;
+        assert!(values.len() == 1 && end.contains("too many elements"), "{end}");
+    }
+
+    proptest! {
+        /// The short way gives what the driver's parser gives, or nothing.
+        #[test]
+        fn numbers_are_read_as_the_driver_reads_them(bytes in r"(\*[0-9]{1,2}\r\n)?([:+$*][-+]?[0-9]{0,20}\r?\n){0,4}") {
+            if let Some(value) = numbers(bytes.as_bytes()) {
+                let meter = Meter::default().feed_value(bytes.as_bytes());
+                if meter == Ok((bytes.len(), true)) {
+                    prop_assert_eq!(parse_redis_value(bytes.as_bytes()).expect("read"), value);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The layout of every page: title, navigation, state of the quorum, and warnings.
+
+use super::assets::{self, Assets};
+use super::badges::{self, Badge, Severity};
+use crate::manager::cluster_state::Situation;
+use crate::manager::overview::ClusterStatus;
+use crate::types::OWNER_PLACE;
+
+/// The page that is marked in the navigation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tab {
+    /// Held leases.
+    Locks,
+    /// Waiters.
+    Waiters,
+    /// Leases by owner.
+    Owners,
+    /// Who held which name when.
+    Timeline,
+    /// State of the nodes.
+    Nodes,
+    /// Latency of rounds.
+    Latency,
+    /// Recent events.
+    Events,
+    /// Targets of call-backs, and hooks.
+    Hooks,
+    /// A page that is not in the navigation.
+    Other,
+}
+
+/// One entry of the navigation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NavLink {
+    /// The page.
+    pub tab: Tab,
+    /// Its path.
+    pub href: &'static str,
+    /// Its name.
+    pub text: &'static str,
+}
+
+const LINKS: [NavLink; 8] = [
+    NavLink { tab: Tab::Locks, href: "/ui/", text: "Locks" },
+    NavLink { tab: Tab::Waiters, href: "/ui/waiters", text: "Waiters" },
+    NavLink { tab: Tab::Owners, href: "/ui/owners", text: "Owners" },
+    NavLink { tab: Tab::Timeline, href: "/ui/timeline", text: "Timeline" },
+    NavLink { tab: Tab::Nodes, href: "/ui/nodes", text: "Nodes" },
+    NavLink { tab: Tab::Latency, href: "/ui/latency", text: "Latency" },
+    NavLink { tab: Tab::Events, href: "/ui/events", text: "Events" },
+    NavLink { tab: Tab::Hooks, href: "/ui/hooks", text: "Hooks" },
+];
+
+/// Who reads a page, and what it offers to them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Viewer {
+    /// The principal; empty without authentication.
+    pub principal: String,
+    /// Pages that would be refused.
+    pub refused: Vec<Tab>,
+}
+
+/// The data of the layout.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    /// Title of the browser's tab.
+    pub title: String,
+    /// The page in the navigation.
+    pub tab: Tab,
+    /// State of the quorum.
+    pub quorum: Badge,
+    /// The same as a sentence.
+    pub quorum_text: String,
+    /// What is ill, since when, until when, why, and what to do.
+    pub situation: Situation,
+    /// Each node's name and state.
+    pub nodes: Vec<(String, Badge)>,
+    /// Without authentication although other machines can connect: every page warns about it.
+    pub is_open: bool,
+    /// How many hooks are switched off.
+    pub hooks_off: usize,
+    /// Whether the instance is shutting down.
+    pub draining: bool,
+    /// Who reads the page.
+    pub viewer: Viewer,
+    /// The instance that shows it.
+    pub instance: String,
+    /// Path and query of the page, for reloading without script.
+    pub path: String,
+    /// Whether the script refreshes the page.
+    pub auto_refresh: bool,
+    /// Where owners are linked to: a URL with `{owner}` in it; empty for nowhere.
+    pub owner_url: String,
+}
+
+impl Layout {
+    /// For a page with this title, path and query.
+    pub(crate) fn new(status: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
+        let (quorum, quorum_text) = badges::quorum(status.quorum.granted, status.quorum.needed, status.quorum.nodes);
+        Self {
+            title: title.to_owned(),
+            tab,
+            quorum,
+            quorum_text,
+            situation: status.situation.clone(),
+            nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
+            is_open: false,
+            hooks_off: 0,
+            draining: status.draining,
+            viewer: Viewer::default(),
+            instance: status.instance.to_string(),
+            path: path.to_owned(),
+            auto_refresh: true,
+            owner_url: String::new(),
+        }
+    }
+
+    /// For a page that must not change while an operator reads it.
+    #[must_use]
+    pub(crate) fn without_refresh(self) -> Self {
+        Self { auto_refresh: false, ..self }
+    }
+
+    /// Sets [`Layout::is_open`].
+    #[must_use]
+    pub(crate) fn with_open_access(self, is_open: bool) -> Self {
+        Self { is_open, ..self }
+    }
+
+    /// Sets [`Layout::hooks_off`].
+    #[must_use]
+    pub(crate) fn with_hooks_off(self, hooks_off: usize) -> Self {
+        Self { hooks_off, ..self }
+    }
+
+    /// Sets [`Layout::owner_url`].
+    #[must_use]
+    pub(crate) fn with_owner_url(self, owner_url: &str) -> Self {
+        Self { owner_url: owner_url.to_owned(), ..self }
+    }
+
+    /// The address of what an owner is; empty without one. `owner_query`: encoded as for a query. No owner leaves the place
+    /// that it is given: a slash is encoded too, and names of dots, which a browser would resolve, are not linked.
+    pub(crate) fn job_of(&self, owner_query: &str) -> String {
+        let is_name = !owner_query.is_empty() && owner_query.bytes().any(|byte| byte != b'.');
+        match is_name {
+            true => self.owner_url.replace(OWNER_PLACE, &owner_query.replace('/', "%2F")),
+            false => String::new(),
+        }
+    }
+
+    /// What a curl command needs so that it is not refused: empty without authentication.
+    pub(crate) fn key_option(&self) -> &'static str {
+        if self.viewer.principal.is_empty() { "" } else { "-H \"Authorization: Bearer $KEY\" " }
+    }
+
+    /// Sets [`Layout::viewer`].
+    #[must_use]
+    pub(crate) fn for_viewer(self, viewer: Viewer) -> Self {
+        Self { viewer, ..self }
+    }
+
+    /// The entries of the navigation.
+    pub(crate) fn links(&self) -> impl Iterator<Item = &'static NavLink> {
+        LINKS.iter().filter(|link| self.shows(link.tab))
+    }
+
+    /// Whether the reader may see this page.
+    pub(crate) fn shows(&self, tab: Tab) -> bool {
+        !self.viewer.refused.contains(&tab)
+    }
+
+    /// The title of the browser's tab: it begins with what is ill, for whoever has the page in the background.
+    pub(crate) fn tab_title(&self) -> String {
+        match self.quorum.severity {
+            Severity::Bad => format!("✖ {} · {}", self.quorum.text, self.title),
+            _ => self.title.clone(),
+        }
+    }
+
+    /// The section of the runbooks about what is ill.
+    pub(crate) fn runbook(&self) -> &'static str {
+        let has = |text: &str| self.nodes.iter().any(|(_, badge)| badge.text == text);
+        match self.quorum.text.as_str() {
+            "no quorum" => "redlockdquorumlost",
+            "no margin" => "redlockdquorumnomargin",
+            _ if has("two servers") => "redlockdonenametwoservers",
+            _ if has("down") => "redlockdnodedown",
+            _ if has("slow") => "redlockdnodeslow",
+            _ if has("in quarantine") => "redlockdnodequarantined",
+            _ => "redlockdnodedoesnotvote",
+        }
+    }
+
+    /// Style, script and icon.
+    pub(crate) fn assets(&self) -> &'static Assets {
+        assets::all()
+    }
+
+    /// The program's version.
+    pub(crate) fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// The class of the notice at the top of every page, if there is something to do.
+    pub(crate) fn alarm(&self) -> Option<&'static str> {
+        let is_bad = self.quorum.severity == Severity::Bad;
+        (is_bad || !self.situation.advice.is_empty()).then_some(if is_bad { "bad" } else { "warn" })
+    }
+}

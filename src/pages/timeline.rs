@@ -1,0 +1,209 @@
+//! Who held which name when in the last hour, for all names under a prefix: a lane for each, with its waiters, and the incidents
+//! of nodes and quorum across all of them. The same as a table.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use askama::Template;
+
+use super::format;
+use super::history::{LockHistory, Mark, Span};
+use super::layout::Layout;
+use crate::api::Event;
+use crate::manager::lease_snapshot::SnapshotLease;
+use crate::manager::overview::{ListedWaiter, Overview};
+use crate::types::ResourceName;
+
+/// The periods to choose from: as in queries and on the page, with the ends of the scale. Units: milliseconds.
+pub(crate) const PERIODS: [(Period, &str); 3] =
+    [(Period(super::history::HOUR_MS), "1h"), (Period(900_000), "15m"), (Period(300_000), "5m")];
+
+/// How far back the page reaches. Units: milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Period(u64);
+
+/// What the page shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TimelineQuery {
+    /// What the names begin with.
+    pub prefix: String,
+    /// How far back.
+    pub period: Period,
+}
+
+impl Period {
+    /// As text.
+    pub(crate) fn text(self) -> String {
+        format::time(Duration::from_millis(self.0))
+    }
+
+    fn half(self) -> Self {
+        Self(self.0 / 2)
+    }
+}
+
+/// Lanes that are drawn at most: the most waited for, then those that were held last.
+const LANES_MAX: usize = 20;
+/// Height of a lane's name.
+const NAME: usize = 18;
+/// Space below a lane.
+const SPACE: usize = 8;
+
+/// One name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lane {
+    /// The name.
+    pub resource: String,
+    /// Upper edge.
+    pub y: usize,
+    /// Who held it, and who waits.
+    pub spans: Vec<Span>,
+    /// How many wait.
+    pub waiting: usize,
+}
+
+/// The page.
+#[derive(Debug, Template)]
+#[template(path = "timeline.html")]
+pub(crate) struct TimelinePage {
+    layout: Layout,
+    query: TimelineQuery,
+    lanes: Vec<Lane>,
+    marks: Vec<Mark>,
+    height: usize,
+    /// Names that are not drawn.
+    hidden: usize,
+    complete: bool,
+}
+
+/// What is known of a name.
+#[derive(Default)]
+struct Known {
+    waiters: Vec<(String, Duration)>,
+    /// When it was held last. Milliseconds since 1970.
+    last_ms: u64,
+}
+
+impl TimelinePage {
+    /// `events`: newest first, as far as the reader may see them, like `overview` and `waiters`. Units of `wall_ms`:
+    /// milliseconds since 1970.
+    pub(crate) fn new(
+        layout: Layout,
+        query: TimelineQuery,
+        overview: &Overview,
+        waiters: &[ListedWaiter],
+        events: &[Arc<Event>],
+        wall_ms: u64,
+    ) -> Self {
+        let (prefix, now) = (query.prefix.as_str(), (wall_ms, query.period.0));
+        let mut names: HashMap<&str, Known> = HashMap::new();
+        let held = overview.leases.leases.iter().filter(|(_, lease)| lease.is_confirmed && lease.left > overview.age);
+        for (name, _) in held.filter(|(name, _)| name.as_str().starts_with(prefix)) {
+            names.entry(name.as_str()).or_default().last_ms = wall_ms;
+        }
+        for waiter in waiters.iter().filter(|waiter| waiter.resource.as_str().starts_with(prefix)) {
+            let known = names.entry(waiter.resource.as_str()).or_default();
+            known.waiters.push((waiter.owner.to_string(), waiter.waiting));
+        }
+        let mut of_names: HashMap<&str, Vec<Arc<Event>>> = HashMap::new();
+        let (mut incidents, from_ms) = (Vec::new(), wall_ms.saturating_sub(query.period.0));
+        for event in events.iter().filter(|event| event.at_ms > from_ms) {
+            match event.resource.as_deref() {
+                Some(name) if name.starts_with(prefix) => {
+                    of_names.entry(name).or_default().push(Arc::clone(event));
+                    let known = names.entry(name).or_default();
+                    known.last_ms = known.last_ms.max(event.at_ms);
+                }
+                Some(_) => {}
+                None => incidents.push(Arc::clone(event)),
+            }
+        }
+        let mut order: Vec<(&str, Known)> = names.into_iter().collect();
+        order.sort_unstable_by(|(a, x), (b, y)| {
+            (y.waiters.len(), y.last_ms).cmp(&(x.waiters.len(), x.last_ms)).then_with(|| a.cmp(b))
+        });
+        let (mut lanes, mut height, mut hidden) = (Vec::new(), 0, 0);
+        for (name, known) in order {
+            let lease = ResourceName::parse(name).ok().and_then(|name| overview.leases.leases.get(&name));
+            let standing = lease.into_iter().flat_map(SnapshotLease::all);
+            let standing = standing.filter(|lease| lease.is_confirmed && lease.left > overview.age);
+            let labels = standing.map(SnapshotLease::labels).filter(|labels| labels.acquired_at_ms > 0);
+            let holders: Vec<_> = labels.map(|labels| (&*labels.owner, labels.acquired_at_ms)).collect();
+            let events = of_names.remove(name).unwrap_or_default();
+            let drawn = LockHistory::new(name, &events, &holders, &known.waiters, now);
+            if drawn.is_empty() {
+                continue;
+            }
+            if lanes.len() == LANES_MAX {
+                hidden += 1;
+                continue;
+            }
+            let (y, waiting) = (height + NAME, known.waiters.len());
+            height = y + drawn.height() + SPACE;
+            lanes.push(Lane { resource: name.to_owned(), y, spans: drawn.spans, waiting });
+        }
+        let marks = LockHistory::new("", &incidents, &[], &[], now).marks;
+        Self { layout, lanes, marks, height, hidden, complete: overview.leases.complete, query }
+    }
+}
+
+impl Lane {
+    /// Where its name is written.
+    fn name_y(&self) -> usize {
+        self.y - 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::locks::tests::{NOW_MS, four, layout};
+
+    fn released(resource: &str, ago_s: u64) -> Arc<Event> {
+        Arc::new(Event {
+            event: "released".into(),
+            at_ms: NOW_MS - ago_s * 1_000,
+            resource: Some(resource.into()),
+            owner: Some("ann".into()),
+            after_ms: Some(60_000),
+            ..Event::default()
+        })
+    }
+
+    fn page(prefix: &str, events: &[Arc<Event>]) -> TimelinePage {
+        let waiter = |name: &str| ListedWaiter {
+            resource: ResourceName::parse(name).expect("valid"),
+            instance: crate::protocol::InstanceName::from_random(1),
+            position: 1,
+            owner: "bob".into(),
+            waiting: Duration::from_secs(9),
+            left: None,
+            note: "".into(),
+        };
+        let query = TimelineQuery { prefix: prefix.to_owned(), period: PERIODS[0].0 };
+        TimelinePage::new(layout(), query, &four(), &[waiter("deploy/prod"), waiter("next")], events, NOW_MS)
+    }
+
+    #[test]
+    fn names_under_the_prefix_have_a_lane_each_the_most_waited_for_first() {
+        let down =
+            Event { event: "node_down".into(), at_ms: NOW_MS - 5_000, node: Some("n1".into()), ..Event::default() };
+        let events =
+            [Arc::new(down), released("deploy/old", 10), released("import", 20), released("deploy/past", 4_000)];
+        let all = page("deploy/", &events);
+        let lanes: Vec<_> = all.lanes.iter().map(|lane| (lane.resource.as_str(), lane.spans.len(), lane.y)).collect();
+        assert_eq!(lanes, [("deploy/prod", 2, 18), ("deploy/test", 1, 82), ("deploy/old", 1, 128)]);
+        assert_eq!((all.marks.len(), all.hidden, all.height), (1, 0, 156));
+        let html = all.render().expect("a page");
+        assert!(html.contains("node down n1") && html.contains("ann: ") && html.contains("bob: "), "{html}");
+        assert!(page("none/", &events).render().expect("a page").contains("Nobody has held"));
+    }
+
+    #[test]
+    fn further_names_are_counted() {
+        let events: Vec<_> = (0..LANES_MAX + 7).map(|i| released(&format!("many/{i:02}"), i as u64)).collect();
+        let page = page("many/", &events);
+        assert_eq!((page.lanes.len(), page.hidden, page.lanes[0].resource.as_str()), (LANES_MAX, 7, "many/00"));
+    }
+}

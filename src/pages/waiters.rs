@@ -1,0 +1,208 @@
+//! The page of the waiters of all instances, oldest first, with the holders that they wait for.
+
+use askama::Template;
+
+use super::format;
+use super::layout::Layout;
+use super::paging::Paging;
+use super::table_query::TableQuery;
+use crate::manager::overview::{ListedWaiter, Overview};
+use crate::manager::types::{CycleEdge, Deadlock};
+
+/// One waiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WaiterRow {
+    /// Name of the resource.
+    pub resource: String,
+    /// Name of the instance where it waits.
+    pub instance: String,
+    /// Whether that is the one that shows the page.
+    pub is_here: bool,
+    /// Position in that instance's queue, from 1.
+    pub position: usize,
+    /// Owner label; empty if it gave none.
+    pub owner: String,
+    /// The owner label, encoded for a query.
+    pub owner_query: String,
+    /// Its note; of other instances the beginning.
+    pub note: String,
+    /// How long it has been waiting.
+    pub waiting: String,
+    /// The same in milliseconds.
+    pub waiting_ms: u64,
+    /// How much longer it waits at most; empty where that is not known.
+    pub left: String,
+    /// The same in milliseconds.
+    pub left_ms: u64,
+    /// Owner label of the holder; empty if there is none.
+    pub holder: String,
+    /// Whether a lease on the resource is listed.
+    pub is_held: bool,
+}
+
+/// One deadlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadlockRow {
+    /// Who waits for what, and who holds it; only what the client may read, and at least one.
+    pub links: Vec<DeadlockLink>,
+    /// Number of further links.
+    pub hidden: usize,
+    /// For how long it has been known.
+    pub age: String,
+    /// The same in milliseconds.
+    pub age_ms: u64,
+}
+
+/// One owner of a deadlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadlockLink {
+    /// Owner label of the waiter.
+    pub owner: String,
+    /// The resource that it waits for.
+    pub resource: String,
+    /// Owner label of its holder.
+    pub holder: String,
+}
+
+/// `may_read`: which links are shown.
+pub(crate) fn deadlock_rows(deadlocks: &[Deadlock], may_read: impl Fn(&CycleEdge) -> bool) -> Vec<DeadlockRow> {
+    deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read)).collect()
+}
+
+fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool) -> Option<DeadlockRow> {
+    let link = |edge: &CycleEdge| DeadlockLink {
+        owner: format::visible(&edge.owner),
+        resource: edge.waits_for.to_string(),
+        holder: format::visible(&edge.held_by),
+    };
+    let links: Vec<_> = deadlock.cycle.iter().filter(|edge| may_read(edge)).map(link).collect();
+    let hidden = deadlock.cycle.len() - links.len();
+    let (age, age_ms) = (format::clock(deadlock.age), format::ms(deadlock.age));
+    (!links.is_empty()).then_some(DeadlockRow { links, hidden, age, age_ms })
+}
+
+/// The page.
+#[derive(Debug, Template)]
+#[template(path = "waiters.html")]
+pub(crate) struct WaitersPage {
+    layout: Layout,
+    deadlocks: Vec<DeadlockRow>,
+    rows: Vec<WaiterRow>,
+    resources: usize,
+    /// Waiters of other instances that are only counted.
+    further: usize,
+    waiters_known: bool,
+    instance: String,
+    query: TableQuery,
+    paging: Paging,
+}
+
+/// A waiter before filtering and paging, with the owner of what it waits for, if a lease on it is listed.
+type Candidate<'a> = (&'a ListedWaiter, Option<&'a str>);
+
+fn matches(query: &TableQuery, (waiter, holder): &Candidate<'_>) -> bool {
+    query.finds([waiter.resource.as_str(), &waiter.owner, &waiter.note, holder.unwrap_or_default()])
+}
+
+/// `candidates`: oldest first, which stays the order of equal ones.
+fn sort(query: &TableQuery, candidates: &mut [Candidate<'_>]) {
+    candidates.sort_by(|(a, a_holder), (b, b_holder)| {
+        query.ordered(match query.sort {
+            "resource" => a.resource.cmp(&b.resource),
+            "owner" => a.owner.cmp(&b.owner),
+            "left" => a.left.cmp(&b.left),
+            "holder" => a_holder.cmp(b_holder),
+            _ => a.waiting.cmp(&b.waiting),
+        })
+    });
+}
+
+impl WaitersPage {
+    /// `waiting`: oldest first. `may_read`: which links of deadlocks are shown.
+    pub(crate) fn new(
+        layout: Layout,
+        overview: &Overview,
+        waiting: &[ListedWaiter],
+        query: TableQuery,
+        deadlocks: &[Deadlock],
+        may_read: impl Fn(&CycleEdge) -> bool,
+    ) -> Self {
+        let holder_of = |waiter: &ListedWaiter| {
+            let lease = overview.leases.leases.get(&waiter.resource);
+            lease.filter(|lease| lease.left > overview.age).map(|lease| lease.labels().owner.as_ref())
+        };
+        let all = waiting.iter().map(|waiter| (waiter, holder_of(waiter)));
+        let mut found: Vec<Candidate<'_>> = all.filter(|candidate| matches(&query, candidate)).collect();
+        sort(&query, &mut found);
+        let paging = query.paging(found.len());
+        let row = |(q, holder): &Candidate<'_>| WaiterRow {
+            resource: q.resource.to_string(),
+            instance: q.instance.to_string(),
+            is_here: q.instance == overview.instance,
+            position: q.position,
+            owner: format::visible(&q.owner),
+            owner_query: format::query(&q.owner),
+            waiting: format::clock(q.waiting),
+            waiting_ms: format::ms(q.waiting),
+            note: format::visible(&q.note),
+            left: q.left.map(format::clock).unwrap_or_default(),
+            left_ms: q.left.map_or(0, format::ms),
+            holder: holder.map(format::visible).unwrap_or_default(),
+            is_held: holder.is_some(),
+        };
+        let rows = found[paging.from..paging.to].iter().map(row).collect();
+        Self {
+            layout,
+            deadlocks: deadlock_rows(deadlocks, may_read),
+            rows,
+            resources: overview.waiting.len(),
+            further: overview.total_waiting().saturating_sub(waiting.len()),
+            waiters_known: overview.waiters_known,
+            instance: overview.instance.to_string(),
+            query,
+            paging,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::pages::locks::tests::{four, layout};
+    use crate::pages::table_query::WAITERS;
+
+    pub(crate) fn waiter(resource: &str, owner: &str, waiting_s: u64, left_s: Option<u64>) -> ListedWaiter {
+        ListedWaiter {
+            resource: crate::types::ResourceName::parse(resource).expect("valid"),
+            instance: crate::protocol::InstanceName::from_random(1),
+            position: 1,
+            owner: owner.into(),
+            waiting: Duration::from_secs(waiting_s),
+            left: left_s.map(Duration::from_secs),
+            note: format!("note of {owner}").into(),
+        }
+    }
+
+    #[test]
+    fn waiters_are_found_and_ordered_and_say_until_when_and_why() {
+        let waiting = [waiter("deploy/prod", "bob", 9, Some(5)), waiter("a", "<ann>", 7, None)];
+        let page = |query: TableQuery| WaitersPage::new(layout(), &four(), &waiting, query, &[], |_| true);
+        let owners = |query| page(query).rows.iter().map(|row| row.owner.clone()).collect::<Vec<_>>();
+        let own = || TableQuery::of(WAITERS);
+        assert_eq!(owners(own()), ["bob", "<ann>"], "oldest first");
+        assert_eq!(owners(TableQuery { descending: false, ..own() }), ["<ann>", "bob"]);
+        assert_eq!(owners(TableQuery { sort: "resource", descending: false, ..own() }), ["<ann>", "bob"]);
+        assert_eq!(owners(TableQuery { sort: "left", descending: true, ..own() }), ["bob", "<ann>"]);
+        for (find, found) in [("PROD", "bob"), ("of <an", "<ann>")] {
+            assert_eq!(owners(TableQuery { find: find.to_owned(), ..own() }), [found]);
+        }
+        let html = page(own()).render().expect("a page");
+        for part in ["data-left=\"5000\"", "not known", "note of &#60;ann&#62;", "sort=left&#38;dir=asc"] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+        let none = page(TableQuery { find: "nobody".to_owned(), ..own() }).render().expect("a page");
+        assert!(none.contains("No waiter matches this filter") && none.contains("value=\"nobody\""), "{none}");
+    }
+}

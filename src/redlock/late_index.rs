@@ -1,0 +1,207 @@
+//! Which leases the nodes are still to put into their index of held leases. An acquire leaves that to the instance, since
+//! most leases end soon: after [`LATE`], those that are still held are indexed together. Lists need it, nothing else does;
+//! what needs every lease scans the nodes' keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::clock::Clock;
+use super::engine::Redlock;
+use super::node::Node;
+use super::random::Entropy;
+use super::round::Until;
+use crate::protocol::{INDEX_MAX, IndexArgs, Request};
+use crate::types::{ResourceName, TokenHash};
+
+/// A lease that ends sooner is in no index.
+const LATE: Duration = Duration::from_millis(250);
+/// How long a node may take for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// As many wait at most; if there are more, they are indexed at once.
+const LATE_MAX: usize = 8_192;
+
+/// Leases that no node has in its index yet.
+#[derive(Debug, Default)]
+pub(super) struct LateIndex(Mutex<Late>);
+
+#[derive(Debug, Default)]
+struct Late {
+    /// By name, so that a simulation's seed determines the requests. The newest lease of each.
+    leases: BTreeMap<ResourceName, TokenHash>,
+    /// A task will take them.
+    is_awaited: bool,
+}
+
+impl LateIndex {
+    /// Whether a task is to be started for it.
+    fn add(&self, resource: ResourceName, token: TokenHash) -> bool {
+        let mut late = self.0.lock();
+        late.leases.insert(resource, token);
+        let starts = !late.is_awaited || late.leases.len() == LATE_MAX;
+        late.is_awaited = true;
+        starts
+    }
+
+    /// It is over: no node needs to look for it.
+    pub(super) fn remove(&self, resource: &ResourceName, token: &TokenHash) {
+        let mut late = self.0.lock();
+        if late.leases.get(resource) == Some(token) {
+            late.leases.remove(resource);
+        }
+    }
+
+    /// Takes all.
+    fn take(&self) -> Vec<Request> {
+        let leases = {
+            let mut late = self.0.lock();
+            late.is_awaited = false;
+            std::mem::take(&mut late.leases)
+        };
+        requests(leases.into_iter().collect())
+    }
+
+    /// The same, and leaves them to the task: they are indexed twice.
+    fn peek(&self) -> Vec<Request> {
+        let late = self.0.lock();
+        requests(late.leases.iter().map(|(resource, token)| (resource.clone(), token.clone())).collect())
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().leases.len()
+    }
+}
+
+fn requests(leases: Vec<(ResourceName, TokenHash)>) -> Vec<Request> {
+    leases.chunks(INDEX_MAX).map(|leases| Request::Index(IndexArgs { leases: Arc::from(leases) })).collect()
+}
+
+impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
+    /// Has the nodes index the lease, if it is still held after [`LATE`]. Without a runtime it is not listed before it is
+    /// extended.
+    pub(super) fn index_late(&self, resource: &ResourceName, token: &TokenHash) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.late.add(resource.clone(), token.clone()) {
+            return;
+        }
+        let engine = self.clone();
+        let work = async move {
+            if engine.late.len() < LATE_MAX {
+                engine.clock.sleep(LATE).await;
+            }
+            for request in engine.late.take() {
+                engine.index(request, PATIENCE).await;
+            }
+        };
+        self.tasks.spawn_on(work, &runtime);
+    }
+
+    /// Has them indexed now, for a list that is to show what this instance granted just now. Returns when all nodes have
+    /// answered, or had the time to.
+    ///
+    /// Cancel: they are indexed late, as without it.
+    pub async fn index_now(&self) {
+        for request in self.late.peek() {
+            self.index(request, self.node_timeout()).await;
+        }
+    }
+
+    /// Not repeated where a node fails: a list needs a quorum of the nodes only.
+    async fn index(&self, request: Request, patience: Duration) {
+        let now = self.clock.now();
+        self.round(&self.everyone(), request, now, now.plus(patience), Until::All, Result::is_ok).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{ClusterParams, NodeResult, Reply, RequestStamp};
+    use crate::redlock::backoff::BackoffRange;
+    use crate::redlock::clock::PausedClock;
+    use crate::redlock::engine::RedlockSettings;
+    use crate::redlock::random::SystemEntropy;
+    use crate::types::NodeId;
+
+    /// A node that notes how many leases it is to index.
+    struct Noting(NodeId, Mutex<Vec<Vec<String>>>);
+
+    impl Node for Noting {
+        fn id(&self) -> &NodeId {
+            &self.0
+        }
+
+        async fn call(self: Arc<Self>, _: RequestStamp, request: Arc<Request>) -> NodeResult {
+            if let Request::Index(IndexArgs { leases }) = &*request {
+                self.1.lock().push(leases.iter().map(|(resource, _)| resource.to_string()).collect());
+            }
+            Ok(Reply::Indexed)
+        }
+    }
+
+    fn engine() -> (Arc<Noting>, Redlock<Noting, PausedClock, SystemEntropy>) {
+        let ms = Duration::from_millis;
+        let node = Arc::new(Noting(NodeId::parse("n1").expect("valid"), Mutex::default()));
+        let params = ClusterParams {
+            cluster: "test".into(),
+            guard: ms(500),
+            lock_delay: ms(1_000),
+            quarantine: ms(10_000),
+            fence_ttl: ms(10_000),
+        };
+        let settings = RedlockSettings {
+            params: Arc::new(params),
+            node_timeout: ms(50),
+            drift_ppm: 10_000,
+            drift_floor: ms(2),
+            min_validity_percent: 50,
+            retry: BackoffRange { first: ms(1), max: ms(1) },
+            poll: ms(1_000),
+            cleanup_limit: 8,
+        };
+        let engine = Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, settings);
+        (node, engine)
+    }
+
+    fn name(text: &str) -> ResourceName {
+        ResourceName::parse(text).expect("valid")
+    }
+
+    fn token(digit: &str) -> TokenHash {
+        TokenHash::parse(&digit.repeat(64)).expect("valid")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_for_a_quarter_of_a_second_is_indexed_once_and_what_ended_is_not() {
+        let (node, engine) = engine();
+        for (resource, by) in [("a", "1"), ("b", "1"), ("c", "1"), ("c", "2")] {
+            engine.index_late(&name(resource), &token(by));
+        }
+        engine.late.remove(&name("b"), &token("1"));
+        engine.late.remove(&name("c"), &token("1")); // the lease before
+        tokio::time::sleep(LATE - Duration::from_millis(1)).await;
+        assert!(node.1.lock().is_empty());
+        tokio::time::sleep(LATE * 4).await;
+        assert_eq!(*node.1.lock(), [["a", "c"]]);
+        engine.index_late(&name("d"), &token("1"));
+        tokio::time::sleep(LATE * 2).await;
+        assert_eq!(node.1.lock()[1..], [["d"]], "the next ones wait for their own time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_has_them_indexed_at_once_and_many_do_not_wait() {
+        let (node, engine) = engine();
+        engine.index_late(&name("a"), &token("1"));
+        engine.index_now().await;
+        assert_eq!(*node.1.lock(), [["a"]]);
+        for i in 1..LATE_MAX {
+            engine.index_late(&name(&format!("many/{i}")), &token("1"));
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let asked = node.1.lock().clone();
+        assert_eq!(asked.iter().skip(1).map(Vec::len).sum::<usize>(), LATE_MAX);
+        assert!(asked.iter().all(|leases| leases.len() <= INDEX_MAX));
+    }
+}

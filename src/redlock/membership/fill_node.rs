@@ -1,0 +1,194 @@
+//! Filling a process that forgot: reads what a quorum of others knows, and gives it that (`docs/views.md`, *Changing the
+//! view*, step 5 and the first half of step 6). Whoever calls it has installed the view on the others before, and admits
+//! the process afterwards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::fill_plan::{Fill, FillPlan};
+use crate::mutant::{self, Mutant};
+use crate::protocol::{FillArgs, NodeResult, ReadArgs, ReadEntry, Reply, Request, View};
+use crate::redlock::clock::Clock;
+use crate::redlock::engine::Redlock;
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+use crate::redlock::round::Until;
+use crate::types::Fence;
+
+/// Keys that one page of a read walks. It occupies the node for about a millisecond.
+const READ_KEYS: u32 = 500;
+/// Maximum number of pages of one read: 50 million keys.
+const READ_PAGES_MAX: u32 = 100_000;
+/// Maximum number of entries that are kept of one node, and of the bytes of their values: what an honest node has of a million
+/// leases with their tombstones. Beyond that it counts as not read.
+const READ_ENTRIES_MAX: usize = 2_000_000;
+const READ_BYTES_MAX: usize = 256 * 1_024 * 1_024;
+/// By how much a fence that a node shows may be above the nodes' time and all other fences: higher ones would use up the
+/// numbers. Microseconds; a month.
+const FENCE_AHEAD_MAX_US: u64 = 30 * 24 * 60 * 60 * 1_000_000;
+/// Timeout of one page.
+const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often a page is asked for. Reading changes nothing, and a page of a fill is applied once.
+const PAGE_TRIES: u32 = 3;
+
+/// A process has every page of a fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Filled {
+    /// Names the fill.
+    pub(crate) nonce: u64,
+    /// How many pages it has.
+    pub(crate) pages: u32,
+    /// Every fence of the process must be above it.
+    pub(crate) seed: Fence,
+}
+
+/// What one node knows.
+#[derive(Debug)]
+pub(super) struct NodePages {
+    node: usize,
+    pages: Vec<ReadPage>,
+    /// These are all.
+    is_complete: bool,
+}
+
+impl NodePages {
+    /// The highest fence that the node shows anywhere.
+    fn highest(&self) -> Fence {
+        let fence = |entry: &ReadEntry| match entry {
+            ReadEntry::Lease { record, .. } => record.fence,
+            _ => Fence(0),
+        };
+        let pages =
+            self.pages.iter().map(|(high_water, _, entries)| entries.iter().map(fence).fold(*high_water, Fence::max));
+        pages.max().unwrap_or(Fence(0))
+    }
+}
+
+/// Bytes of an entry's values.
+fn value_bytes(entry: &ReadEntry) -> usize {
+    match entry {
+        ReadEntry::Lease { record, .. } => record.labels.len() + record.claims.len(),
+        ReadEntry::Foreign { value, .. } => value.as_ref().map_or(0, |value| value.len()),
+        ReadEntry::Block { claims, .. } => claims.len(),
+        ReadEntry::Tombstone(_) => 0,
+    }
+}
+
+/// A page of what a node knows, with its highest fence and its clock.
+type ReadPage = (Fence, u64, Vec<ReadEntry>);
+
+impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
+    /// What these nodes know, in the view that they have installed. They are read at the same time, each completely if it can be.
+    pub(super) async fn read_all(&self, readers: &[usize], view: &Arc<View>) -> Vec<NodePages> {
+        let read = join_all(readers.iter().map(|index| self.read_node(*index, view))).await;
+        let pages = readers.iter().zip(read);
+        pages.map(|(index, (pages, is_complete))| NodePages { node: *index, pages, is_complete }).collect()
+    }
+
+    /// Fills node `target` with what the others know. `None`: fewer than `least` of them were read, or the target did not take
+    /// a page.
+    ///
+    /// Cancel: the target has some pages, and no vote; another fill begins anew.
+    pub(super) async fn fill_with(
+        &self,
+        read: &[NodePages],
+        least: usize,
+        target: usize,
+        view: &Arc<View>,
+    ) -> Option<Filled> {
+        let without_ttl = self.settings.params.quarantine;
+        let voted = view.old().map_or_else(|| self.size_in(view), |old| old.names.len());
+        let mut plan = FillPlan::new(voted, target, without_ttl).of_at_least(least);
+        if let Some(old) = view.old() {
+            let name = self.nodes[target].id();
+            let run = view.entry(name).map(|entry| &entry.run);
+            plan = plan.for_change(old.before.get(name).map(|(run, _)| run) == run);
+        }
+        for NodePages { node, pages, is_complete } in read.iter().filter(|pages| self.is_plausible(pages, read)) {
+            for (high_water, now_us, entries) in pages {
+                plan.add(*node, *high_water, *now_us, entries.clone());
+            }
+            if *is_complete || mutant::is(Mutant::PartOfPages) {
+                plan.complete(*node);
+            }
+        }
+        let Fill { seed, pages } = plan.finish()?;
+        let (nonce, count) = (self.entropy.bits(), u32::try_from(pages.len()).ok()?);
+        for (page, entries) in (1..).zip(pages) {
+            let request = Request::Fill(FillArgs { view: Arc::clone(view), nonce, page, pages: count, entries });
+            let is_taken = |answer: &NodeResult| matches!(answer, Ok(Reply::Filled { done }) if *done >= page);
+            self.ask_for_page(target, request, view, is_taken).await?;
+        }
+        Some(Filled { nonce, pages: count, seed })
+    }
+
+    /// Its fences are not far above the nodes' time and what the others show.
+    fn is_plausible(&self, pages: &NodePages, read: &[NodePages]) -> bool {
+        let others = read.iter().filter(|other| other.node != pages.node).map(NodePages::highest);
+        let known = others.fold(Fence(self.cluster_clock.request_time().0), Fence::max);
+        let is_plausible = pages.highest().0 <= known.0.saturating_add(FENCE_AHEAD_MAX_US);
+        if !is_plausible {
+            let node = self.nodes[pages.node].id();
+            tracing::error!(%node, "this node shows fences far beyond the nodes' time: nobody is filled with what it shows");
+        }
+        is_plausible
+    }
+
+    /// Every page of one node, and whether these are all. No longer than a quarantine, after which the target needs none: the
+    /// others wait for the slowest.
+    async fn read_node(&self, index: usize, view: &Arc<View>) -> (Vec<ReadPage>, bool) {
+        let (mut pages, mut cursor, mut count, mut bytes) = (Vec::new(), 0, 0, 0);
+        let end = self.clock.now().plus(self.settings.params.quarantine);
+        for _ in 0..READ_PAGES_MAX {
+            if self.clock.now() >= end {
+                break;
+            }
+            let request = Request::Read(ReadArgs { cursor, count: READ_KEYS });
+            let is_page = |answer: &NodeResult| matches!(answer, Ok(Reply::Knowledge { .. }));
+            match self.ask_for_page(index, request, view, is_page).await {
+                Some(Reply::Knowledge { next, high_water, now_us, entries }) => {
+                    count += entries.len();
+                    bytes += entries.iter().map(value_bytes).sum::<usize>();
+                    if count > READ_ENTRIES_MAX || bytes > READ_BYTES_MAX {
+                        break;
+                    }
+                    pages.push((high_water, now_us, entries));
+                    match next {
+                        Some(next) => cursor = next,
+                        None => return (pages, true),
+                    }
+                }
+                _ => break,
+            }
+        }
+        (pages, false)
+    }
+
+    /// `None`: the node did not answer in time, or otherwise.
+    async fn ask_for_page(
+        &self,
+        index: usize,
+        request: Request,
+        view: &Arc<View>,
+        is_page: impl Fn(&NodeResult) -> bool,
+    ) -> Option<Reply> {
+        for _ in 0..PAGE_TRIES {
+            let now = self.clock.now();
+            let deadline = now.plus(PAGE_TIMEOUT);
+            let mut tally =
+                self.round(&[index], request.clone().in_view(view), now, deadline, Until::All, &is_page).await;
+            match tally.take(index) {
+                Some(answer) if is_page(&answer) => return answer.ok(),
+                Some(Err(_)) | None => {}
+                Some(Ok(_)) => return None,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+#[path = "fill_node_tests.rs"]
+mod tests;

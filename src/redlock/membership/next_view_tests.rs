@@ -1,0 +1,346 @@
+//! Who is named by a new view, and when there is none.
+
+use super::*;
+use crate::mutant::{FOUND_BY_DERIVE, plant, restore};
+use crate::redlock::membership::view_monitor::Latest;
+
+fn names() -> Vec<NodeId> {
+    ["a", "b", "c"].map(|name| NodeId::parse(name).expect("valid")).to_vec()
+}
+
+/// A view of three processes, of which the last was admitted in a later one.
+fn view(number: u64, runs: [&str; 3]) -> Arc<View> {
+    let id = (1..number).fold(ViewId::NONE.above(7), |id, _| id.above(7));
+    let entry = |(name, run): (NodeId, &str)| {
+        (name, RosterEntry { run: run.into(), since: ViewId::NONE.above(7), address: None })
+    };
+    Arc::new(View { id, list: None, roster: names().into_iter().zip(runs).map(entry).collect() })
+}
+
+fn votes(run: &str, view: &Arc<View>) -> Option<Member> {
+    Some(Member {
+        is_sound: true,
+        is_served: false,
+        is_fillable: true,
+        is_ours: true,
+        run: run.into(),
+        view: Arc::clone(view),
+        promised: view.id,
+        admitted: if view.id == ViewId::NONE { ViewId::NONE } else { ViewId::NONE.above(7) },
+    })
+}
+
+fn promised(run: &str, view: &Arc<View>, higher: &View) -> Option<Member> {
+    votes(run, view).map(|member| Member { promised: higher.id, ..member })
+}
+
+fn forgot(run: &str, is_served: bool) -> Option<Member> {
+    let member = votes(run, &Arc::default())?;
+    Some(Member { is_sound: false, is_served, ..member })
+}
+
+fn derive(members: &[Option<Member>], rivals: [bool; 3]) -> Option<Change> {
+    let names = names();
+    Known {
+        names: &names,
+        members,
+        rivals: &rivals,
+        ended: &[false; 3],
+        addresses: &[],
+        configured: 3,
+        own: &Arc::default(),
+    }
+    .derive(ViewId::NONE.above(9).above(9).above(9), 0)
+}
+
+#[test]
+fn a_process_that_forgot_is_named_anew_and_the_others_stay() {
+    let w = view(1, ["a1", "b1", "c1"]);
+    let change = derive(&[votes("a1", &w), forgot("b2", false), votes("c1", &w)], [false; 3]).expect("a change");
+    assert_eq!((change.sound, change.targets, change.by_clock), (vec![0, 2], vec![1], false));
+    let runs: Vec<(&str, bool)> = change.view.roster.values().map(|e| (&*e.run, e.since == change.view.id)).collect();
+    assert_eq!(runs, [("a1", false), ("b2", true), ("c1", false)]);
+}
+
+#[test]
+fn a_newcomer_is_not_named_while_its_predecessor_is_alive() {
+    let w = view(1, ["a1", "b1", "c1"]);
+    let members = [votes("a1", &w), forgot("b2", true), votes("c1", &w)];
+    let change = derive(&members, [false, true, false]).expect("a view without a target");
+    assert_eq!(change.targets, Vec::<usize>::new());
+    assert_eq!(change.view.roster, w.roster);
+}
+
+/// N4, also where the process whose run is claimed is late or has ended.
+#[test]
+fn a_process_that_shows_the_run_of_another_name_is_not_named() {
+    let names = ["a", "b", "c", "d", "e"].map(|name| NodeId::parse(name).expect("valid"));
+    let id = ViewId::NONE.above(7);
+    let entry =
+        |name: &NodeId| (name.clone(), RosterEntry { run: format!("{name}1").into(), since: id, address: None });
+    let w = Arc::new(View { id, list: None, roster: names.iter().map(entry).collect() });
+    let to_heal = |a: Option<Member>, b: Option<Member>, ended: bool| {
+        let members = [a, b, votes("c1", &w), votes("d1", &w), votes("e1", &w)];
+        let ended = [ended, false, false, false, false];
+        let known = Known {
+            names: &names,
+            members: &members,
+            rivals: &[false; 5],
+            ended: &ended,
+            addresses: &[],
+            configured: 5,
+            own: &Arc::default(),
+        };
+        known.to_heal()
+    };
+    assert_eq!(to_heal(votes("a1", &w), forgot("a1", true), false), [0; 0]);
+    assert_eq!(to_heal(None, forgot("a1", true), false), [0; 0], "a does not answer");
+    // Two names exchanged their servers, or the former one has ended for good.
+    assert_eq!(to_heal(forgot("b1", true), forgot("a1", true), false), [0, 1]);
+    assert_eq!(to_heal(None, forgot("a1", true), true), [1]);
+}
+
+#[test]
+fn a_process_that_the_highest_view_does_not_name_does_not_count() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
+    let change =
+        derive(&[votes("a1", &high), votes("b1", &low), promised("c1", &low, &high)], [false; 3]).expect("a change");
+    assert_eq!((change.sound, change.targets), (vec![0, 2], vec![1]), "the former process is to be filled");
+    assert!(derive(&[votes("a1", &high), votes("b1", &low), None], [false; 3]).is_none());
+}
+
+#[test]
+fn a_process_outside_the_highest_view_gives_up_its_vote_where_too_few_are_left_to_fill_it() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
+    let to_give_up = |members: &[Option<Member>]| {
+        Known {
+            names: &names(),
+            members,
+            rivals: &[false; 3],
+            ended: &[false; 3],
+            addresses: &[],
+            configured: 3,
+            own: &Arc::default(),
+        }
+        .to_give_up()
+        .first()
+        .copied()
+    };
+    assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), forgot("c2", true)]), Some(1));
+    assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), votes("c1", &low)]), None, "two can fill it");
+    assert_eq!(to_give_up(&[votes("a1", &high), forgot("b1", true), None]), None);
+    assert_eq!(to_give_up(&[None, votes("b1", &low), None]), None, "no higher view is known");
+}
+
+#[test]
+fn where_too_few_vote_everybody_else_must_have_waited_and_answer() {
+    let w = view(1, ["a1", "b1", "c1"]);
+    let change = derive(&[votes("a1", &w), forgot("b2", true), forgot("c2", true)], [false; 3]).expect("a change");
+    assert_eq!((change.sound, change.targets, change.by_clock), (vec![0], vec![1, 2], true));
+    assert!(derive(&[votes("a1", &w), forgot("b2", true), forgot("c2", false)], [false; 3]).is_none());
+    assert!(derive(&[votes("a1", &w), forgot("b2", true), None], [false; 3]).is_none());
+    assert!(derive(&[votes("a1", &w), forgot("b2", true), forgot("c2", true)], [false, false, true]).is_none());
+}
+
+#[test]
+fn a_node_that_has_ended_is_not_waited_for_and_leaves_the_roster() {
+    let w = view(1, ["a1", "b1", "c1"]);
+    let with = |members: [Option<Member>; 3], ended: [bool; 3]| {
+        let names = names();
+        let known = Known {
+            names: &names,
+            members: &members,
+            rivals: &[false; 3],
+            ended: &ended,
+            addresses: &[],
+            configured: 3,
+            own: &Arc::default(),
+        };
+        (known.waited_for(), known.derive(ViewId::NONE.above(9).above(9), 0))
+    };
+    let (c_ended, nobody) = ([false, false, true], [false; 3]);
+    assert_eq!(with([votes("a1", &w), forgot("b2", true), None], nobody), (vec![2], None));
+    assert_eq!(with([votes("a1", &w), forgot("b2", false), None], c_ended), (vec![], None), "it has not waited yet");
+    assert_eq!(with([votes("a1", &w), None, None], c_ended), (vec![1], None), "too few are left");
+    let (waited_for, change) = with([votes("a1", &w), forgot("b2", true), None], c_ended);
+    let change = change.expect("a change");
+    assert_eq!((waited_for, &change.sound, &change.targets, change.by_clock), (vec![], &vec![0], &vec![1], true));
+    let runs: Vec<&str> = change.view.roster.values().map(|e| &*e.run).collect();
+    assert_eq!(runs, ["a1", "b2"]);
+    // It answers after all, in its old view: it is filled like one that forgot.
+    let b2 = votes("b2", &change.view).map(|m| Member { admitted: change.view.id, ..m });
+    let (_, again) = with([votes("a1", &change.view), b2, votes("c1", &w)], c_ended);
+    assert_eq!(again.map(|c| (c.sound, c.targets)), Some((vec![0, 1], vec![2])));
+}
+
+#[test]
+fn the_first_view_names_those_that_voted_before_there_were_views() {
+    let none = Arc::default();
+    let change = derive(&[votes("a1", &none), votes("b1", &none), None], [false; 3]).expect("a change");
+    assert_eq!((change.sound, change.targets, change.view.roster.len()), (vec![0, 1], vec![], 2));
+    assert!(change.view.roster.values().all(|entry| entry.since == ViewId::NONE));
+}
+
+/// What is believed of these members, and what follows from it.
+fn seen(members: &[Option<Member>], addresses: &[Option<Arc<str>>]) -> (ViewId, Vec<usize>, Vec<usize>, bool) {
+    let names = names();
+    let known = Known {
+        names: &names,
+        members,
+        rivals: &[false; 3],
+        ended: &[false; 3],
+        addresses,
+        configured: 3,
+        own: &Arc::default(),
+    };
+    let (base, named) = known.base();
+    (base.id, named, known.to_give_up(), known.has_stray())
+}
+
+#[test]
+fn a_view_that_one_node_made_up_moves_and_displaces_nobody() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    for made_up in [view(2, ["x", "y", "c1"]), view(2, ["a1", "y", "c1"]), view(2, ["a1", "b1", "c1"])] {
+        let members = [votes("a1", &real), votes("b1", &real), votes("c1", &made_up)];
+        let (base, named, to_give_up, has_stray) = seen(&members, &[]);
+        assert_eq!((base, to_give_up, has_stray), (real.id, vec![], false), "{made_up:?}");
+        assert!(named.starts_with(&[0, 1]), "{named:?}");
+    }
+    // While one of the others is silent, nobody contradicts it. Who is left keeps its vote all the same.
+    let displaces = view(2, ["x", "y", "c1"]);
+    assert_eq!(seen(&[None, votes("b1", &real), votes("c1", &displaces)], &[]).2, Vec::<usize>::new());
+}
+
+#[test]
+fn a_view_that_a_quorum_promised_counts_from_its_first_vote_on() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b1", "c1"]));
+    let members = [votes("a1", &high), promised("b1", &low, &high), votes("c1", &low)];
+    assert_eq!(seen(&members, &[]), (high.id, vec![0, 1, 2], vec![], false));
+    // Where too few are left to contradict it, too.
+    assert_eq!(seen(&[votes("a1", &high), votes("b1", &low), None], &[]).0, high.id);
+}
+
+#[test]
+fn one_nodes_word_gives_no_other_node_an_address() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    let mut elsewhere = View::clone(&view(2, ["a1", "b1", "c1"]));
+    elsewhere.roster.get_mut(&names()[0]).expect("an entry").address = Some("evil:1".into());
+    let elsewhere = Arc::new(elsewhere);
+    // Also not while a change is under way, whose number it knows.
+    let alone = [votes("a1", &real), promised("b1", &real, &elsewhere), votes("c1", &elsewhere)];
+    let seen_alone = seen(&alone, &[]);
+    assert_eq!((seen_alone.0, seen_alone.3), (real.id, true), "a new view brings it back");
+    let change = derive(&alone, [false; 3]).expect("a change");
+    assert!(change.view.roster.values().all(|entry| entry.address.is_none()), "{change:?}");
+    // A quorum shows it, or this instance moved the node itself.
+    let two = [promised("a1", &real, &elsewhere), votes("b1", &elsewhere), votes("c1", &elsewhere)];
+    assert_eq!(seen(&two, &[]).0, elsewhere.id);
+    assert_eq!(seen(&alone, &[Some("evil:1".into()), None, None]).0, elsewhere.id);
+    assert_eq!(with_mutant(Mutant::AddressOfOneNode, || seen(&alone, &[]).0), elsewhere.id, "the mutant is not found");
+}
+
+fn with_mutant<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
+    assert!(FOUND_BY_DERIVE.contains(&mutant));
+    let before = plant(Some(mutant), false);
+    let outcome = run();
+    restore(before);
+    outcome
+}
+
+#[test]
+fn a_node_that_names_itself_alone_is_no_quorum() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    let list = NodeList { names: [names()[2].clone()].into(), terms: "0".into(), old: None };
+    let alone = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(2, ["a1", "b1", "c1"])) });
+    let members = [votes("a1", &real), votes("b1", &real), votes("c1", &alone)];
+    assert_eq!(seen(&members, &[]).0, real.id);
+    assert_eq!(with_mutant(Mutant::ListOfOneNode, || seen(&members, &[]).0), alone.id, "the mutant is not found");
+    // Those that it was made from have promised it.
+    let members = [promised("a1", &real, &alone), promised("b1", &real, &alone), votes("c1", &alone)];
+    assert_eq!(seen(&members, &[]).0, alone.id);
+}
+
+#[test]
+fn the_view_is_known_where_this_instances_clock_is_off_and_nobody_votes_for_it() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b1", "c1"]));
+    let refuses = |run: &str, view: &Arc<View>| {
+        votes(run, view).map(|member| Member { is_sound: false, is_fillable: false, ..member })
+    };
+    let shown = |members: &[Option<Member>]| {
+        let (names, own) = (names(), Arc::default());
+        let (members, ended) = (members, [false; 3]);
+        let known =
+            Known { names: &names, members, rivals: &ended, ended: &ended, addresses: &[], configured: 3, own: &own };
+        known.shown().map(|view| view.id)
+    };
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &high), refuses("c1", &low)]), Some(high.id));
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &low), refuses("c1", &low)]), Some(low.id));
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b9", &high), None]), None, "another process shows it");
+    let foreign = |run| refuses(run, &high).map(|member| Member { is_ours: false, ..member });
+    assert_eq!(
+        shown(&[foreign("a1"), foreign("b1"), foreign("c1")]),
+        None,
+        "of another cluster, whose name is to be learnt"
+    );
+}
+
+#[test]
+fn a_number_far_above_all_others_is_left_out() {
+    let (low, high) = (view(3, ["a1", "b1", "c1"]), ViewId::parse(&"f".repeat(32)).expect("a view"));
+    let last = Arc::new(View { id: high, ..(*low).clone() });
+    let left = |members, own| plausible(members, own).iter().map(Option::is_some).collect::<Vec<_>>();
+    let low_two = || [votes("a1", &low), votes("b1", &low)];
+    let with = |third| low_two().into_iter().chain([third]).collect::<Vec<_>>();
+    assert_eq!(left(with(votes("c1", &last)), ViewId::NONE), [true, true, false]);
+    assert_eq!(left(with(promised("c1", &low, &last)), low.id), [true, true, false]);
+    assert_eq!(left(with(votes("c1", &last)), last.id), [true, true, true], "this instance knows it");
+    assert_eq!(left(with(promised("c1", &low, &view(900, ["", "", ""]))), low.id), [true, true, true]);
+}
+
+/// The same processes in a view that changes the list from all three names to these.
+fn changed(number: u64, names_of: &[usize]) -> Arc<View> {
+    let (before, all) = (view(number, ["a1", "b1", "c1"]), names());
+    let old = OldList { names: all.iter().cloned().collect(), before: BTreeMap::new() };
+    let listed: BTreeSet<NodeId> = names_of.iter().map(|i| all[*i].clone()).collect();
+    let list = NodeList { names: listed, terms: "0".into(), old: Some(old) };
+    Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&before) })
+}
+
+#[test]
+fn a_change_of_the_list_is_settled_by_a_view_without_the_former_one_and_leaves_a_name() {
+    let (all, none, view) = (names(), [false; 3], changed(2, &[0, 1]));
+    let members = [votes("a1", &view), votes("b1", &view), votes("c1", &view)];
+    let own = Arc::default();
+    let known =
+        Known { names: &all, members: &members, rivals: &none, ended: &none, addresses: &[], configured: 3, own: &own };
+    assert!(known.is_unsettled());
+    let next = known.derive(view.id.above(1), 0).expect("a view");
+    let list = next.view.list.as_ref().expect("a list");
+    assert_eq!((list.names.len(), &list.old, &next.targets), (2, &None, &vec![]));
+    let settled = [votes("a1", &next.view), votes("b1", &next.view), votes("c1", &view)];
+    let known = Known { members: &settled, ..known };
+    assert!(!known.is_unsettled());
+    let of = |names: &[usize]| {
+        known.relist(next.view.id.above(1), names.iter().map(|i| all[*i].clone()).collect(), &"0".into())
+    };
+    assert!(of(&[0]).is_some() && of(&[]).is_none(), "nobody could change an empty list");
+}
+
+/// Who left the list shows the view that removed it; the one that settled the change is only where the list stands.
+#[test]
+fn who_left_a_list_is_a_witness_of_it_when_it_was_settled_since() {
+    let (removing, other) = (changed(2, &[1]), changed(2, &[0]));
+    let list = NodeList { old: None, ..NodeList::clone(removing.list.as_ref().expect("a list")) };
+    let settled = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(3, ["a1", "b1", "c1"])) });
+    let witnesses = |members: [Option<Member>; 3]| {
+        let (addresses, own, no) = (Vec::new(), Arc::default(), || vec![false; 3]);
+        let (names, members) = (names(), members.to_vec());
+        Latest { names, members, rivals: no(), ended: no(), addresses, configured: 3, own }.who_show_list(&settled)
+    };
+    assert_eq!(witnesses([votes("a1", &removing), votes("b1", &settled), forgot("c1", false)]), [0, 1]);
+    assert_eq!(
+        witnesses([votes("a1", &other), votes("b1", &settled), None]),
+        [1],
+        "another list is no word for this one"
+    );
+}

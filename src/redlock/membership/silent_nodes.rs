@@ -1,0 +1,109 @@
+//! Nodes that do not answer while others wait for them, and an operator's word that one of them has ended (`docs/views.md`,
+//! *Quarantine*, the cold view).
+
+use std::time::Duration;
+
+use crate::protocol::{NoVote, NodeStatus, Vote};
+use crate::redlock::clock::Clock;
+use crate::redlock::monitor::{NodeHealth, NodeMonitor};
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+use crate::types::NodeId;
+
+/// Why a node is not taken for ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ForgetError {
+    /// No node of the list has this name.
+    #[error("no node of this cluster has this name")]
+    Unknown,
+    /// It answered the last probe.
+    #[error("it answers: only a node that has ended for good can be forgotten")]
+    Answers,
+    /// Another instance reached a process under this name within the last seconds.
+    #[error("another instance reaches it: only a node that has ended for good can be forgotten")]
+    AnswersOthers,
+}
+
+impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
+    /// Notes an operator's word that the process under this name has ended for good. Where too few vote, the others then wait
+    /// for it no longer than one more quarantine, in which every lease ends that it may have voted for. The word ends when a
+    /// process answers under the name, or with this instance.
+    ///
+    /// Errors: [`ForgetError`].
+    pub fn forget(&self, name: &NodeId) -> Result<(), ForgetError> {
+        let index = self.engine.member(name).ok_or(ForgetError::Unknown)?;
+        let now = self.engine.clock.now();
+        let mut state = self.state();
+        let nodes = &mut state.nodes;
+        if nodes[index].error.is_none() {
+            return Err(ForgetError::Answers);
+        }
+        if is_alive_elsewhere(nodes, name) {
+            return Err(ForgetError::AnswersOthers);
+        }
+        nodes[index].forgotten_at.get_or_insert(now);
+        Ok(())
+    }
+
+    /// The names that the nodes which forgot wait for: until they vote, answer that they have waited, or count as ended.
+    /// Empty where a quorum votes, and where time alone ends the waiting.
+    pub fn waits_for(&self) -> Vec<NodeId> {
+        let latest = self.latest();
+        let missing = latest.known().waited_for();
+        missing.into_iter().map(|i| latest.names[i].clone()).collect()
+    }
+
+    /// Until a node that an operator said to have ended counts as ended; zero if it does. `None`: nobody said so.
+    pub fn counts_as_ended_in(&self, health: &NodeHealth) -> Option<Duration> {
+        let at = health.forgotten_at?;
+        Some(self.quarantine(&self.health()).saturating_sub(self.engine.clock.now().since(at)))
+    }
+
+    /// By node index: it counts as ended.
+    pub(super) fn ended(&self, nodes: &[NodeHealth]) -> Vec<bool> {
+        let (now, wait) = (self.engine.clock.now(), self.quarantine(nodes));
+        let named = self.engine.nodes.iter().zip(nodes);
+        let is_ended = |(node, health): (&std::sync::Arc<N>, &NodeHealth)| {
+            health.forgotten_at.is_some_and(|at| now.since(at) >= wait) && !is_alive_elsewhere(nodes, node.id())
+        };
+        named.map(is_ended).collect()
+    }
+
+    /// The longest that any instance asks for, as far as it is known.
+    fn quarantine(&self, nodes: &[NodeHealth]) -> Duration {
+        let served = nodes.iter().filter_map(|health| health.status.as_ref()).filter(|status| is_waiting(status));
+        let longest = served.map(|status| Duration::from_micros(status.until_us.saturating_sub(status.since_us))).max();
+        longest.unwrap_or_default().max(self.engine.settings.params.quarantine)
+    }
+
+    /// Logs once for whom nodes wait that have served their quarantine: nothing but that node, or an operator, ends it.
+    pub(in crate::redlock) fn report_waits(&self) {
+        let missing = self.waits_for();
+        let mut state = self.state.lock();
+        let is_served = |health: &NodeHealth| {
+            health.status.as_ref().is_some_and(|s| matches!(s.vote, Vote::NoVote(NoVote::Unseeded { .. })))
+        };
+        if state.waits_reported == missing || !missing.is_empty() && !state.nodes.iter().any(is_served) {
+            return;
+        }
+        if !missing.is_empty() {
+            let names = missing.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
+            tracing::error!(
+                waits_for = names,
+                "too few nodes vote, and those that forgot wait for {names}: bring it back, or, if it has ended for good, \
+                 say so with `redlockd nodes forget`"
+            );
+        }
+        state.waits_reported = missing;
+    }
+}
+
+fn is_waiting(status: &NodeStatus) -> bool {
+    matches!(status.vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }))
+}
+
+/// An instance left a note on some node that it reached a process under this name within the last seconds.
+fn is_alive_elsewhere(nodes: &[NodeHealth], name: &NodeId) -> bool {
+    let answered = nodes.iter().filter(|health| health.error.is_none()).filter_map(|health| health.status.as_ref());
+    answered.into_iter().flat_map(|status| &status.alive).any(|(of, _)| of == name)
+}

@@ -1,0 +1,169 @@
+//! The node monitor's part in views: takes the highest that it is shown, moves nodes on to it, and makes new ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::change::{Outcome, Wanted};
+use super::next_view::{Known, Member, plausible};
+use crate::protocol::{NodeStatus, View, ViewId};
+use crate::redlock::backoff::uniform;
+use crate::redlock::clock::Clock;
+use crate::redlock::monitor::NodeMonitor;
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+use crate::types::NodeId;
+
+/// Random time before a change of the view: several instances notice that it is needed.
+const CHANGE_PAUSE_MIN: Duration = Duration::from_millis(300);
+/// The same after changes that failed: it doubles up to this.
+const CHANGE_PAUSE_MAX: Duration = Duration::from_secs(4);
+/// The first view over nodes that are in none is made of all that answer, or, after this time, of a quorum.
+const FIRST_VIEW_WAITS: Duration = Duration::from_secs(5);
+
+/// What is known of the nodes as of the last probe.
+pub(super) struct Latest {
+    pub(super) names: Vec<NodeId>,
+    pub(super) members: Vec<Option<Member>>,
+    pub(super) rivals: Vec<bool>,
+    pub(super) ended: Vec<bool>,
+    pub(super) addresses: Vec<Option<Arc<str>>>,
+    pub(super) configured: usize,
+    pub(super) own: Arc<View>,
+}
+
+impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
+    /// Changes the view where that is needed, for ever. Cancel: as of a change: another one starts above it.
+    pub async fn change_views(self) {
+        let mut pause = CHANGE_PAUSE_MIN;
+        loop {
+            self.change_needed.notified().await;
+            let before = self.highest_seen();
+            self.engine.clock.sleep(uniform(&self.engine.entropy, pause)).await;
+            self.probe_all().await;
+            if self.highest_seen() > before {
+                continue; // another instance is at it: two changes at a time displace each other
+            }
+            if !self.needs_change() {
+                continue;
+            }
+            pause = match self.change().await {
+                Outcome::Displaced => (pause * 2).min(CHANGE_PAUSE_MAX),
+                Outcome::Done(_) | Outcome::Nothing => CHANGE_PAUSE_MIN,
+            };
+            self.probe_all().await;
+        }
+    }
+
+    /// Takes the highest view that a node votes in, and moves the others on to it. Returns whether anything changed.
+    pub(in crate::redlock) async fn follow_views(&self, asked_in: ViewId) -> bool {
+        let latest = self.latest();
+        let (base, named) = latest.known().base();
+        let quorum = latest.known().quorum(&base);
+        let is_forgotten = asked_in > base.id && named.len() >= quorum;
+        if is_forgotten
+            && self.engine.views.current().id == asked_in
+            && self.engine.may_take(&base, &latest.who_show_list(&base))
+        {
+            self.engine.views.replace(&base);
+        }
+        let known = latest.known();
+        let shown = known.shown().filter(|view| view.id > base.id && view.list.is_some());
+        let highest = shown.unwrap_or(&base).clone();
+        self.engine.take_view(&highest, &latest.who_show_list(&highest));
+        let current = self.engine.views.current();
+        if current.id == ViewId::NONE {
+            self.learn_cluster();
+            if base.list.is_some() {
+                self.follow_list(&base, &latest, false);
+            }
+            let is_everybody = named.len() == latest.configured || self.is_older_than(FIRST_VIEW_WAITS);
+            return named.len() >= quorum && is_everybody && matches!(self.change().await, Outcome::Done(_));
+        }
+        self.follow_addresses(&current);
+        self.follow_list(&current, &latest, named.len() >= quorum && base.id == current.id);
+        // Those that are left of this instance's list may know a later one, of which it knows nobody (seed 3113 of the simulation).
+        if base.list.is_some() && base.id != current.id && self.engine.may_take(&base, &latest.who_show_list(&base)) {
+            self.follow_list(&base, &latest, false);
+        }
+        let laggards = latest.laggards(&current, false);
+        if !laggards.is_empty() {
+            self.engine.move_on(&laggards, &current).await;
+        }
+        let outside = latest.known().to_give_up();
+        if !outside.is_empty() {
+            self.engine.move_on(&outside, &base).await;
+        }
+        !laggards.is_empty() || !outside.is_empty() || current.id != asked_in
+    }
+
+    /// Whether a node can be given the vote by a new view, or has promised one that never came.
+    pub(in crate::redlock) fn needs_change(&self) -> bool {
+        let (latest, current) = (self.latest(), self.engine.views.current());
+        let known = latest.known();
+        let is_left_half_done = self.is_left_half_done(&known);
+        !known.to_heal().is_empty() && current.id != ViewId::NONE
+            || known.is_cold()
+            || is_left_half_done
+            || known.has_stray()
+            || known.is_unsettled()
+            || !latest.laggards(&current, true).is_empty()
+    }
+
+    /// The highest view that any node, or this instance, knows of.
+    pub(super) fn highest_seen(&self) -> ViewId {
+        self.latest().known().highest().max(self.engine.views.current().id)
+    }
+
+    async fn change(&self) -> Outcome {
+        let (latest, above) = (self.latest(), self.highest_seen());
+        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, Wanted::Healing).await;
+        if let Outcome::Done(admitted) = outcome {
+            let view = self.engine.views.current().id.number();
+            tracing::info!(view, admitted, "the view of the nodes was changed");
+        }
+        outcome
+    }
+
+    pub(super) fn latest(&self) -> Latest {
+        let health = self.health();
+        let names: Vec<NodeId> = self.engine.nodes.iter().take(health.len()).map(|node| node.id().clone()).collect();
+        let status = |health: &crate::redlock::monitor::NodeHealth| -> Option<NodeStatus> {
+            health.status.clone().filter(|_| health.error.is_none())
+        };
+        let members = health.iter().map(|health| status(health).as_ref().map(Member::from)).collect();
+        let members = plausible(members, self.engine.views.current().id);
+        let rivals = health.iter().map(|health| health.rival.is_some()).collect();
+        let ended = self.ended(&health);
+        let (addresses, configured) = (self.engine.addresses(), self.engine.configured());
+        Latest { names, members, rivals, ended, addresses, configured, own: self.engine.views.current() }
+    }
+}
+
+impl Latest {
+    pub(super) fn known(&self) -> Known<'_> {
+        let Self { names, members, rivals, ended, addresses, configured, own } = self;
+        Known { names, members, rivals, ended, addresses, configured: *configured, own }
+    }
+
+    /// The nodes that have installed a view with the list of this one. Not this very view: the one that settles a change of the list
+    /// is installed by the new list alone, so that who left it shows the one before (seed 3101 of the simulation).
+    pub(super) fn who_show_list(&self, view: &View) -> Vec<usize> {
+        let list = self.names_of(view);
+        let shows = |(i, member): (usize, &Option<Member>)| {
+            let shown = member.as_ref().map(|m| &m.view).filter(|shown| shown.id != ViewId::NONE)?;
+            (self.names_of(shown) == list).then_some(i)
+        };
+        self.members.iter().enumerate().filter_map(shows).collect()
+    }
+
+    /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.
+    fn laggards(&self, view: &Arc<View>, has_promised_higher: bool) -> Vec<usize> {
+        let is_laggard = |(i, member): (usize, &Option<Member>)| {
+            let member = member.as_ref().filter(|m| m.is_sound && m.view.id < view.id)?;
+            let entry = view.entry(&self.names[i])?;
+            let is_named = entry.run == member.run && entry.since == member.admitted;
+            (is_named && (member.promised > view.id) == has_promised_higher).then_some(i)
+        };
+        self.members.iter().enumerate().filter_map(is_laggard).collect()
+    }
+}

@@ -1,0 +1,242 @@
+//! Places in the queues that outlive the connections of their callers: a request with a `wait_id` keeps its place for a
+//! while when its connection breaks, and the next one with the same takes it again. While nobody is there the others
+//! pass it: no lease is acquired for a caller who is away.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::event::WaiterId;
+use super::queue_state::{Activity, NEVER, Queue};
+use crate::mutant::{Mutant, is};
+use crate::redlock::clock::BootTime;
+use crate::types::{Labels, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
+
+/// How long a place is kept while its caller is away: time for a proxy that cut the line to be asked again.
+pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(30);
+
+/// Places that are kept at a time for callers who are away; further ones are given up at once.
+pub(crate) const ABSENT_MAX: usize = 1_000;
+
+/// What names a place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PlaceKey {
+    /// What is waited for, in the order of the names.
+    pub resources: Arc<[ResourceName]>,
+    /// Who waits; empty without authentication.
+    pub principal: Arc<str>,
+    /// The client's own name for its place.
+    pub wait_id: WaitId,
+}
+
+/// What a request asked for: one that takes its place again asks for the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Of the lease.
+    pub mode: WantedMode,
+    /// Of the lease.
+    pub ttl: Ttl,
+    /// Of the lease; `acquired_at_ms` may differ.
+    pub labels: Labels,
+    /// The client's own token.
+    pub token: Option<TokenHash>,
+    /// See [`super::event::WaitRequest`].
+    pub refuses_deadlock: bool,
+    /// For how long the service is to renew the lease.
+    pub kept_for: Option<Duration>,
+}
+
+impl Terms {
+    /// The first field, as requests name it, in which `other` differs.
+    fn difference(&self, other: &Self) -> Option<&'static str> {
+        let (own, others) = (&self.labels, &other.labels);
+        let fields = [
+            ("limit", self.mode.limit() == other.mode.limit()),
+            ("mode", self.mode == other.mode),
+            ("ttl", self.ttl == other.ttl),
+            ("owner", own.owner == others.owner),
+            ("note", own.note == others.note),
+            ("metadata", own.metadata == others.metadata),
+            ("token", self.token == other.token),
+            ("keep", self.kept_for == other.kept_for),
+            ("on_deadlock", self.refuses_deadlock == other.refuses_deadlock),
+        ];
+        fields.into_iter().find(|(_, is_same)| !is_same).map(|(field, _)| field)
+    }
+}
+
+/// Counts a waiter in the quotas of its principal until it is dropped.
+pub(crate) type Permit = Arc<dyn Any + Send + Sync>;
+
+/// A request that keeps its place.
+#[derive(Clone)]
+pub(crate) struct KeepPlace {
+    /// Names the place.
+    pub key: PlaceKey,
+    /// What the request asks for.
+    pub terms: Terms,
+    /// Held as long as the place is.
+    pub permit: Option<Permit>,
+}
+
+struct KeptPlace {
+    waiter: WaiterId,
+    terms: Terms,
+    permit: Option<Permit>,
+    absent_since: Option<BootTime>,
+}
+
+/// The places that are kept, of callers who are there or away.
+#[derive(Default)]
+pub(crate) struct Places {
+    kept: HashMap<PlaceKey, KeptPlace>,
+    absent: usize,
+}
+
+impl Places {
+    /// A new place, instead of a former one with this name.
+    pub(super) fn add(&mut self, keep: KeepPlace, waiter: WaiterId) {
+        let KeepPlace { key, terms, permit } = keep;
+        self.kept.insert(key, KeptPlace { waiter, terms, permit, absent_since: None });
+    }
+
+    /// The waiter whose place it is, if any, which is not absent from now on.
+    ///
+    /// Errors: the field in which the request differs from the one whose place it is.
+    pub(super) fn take(
+        &mut self,
+        keep: &KeepPlace,
+        is_queued: impl Fn(WaiterId) -> bool,
+    ) -> Result<Option<WaiterId>, &'static str> {
+        let Some(place) = self.kept.get_mut(&keep.key).filter(|place| is_queued(place.waiter)) else { return Ok(None) };
+        if let Some(field) = place.terms.difference(&keep.terms) {
+            return Err(field);
+        }
+        self.absent -= usize::from(place.absent_since.take().is_some());
+        Ok(Some(place.waiter))
+    }
+
+    /// The caller of this waiter is away. Whether its place is kept; otherwise it is forgotten.
+    pub(super) fn leave(&mut self, key: &PlaceKey, waiter: WaiterId, is_queued: bool, now: BootTime) -> bool {
+        let Some(place) = self.kept.get_mut(key).filter(|place| place.waiter == waiter) else { return false };
+        if !is_queued || self.absent >= ABSENT_MAX {
+            self.kept.remove(key);
+            return false;
+        }
+        place.absent_since = Some(now);
+        self.absent += 1;
+        true
+    }
+
+    /// Forgets the places whose callers have been away for too long; returns their waiters.
+    pub(crate) fn expire(&mut self, now: BootTime) -> Vec<WaiterId> {
+        let mut expired = Vec::new();
+        if self.absent > 0 {
+            self.kept.retain(|_, place| {
+                let is_over = place.absent_since.is_some_and(|since| now.since(since) >= PLACE_KEPT);
+                expired.extend(is_over.then_some(place.waiter));
+                !is_over
+            });
+            self.absent -= expired.len();
+        }
+        expired
+    }
+
+    /// Forgets the places of requests with this token of their own. Returns the waiters whose callers are away; those who
+    /// are there leave with their connections.
+    pub(super) fn forget(&mut self, resource: &ResourceName, token: &TokenHash) -> Vec<WaiterId> {
+        let mut forgotten = Vec::new();
+        self.kept.retain(|key, place| {
+            let is_named = key.resources.contains(resource) && place.terms.token.as_ref() == Some(token);
+            forgotten.extend((is_named && place.absent_since.is_some()).then_some(place.waiter));
+            !is_named
+        });
+        self.absent -= forgotten.len();
+        forgotten
+    }
+
+    /// What counts the waiter of this place.
+    pub(super) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
+        self.kept.get(key)?.permit.clone()
+    }
+}
+
+/// Waiters whose callers are away.
+impl Queue {
+    /// Whether it stands in its queues: its time is not over.
+    pub fn is_queued(&self, id: WaiterId) -> bool {
+        let first = self.waiters.get(&id).and_then(|waiter| waiter.request.resources.first());
+        first.is_some_and(|resource| self.waits(resource, id))
+    }
+
+    /// How many callers are away.
+    #[cfg(test)]
+    pub fn absent_waiters(&self) -> usize {
+        self.waiters.values().filter(|waiter| waiter.is_absent).count()
+    }
+
+    /// Its caller is away: the others pass it.
+    pub(super) fn absent(&mut self, id: WaiterId) {
+        if !self.is_queued(id) || is(Mutant::AbsentForgotten) {
+            return self.cancel(id);
+        }
+        let was_woken = self.takes_wake_along(id);
+        self.withdraw_intent(id);
+        let asked = self.stop(id);
+        let mut resources = None;
+        self.update(id, |waiter| {
+            waiter.is_absent = !is(Mutant::AbsentAsks);
+            (waiter.is_first, waiter.attempt_at, waiter.is_woken) = (false, NEVER, false);
+            (waiter.recheck_at, waiter.awaits_subscription) = (NEVER, false);
+            resources = Some(waiter.request.resources.clone());
+        });
+        let resources = resources.unwrap_or_default();
+        self.left(&resources, asked);
+        self.pass_wake_on(&resources, was_woken);
+    }
+
+    /// Its caller is there again, and waits until then: it goes before those behind it. Of these one may be asking; if
+    /// that one is granted the resource, so it is.
+    pub(super) fn returned(&mut self, id: WaiterId, until: BootTime) {
+        self.stop(id);
+        let mut resources = None;
+        self.update(id, |waiter| {
+            (waiter.is_absent, waiter.is_first) = (false, false);
+            waiter.request.until = until;
+            waiter.may_join = waiter.request.token.is_some();
+            waiter.is_suspect = true;
+            resources = Some(waiter.request.resources.clone());
+        });
+        let Some(resources) = resources else { return };
+        for resource in resources.iter().filter(|_| !is(Mutant::ReturnedIsSecond)) {
+            self.step_back(resource);
+        }
+        self.find_first(&resources);
+        self.proceed(id);
+    }
+
+    /// Those who are no longer first do not ask again before they are.
+    fn step_back(&mut self, resource: &ResourceName) {
+        let head = self.head(resource);
+        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
+        let is_first = |id: &WaiterId| self.waiters.get(id).is_some_and(|waiter| waiter.is_first);
+        let behind: Vec<WaiterId> = order.copied().filter(|id| is_first(id) && !head.contains(id)).collect();
+        let was_woken = behind.iter().any(|id| self.takes_wake_along(*id));
+        for id in behind {
+            if self.waiters.get(&id).is_some_and(|waiter| matches!(waiter.activity, Activity::Due { .. })) {
+                self.stop(id);
+            }
+            self.withdraw_intent(id);
+            self.update(id, |waiter| {
+                (waiter.is_first, waiter.attempt_at, waiter.is_woken) = (false, NEVER, false);
+            });
+            self.proceed(id);
+        }
+        self.pass_wake_on(std::slice::from_ref(resource), was_woken);
+    }
+}
+
+#[cfg(test)]
+#[path = "absent_callers_tests.rs"]
+mod tests;

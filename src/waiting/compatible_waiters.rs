@@ -1,0 +1,170 @@
+//! Waiters that go together: the run of compatible ones at the head of a queue. Shared ones are all woken by each end of a
+//! lease. The end of what is known to be a permit frees one, so it wakes one waiter only: otherwise a hundred for a hundred
+//! permits would ask the nodes for each that ends.
+
+use std::time::Duration;
+
+use super::event::{Action, Mode, WaiterId};
+use super::queue_state::{Activity, NEVER, Queue, Waiter};
+use super::wake::SETTLE_PAUSE;
+use crate::mutant::{Mutant, is};
+use crate::redlock::clock::BootTime;
+use crate::types::ResourceName;
+
+/// An intent is left again after this time, half of its time on the nodes.
+pub(crate) const INTENT_RENEWED: Duration = Duration::from_secs(1);
+
+/// Whether it is a permit, of whatever limit.
+pub(super) fn is_permit(mode: Mode) -> bool {
+    mode.limit().is_some()
+}
+
+/// How many leases of this mode can stand at a time.
+fn at_a_time(mode: Mode) -> usize {
+    match mode {
+        Mode::Exclusive => 1,
+        Mode::Shared => usize::MAX,
+        Mode::Permit { limit } => limit.get().into(),
+    }
+}
+
+impl Queue {
+    /// Waiters at the head of a queue that are compatible with each other: one, several shared ones, or as many as there are
+    /// permits. Those whose callers are away are passed.
+    pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
+        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
+        let mut present = order.filter(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent));
+        let mode = |id: &WaiterId| self.waiters.get(id).map_or(Mode::Exclusive, |waiter| waiter.request.mode);
+        if is(Mutant::NewestFirst) {
+            return present.next_back().copied().into_iter().collect();
+        }
+        let first = present.clone().next().map(mode);
+        let at_a_time = first.map_or(1, at_a_time);
+        let is_head = |(index, id): &(usize, &WaiterId)| {
+            let is_compatible = first.is_some_and(|first| first.is_compatible(mode(id)) && *index < at_a_time);
+            *index == 0 || is_compatible || is(Mutant::EveryoneContends)
+        };
+        present.by_ref().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
+    }
+
+    /// Whether anybody waits whom a request of this mode, which does not wait, would overtake. A shared one overtakes no
+    /// other shared one: it is let in with them.
+    pub(super) fn keeps_out(&self, resource: &ResourceName, mode: Mode) -> bool {
+        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
+        let mut present = order.filter_map(|id| self.waiters.get(id)).filter(|waiter| !waiter.is_absent);
+        present.any(|waiter| mode != Mode::Shared || waiter.request.mode != Mode::Shared)
+    }
+
+    /// The first waiters of a resource ask at this time: all of them, or one of those that want a permit, if that is what is
+    /// freed.
+    pub(super) fn wake_first_at(&mut self, resource: &ResourceName, at: BootTime, frees_one: bool) {
+        let mut has_one = false;
+        for id in self.head(resource) {
+            let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.is_first) else { continue };
+            // Who asks already may be asking for another permit that ended: it asks again if it is refused.
+            let is_busy = matches!(waiter.activity, Activity::Asking { .. } | Activity::Due { .. });
+            if frees_one && is_permit(waiter.request.mode) && !is_busy {
+                if has_one || waiter.attempt_at <= at && waiter.is_woken {
+                    continue;
+                }
+                has_one = true;
+            }
+            self.update(id, |waiter| waiter.wake(at));
+            self.proceed(id);
+        }
+    }
+
+    /// Whether the end of a permit has woken this waiter, so that another one is to be woken if it leaves.
+    pub(super) fn takes_wake_along(&self, id: WaiterId) -> bool {
+        self.waiters.get(&id).is_some_and(|waiter| {
+            let is_woken = waiter.is_woken || matches!(waiter.activity, Activity::Due { left_from: None });
+            is_permit(waiter.request.mode) && waiter.is_first && is_woken
+        })
+    }
+
+    /// Wakes another one instead of a waiter that left.
+    pub(super) fn pass_wake_on(&mut self, resources: &[ResourceName], was_woken: bool) {
+        let now = self.now;
+        for resource in resources.iter().filter(|_| was_woken) {
+            self.wake_first_at(resource, now, true);
+        }
+    }
+
+    /// What the last attempt of a waiter met: where it waits alone for leases that are held together, new ones could be
+    /// admitted beside them for as long as they overlap.
+    pub(super) fn met_members(&mut self, id: WaiterId, is_together: bool) {
+        let now = self.now;
+        self.update(id, |waiter| {
+            let waits_alone = is_together && waiter.waits() && waiter.request.mode == Mode::Exclusive;
+            waiter.intent_at = if waits_alone { waiter.intent_at.min(now.plus(INTENT_RENEWED)) } else { NEVER };
+            if waits_alone && !waiter.has_intent {
+                waiter.intent_at = now;
+            }
+        });
+    }
+
+    /// Leaves the intent of the first one, or leaves it again. Returns when that is due the next time.
+    pub(super) fn leave_intent(&mut self, id: WaiterId) -> BootTime {
+        let now = self.now;
+        let Some(waiter) = self.waiters.get_mut(&id) else { return NEVER };
+        if !waiter.is_first {
+            return NEVER;
+        }
+        if waiter.intent_at <= now {
+            (waiter.intent_at, waiter.has_intent) = (now.plus(INTENT_RENEWED), true);
+            let resources = waiter.request.resources.clone();
+            self.actions.push(Action::Intent { waiter: id, resources, is_withdrawn: false });
+        }
+        self.waiters.get(&id).map_or(NEVER, |waiter| waiter.intent_at)
+    }
+
+    /// It is not the first any more, or has what it waited for.
+    pub(super) fn withdraw_intent(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        waiter.intent_at = NEVER;
+        if std::mem::take(&mut waiter.has_intent) {
+            let resources = waiter.request.resources.clone();
+            self.actions.push(Action::Intent { waiter: id, resources, is_withdrawn: true });
+        }
+    }
+
+    /// Until when a waiter that nothing has woken leaves it to the first one of its run to ask: that one knows what it waits
+    /// for, or is asking. `is_new`: it has not asked yet, so it only goes to sleep beside one that sleeps.
+    pub(super) fn follows(&self, id: WaiterId, is_new: bool) -> Option<BootTime> {
+        let is_alone = |waiter: &Waiter| waiter.request.mode != Mode::Exclusive && waiter.request.resources.len() == 1;
+        let waiter = self.waiters.get(&id).filter(|waiter| is_alone(waiter))?;
+        let order = self.resources.get(waiter.request.resources.first()?).into_iter().flat_map(|known| &known.order);
+        let mut present = order.filter_map(|other| Some((other, self.waiters.get(other)?)));
+        let (_, leader) = present.find(|(_, other)| !other.is_absent).filter(|(other, _)| **other != id)?;
+        // What several resources wait for says little of one of them.
+        if !is_alone(leader)
+            || !leader.is_first
+            || leader.is_woken
+            || !leader.request.mode.is_compatible(waiter.request.mode)
+        {
+            return None;
+        }
+        match leader.activity {
+            Activity::Idle if leader.attempt_at > self.now => Some(leader.attempt_at.plus(SETTLE_PAUSE)),
+            Activity::Asking { .. } | Activity::Due { .. } if !is_new => Some(self.now.plus(self.settings.poll)),
+            _ => None,
+        }
+    }
+
+    /// Lets those go on who left it to a waiter to ask, now that it was granted. Those whom the same end has woken ask anyway.
+    pub(super) fn lead(&mut self, resource: &ResourceName, waiter: &Waiter) {
+        if waiter.request.mode == Mode::Exclusive || !waiter.waits() {
+            return;
+        }
+        if !waiter.was_woken {
+            return self.wake_first_at(resource, self.now, true);
+        }
+        let now = self.now;
+        for id in self.head(resource) {
+            if self.waiters.get(&id).is_some_and(|other| other.is_first && other.defers) {
+                self.update(id, |other| other.wake(now));
+                self.proceed(id);
+            }
+        }
+    }
+}

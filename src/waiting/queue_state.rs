@@ -1,0 +1,246 @@
+//! What the queue keeps: of each waiter, of each resource, and the random pauses.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::deadlock::{Holder, PartyWaiters};
+use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits, WaitRequest, WaiterId};
+use super::slots::Slots;
+use super::wake::WakeFilter;
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::clock::BootTime;
+use crate::redlock::notifications::LeaseTag;
+use crate::types::{ResourceName, TokenHash};
+
+/// No time is later.
+pub(super) const NEVER: BootTime = BootTime::from_nanos(u64::MAX);
+
+/// What a queue has to know of its instance.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueSettings {
+    /// How many may wait.
+    pub limits: WaitLimits,
+    /// N, until the first [`Event::List`](super::event::Event::List).
+    pub nodes: usize,
+    /// Nodes on which only this process ends leases, one bit each: nothing goes unnoticed there.
+    pub local_nodes: u64,
+    /// Pauses after a split vote or without a quorum.
+    pub retry: BackoffRange,
+    /// Longest pause where no notice can be relied on.
+    pub poll: Duration,
+}
+
+/// All queues of one instance.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    pub(super) settings: QueueSettings,
+    pub(super) waiters: BTreeMap<WaiterId, Box<Waiter>>,
+    pub(super) resources: HashMap<ResourceName, Resource>,
+    pub(super) parties: PartyWaiters,
+    /// How many in queues have each token of their own: usually one.
+    pub(super) tokens: HashMap<TokenHash, usize>,
+    /// Who wants to ask the nodes, in order.
+    pub(super) due: VecDeque<WaiterId>,
+    /// How many are asking, of [`super::queue::CONCURRENT_ATTEMPTS_MAX`].
+    pub(super) asking: usize,
+    /// How many stand in queues.
+    pub(super) queued: usize,
+    /// Nodes whose notices arrive, one bit each.
+    pub(super) connected: u64,
+    /// Nodes that vote, one bit each.
+    pub(super) members: u64,
+    /// Of the event that is handled.
+    pub(super) now: BootTime,
+    pub(super) random: u64,
+    pub(super) actions: Vec<Action>,
+}
+
+/// What is known of a resource that somebody waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Resource {
+    /// Who waits for it, in the order of their numbers.
+    pub(super) order: VecDeque<WaiterId>,
+    pub(super) filter: WakeFilter,
+    /// A lease that was granted or extended here holds it until then, unless its end is reported.
+    pub(super) held: Option<(BootTime, Mode)>,
+    /// Permits that were seen since it was last held in another way; at most as many as there are.
+    pub(super) permits: Vec<LeaseTag>,
+    /// Which slots of permits are free, as far as is known.
+    pub(super) slots: Slots,
+    /// How it was held when that was last seen.
+    pub(super) seen: Option<Mode>,
+    /// Who held it then, as far as they have owners and deadlocks are searched for.
+    pub(super) holders: Vec<Holder>,
+    pub(super) consecutive_handovers: u32,
+    pub(super) wants_subscription: bool,
+    /// Nodes that confirmed the subscription, one bit each.
+    pub(super) subscribed: u64,
+}
+
+/// A request and what it is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Waiter {
+    pub(super) request: WaitRequest,
+    pub(super) since: BootTime,
+    pub(super) activity: Activity,
+    /// First in all its queues.
+    pub(super) is_first: bool,
+    /// Its caller is away: see [`super::absent_callers`].
+    pub(super) is_absent: bool,
+    /// When it asks, once it is first.
+    pub(super) attempt_at: BootTime,
+    /// The resource may have become free: it asks although a lease seems to run on.
+    pub(super) is_woken: bool,
+    /// So it was when it asked the last time.
+    pub(super) was_woken: bool,
+    /// It left it to the first one of its run, which was asking, to ask.
+    pub(super) defers: bool,
+    /// The slot that it asked for the last time.
+    pub(super) asks_for: Option<u8>,
+    /// It has gone to sleep while it was first.
+    pub(super) has_slept: bool,
+    /// Its subscriptions were complete when it began to ask.
+    pub(super) was_subscribed: bool,
+    /// It was refused before its subscriptions were complete: it asks when they are.
+    pub(super) awaits_subscription: bool,
+    /// A request with the same token was granted.
+    pub(super) may_join: bool,
+    /// It may be the newest in a deadlock.
+    pub(super) is_suspect: bool,
+    /// When to check for a deadlock again.
+    pub(super) recheck_at: BootTime,
+    pub(super) has_reported: bool,
+    pub(super) tries: u32,
+    /// When to leave its intent on the nodes, again.
+    pub(super) intent_at: BootTime,
+    /// It may stand there.
+    pub(super) has_intent: bool,
+    /// Attempts in a row that met a lease which a quorum did not confirm.
+    pub(super) unconfirmed: u32,
+    /// Pauses so far since the last clear answer.
+    pub(super) pauses: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Activity {
+    Idle,
+    /// Waits until it may ask. `left_from`: its time is over, and it only asks who holds the resource.
+    Due {
+        left_from: Option<usize>,
+    },
+    Asking {
+        is_counted: bool,
+        has_left: bool,
+    },
+    CheckingCycle,
+}
+
+impl Waiter {
+    pub(super) fn new(request: WaitRequest, now: BootTime, is_behind: bool) -> Self {
+        let is_queued = request.admission == Admission::Queued;
+        Self {
+            since: now,
+            activity: Activity::Idle,
+            is_first: !is_queued,
+            is_absent: false,
+            attempt_at: now,
+            is_woken: false,
+            was_woken: false,
+            has_slept: false,
+            asks_for: None,
+            defers: false,
+            was_subscribed: false,
+            awaits_subscription: false,
+            // Its token may be that of the present lease, which it gets again.
+            may_join: is_queued && is_behind && request.token.is_some(),
+            is_suspect: false,
+            recheck_at: NEVER,
+            has_reported: false,
+            tries: 0,
+            intent_at: NEVER,
+            has_intent: false,
+            unconfirmed: 0,
+            pauses: 0,
+            request,
+        }
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        self.request.admission == Admission::Queued
+    }
+
+    pub(super) fn wake(&mut self, at: BootTime) {
+        (self.attempt_at, self.is_woken, self.defers) = (self.attempt_at.min(at), true, false);
+    }
+}
+
+impl Queue {
+    /// Why a request does not even enter.
+    pub(super) fn refusal_at_once(&self, request: &WaitRequest) -> Option<RefuseReason> {
+        let limits = self.settings.limits;
+        let longest = request.resources.iter().map(|resource| self.waiter_count(resource)).max().unwrap_or(0);
+        match request.admission {
+            Admission::Passing => None,
+            Admission::Once => {
+                let somebody = request.resources.iter().any(|resource| self.keeps_out(resource, request.mode));
+                somebody.then_some(RefuseReason::OthersWait)
+            }
+            Admission::Queued if self.queued >= limits.total => {
+                Some(RefuseReason::QueueFull(QueueFull { limit: limits.total, per_resource: false }))
+            }
+            Admission::Queued => (longest >= limits.per_resource)
+                .then_some(RefuseReason::QueueFull(QueueFull { limit: limits.per_resource, per_resource: true })),
+        }
+    }
+
+    pub(super) fn token_entered(&mut self, token: Option<TokenHash>) {
+        if let Some(token) = token {
+            *self.tokens.entry(token).or_default() += 1;
+        }
+    }
+
+    pub(super) fn token_left(&mut self, token: Option<TokenHash>) {
+        let Some(token) = token else { return };
+        if let Entry::Occupied(mut count) = self.tokens.entry(token) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    pub(super) fn update(&mut self, id: WaiterId, change: impl FnOnce(&mut Waiter)) {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            change(waiter);
+        }
+    }
+
+    /// The pause after an unclear answer: full jitter below a bound that doubles, so that contenders do not retry
+    /// at the same time.
+    pub(super) fn pause(&mut self, id: WaiterId) -> Duration {
+        let mut pauses = 0;
+        self.update(id, |waiter| {
+            pauses = waiter.pauses;
+            waiter.pauses = pauses.saturating_add(1);
+        });
+        let BackoffRange { first, max } = self.settings.retry;
+        self.draw(first.saturating_mul(1_u32.checked_shl(pauses).unwrap_or(u32::MAX)).min(max))
+    }
+
+    /// A random duration from zero to `upper`, in whole microseconds. Several in one event differ.
+    pub(super) fn draw(&mut self, upper: Duration) -> Duration {
+        self.random = splitmix(self.random);
+        let upper_us = u64::try_from(upper.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
+        let drawn_us = (u128::from(self.random) * u128::from(upper_us)) >> 64;
+        Duration::from_micros(u64::try_from(drawn_us).unwrap_or(0))
+    }
+}
+
+/// Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
+fn splitmix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,152 @@
+//! Which slots of a resource's permits are free, as far as this instance knows: a waiter asks for a free one that no other
+//! waiter here is asking for, and sleeps for a while where there is none. Whatever is wrong here costs a round or a pause only.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::event::{Blocker, SlotChoice, WaiterId};
+use super::queue_state::{Activity, Queue, Resource, Waiter};
+use crate::redlock::clock::BootTime;
+use crate::redlock::notifications::LeaseTag;
+use crate::types::{PERMITS_MAX, PermitLimit, ResourceName, SlotSet};
+
+/// What is known of the slots of one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Slots {
+    /// Those that no quorum has free, with the permit where it is known.
+    taken: BTreeMap<u8, Option<LeaseTag>>,
+    /// Those whose permits have ended since, the earliest first: they are asked for before others.
+    freed: VecDeque<u8>,
+}
+
+impl Slots {
+    /// This permit was granted here, or its slot is known from a node.
+    pub(super) fn take(&mut self, slot: u8, lease: Option<LeaseTag>) {
+        if slot < PERMITS_MAX {
+            self.freed.retain(|freed| *freed != slot);
+            self.taken.insert(slot, lease);
+        }
+    }
+
+    /// A node reported the end of this permit, which had that slot.
+    pub(super) fn learn(&mut self, slot: u8, lease: LeaseTag) {
+        if let Some(known) = self.taken.get_mut(&slot).filter(|known| known.is_none()) {
+            *known = Some(lease);
+        }
+    }
+
+    /// This lease has ended, or may have.
+    pub(super) fn free(&mut self, lease: LeaseTag) {
+        match self.taken.iter().find(|(_, of)| **of == Some(lease)).map(|(slot, _)| *slot) {
+            Some(slot) => {
+                self.taken.remove(&slot);
+                self.freed.push_back(slot);
+            }
+            // It may be any of those whose permits are not known.
+            None => self.taken.retain(|_, of| of.is_some()),
+        }
+    }
+
+    /// Something may have ended that is not known.
+    pub(super) fn forget(&mut self) {
+        self.taken.clear();
+    }
+
+    /// An attempt was refused by these, all of one resource. A permit whose end was reported meanwhile may be among them.
+    pub(super) fn see<'a>(
+        &mut self,
+        blockers: impl Iterator<Item = &'a Blocker>,
+        has_ended: impl Fn(LeaseTag) -> bool,
+    ) {
+        let mut taken: BTreeMap<u8, Option<LeaseTag>> = BTreeMap::new();
+        for blocker in blockers {
+            for slot in blocker.taken.iter() {
+                let known = self.taken.get(&slot).copied().flatten();
+                taken.entry(slot).or_insert(known);
+            }
+            if let Some((slot, lease)) = blocker.slot.zip(blocker.lease.as_ref())
+                && let Some(of) = taken.get_mut(&slot)
+            {
+                *of = Some(LeaseTag::of(lease));
+            }
+        }
+        taken.retain(|_, of| !of.is_some_and(&has_ended));
+        self.freed.retain(|slot| !taken.contains_key(slot));
+        self.taken = taken;
+    }
+
+    fn is_free(&self, slot: u8) -> bool {
+        !self.taken.contains_key(&slot)
+    }
+}
+
+impl Resource {
+    /// This lease is a permit, as its notice says.
+    pub(super) fn note_permit(&mut self, lease: LeaseTag) {
+        if !self.permits.contains(&lease) && self.permits.len() < PERMITS_MAX.into() {
+            self.permits.push(lease);
+        }
+    }
+}
+
+impl Queue {
+    /// The slots that other waiters here are asking for.
+    fn asked_slots(&self, resource: &ResourceName, id: WaiterId) -> SlotSet {
+        let others = self.head(resource).into_iter().filter(|other| *other != id);
+        let asked = others.filter_map(|other| {
+            let waiter = self.waiters.get(&other)?;
+            waiter.asks_for.filter(|_| matches!(waiter.activity, Activity::Asking { .. }))
+        });
+        asked.collect()
+    }
+
+    fn free_slots(&self, known: &Resource, limit: PermitLimit, asked: SlotSet) -> Vec<u8> {
+        (0..limit.get()).filter(|slot| known.slots.is_free(*slot) && !asked.contains(*slot)).collect()
+    }
+
+    /// What a waiter for a permit asks for: a slot that has just been freed, or else any that may be free.
+    pub(super) fn choose_slot(&mut self, id: WaiterId) -> SlotChoice {
+        let Some((resource, limit)) = self.waiters.get(&id).and_then(|waiter| {
+            Some((waiter.request.resources.first()?.clone(), waiter.request.mode.limit().filter(|_| waiter.waits())?))
+        }) else {
+            return SlotChoice::default();
+        };
+        let avoid = self.asked_slots(&resource, id);
+        let Some(known) = self.resources.get(&resource) else { return SlotChoice::default() };
+        let free = self.free_slots(known, limit, avoid);
+        let freed = known.slots.freed.iter().find(|slot| free.contains(slot)).copied();
+        let drawn = || {
+            let index = self.random % u64::try_from(free.len()).ok().filter(|len| *len > 0)?;
+            free.get(usize::try_from(index).ok()?).copied()
+        };
+        let slot = freed.or_else(drawn);
+        if let Some(known) = self.resources.get_mut(&resource) {
+            known.slots.freed.retain(|freed| Some(*freed) != slot);
+        }
+        self.update(id, |waiter| waiter.asks_for = slot);
+        SlotChoice { slot, avoid }
+    }
+
+    /// A waiter that was woken starts no attempt where all permits are held, as far as is known: others were faster.
+    pub(super) fn sleep_without_slot(&mut self, id: WaiterId) {
+        let now = self.now;
+        let wakes = |waiter: &Waiter| {
+            let is_idle = waiter.activity == Activity::Idle && waiter.is_first && waiter.waits();
+            is_idle && waiter.is_woken && waiter.attempt_at <= now && waiter.request.until > now
+        };
+        if self.waiters.get(&id).is_some_and(|waiter| wakes(waiter))
+            && let Some(until) = self.no_slot_until(id)
+        {
+            self.update(id, |waiter| (waiter.attempt_at, waiter.is_woken) = (until, false));
+        }
+    }
+
+    /// Until when a waiter that has just become one of the first leaves the nodes alone: all permits are held, as far as is known.
+    /// The end of one wakes one of those who sleep.
+    pub(super) fn no_slot_until(&self, id: WaiterId) -> Option<BootTime> {
+        let waiter = self.waiters.get(&id)?;
+        let (resource, limit) = (waiter.request.resources.first()?, waiter.request.mode.limit()?);
+        let known = self.resources.get(resource).filter(|_| self.is_subscribed(resource))?;
+        let is_full = self.free_slots(known, limit, self.asked_slots(resource, id)).is_empty();
+        is_full.then(|| self.now.plus(self.settings.poll))
+    }
+}

@@ -1,0 +1,167 @@
+//! Findings of a review of the command line that no other file tests; docs/verification.md lists all of them by their letters.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use redlockd::redlock::clock::{Clock, SystemClock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::support::daemon::{Daemon, Ended, Running, ended, line_in, redlockd};
+use crate::support::poll;
+
+fn json(done: &Ended) -> Value {
+    serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{e}: {done:?}"))
+}
+
+/// A4: a command with rights of its own, as under sudo, may not be signalled: that is said once, not fifty times a second, and the
+/// watchdog that has done its work is not missed. The stand-in for sudo is a copy of setpriv that belongs to root.
+#[tokio::test]
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+async fn a4_a_command_that_may_not_be_signalled_is_reported_once() {
+    const NOBODY: u32 = 65_534;
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
+        return eprintln!("needs root and setpriv: skipped");
+    }
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("own file");
+    let (sudo, program, pid) = (dir.path().join("sudo"), dir.path().join("redlockd"), dir.path().join("pid"));
+    std::fs::copy(setpriv, &sudo).expect("copied");
+    std::fs::copy(env!("CARGO_BIN_EXE_redlockd"), &program).expect("copied");
+    mode(dir.path(), 0o755);
+    mode(&program, 0o755);
+    mode(&sudo, 0o4755);
+    let runtime = dir.path().join("runtime");
+    std::fs::create_dir(&runtime).expect("made");
+    std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).expect("root may");
+    let id = NOBODY.to_string();
+    let script = format!("echo $$ > {}; exec sleep 600", pid.display());
+    let mut command = Command::new(setpriv);
+    command
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+        .arg(&program)
+        .args(["run", "--ttl", "3s", "x", "--"]);
+    command.arg(&sudo).args(["--reuid", "0", "sh", "-c", &script]);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("REDLOCKD_URL", daemon.url()).env("XDG_RUNTIME_DIR", &runtime);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = Running::spawn(&mut command);
+    let pid = Pid::from_raw(line_in(&pid).await.trim().parse().expect("a number")).expect("a process");
+    run.signal(Signal::TERM);
+    daemon.freeze();
+    let frozen = SystemClock.now();
+    // The lease, SIGKILL's two seconds, and two more for what was fifty lines a second.
+    poll::until_true("it has had time to report", || SystemClock.now().since(frozen) > Duration::from_secs(8)).await;
+    kill_process(pid, Signal::KILL).expect("root may");
+    let done = run.end().await;
+    daemon.thaw();
+    let count = |text: &str| done.err.matches(text).count();
+    assert_eq!(done.code, Some(76), "{done:?}");
+    assert_eq!((count("no right to signal the command"), count("the watchdog process has ended")), (1, 0), "{done:?}");
+    assert!(count("does not end") <= 2 && done.err.lines().count() <= 8, "{done:?}");
+}
+
+/// B6, B8, B9, B10, C16: what is said, and where.
+#[test]
+fn messages_and_json_are_those_of_the_command_line() {
+    let daemon = Daemon::start();
+    // B6: a limit of the service in the words of the command line, once.
+    let long = daemon.ask(&["run", "--ttl", "1h", "x", "--", "true"]);
+    assert!(long.code == Some(64) && long.err.contains("`run` renews by itself"), "{long:?}");
+    assert!(!long.err.contains("PATCH") && long.err.matches("must be from").count() == 1, "{long:?}");
+    // B9: `-` is standard output, and no file of that name.
+    let dir = tempfile::tempdir().expect("a directory");
+    let token = ended(daemon.command(&["acquire", "--ttl", "1m", "--token-file", "-", "x"]).current_dir(dir.path()));
+    assert_eq!((token.code, token.out.trim().len()), (Some(0), 32), "{token:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
+    // B10: without variables the name of the user, and the process that asked.
+    let owner = json(&daemon.ask(&["acquire", "--json", "y"]))["owner"].clone();
+    let user = ended(Command::new("id").arg("-un").stdout(Stdio::piped())).out;
+    let (own, name) = (format!(":{}", std::process::id()), format!("{}@", user.trim()));
+    assert!(owner.as_str().is_some_and(|o| o.starts_with(&name) && o.ends_with(&own)), "{owner}");
+    // C16.
+    let late = daemon.ask(&["run", "--wait", "50ms", "x", "--", "true"]);
+    assert!(late.err.contains("not acquired within 50ms: x is held by "), "{late:?}");
+    // B8: answers and refusals of the other commands.
+    let file = dir.path().join("token");
+    std::fs::write(&file, &token.out).expect("writable");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("own file");
+    let file = file.to_str().expect("text");
+    let release = || daemon.ask(&["release", "--json", "--token-file", file, "x"]);
+    assert_eq!(json(&release())["state"], "released");
+    let again = release();
+    assert_eq!(
+        (again.code, &json(&again)["status"], again.err.lines().count()),
+        (Some(76), &410.into(), 1),
+        "{again:?}"
+    );
+    let nobody = daemon.ask(&["force", "--json", "--reason", "r", "x"]);
+    assert_eq!((nobody.code, &json(&nobody)["status"]), (Some(1), &404.into()), "{nobody:?}");
+    let revoked = daemon.ask(&["force", "--json", "--reason", "r", "y"]);
+    assert!(revoked.code == Some(0) && json(&revoked)["frees_in_ms"].is_number(), "{revoked:?}");
+    assert_eq!(json(&daemon.ask(&["force", "--json", "--now", "--reason", "r", "y"]))["state"], "free");
+}
+
+/// C2, C3, C10: another protocol, a name that does not resolve, and what may be appended to the access file.
+#[test]
+fn mistakes_are_named() {
+    let daemon = Daemon::start();
+    let tls = daemon.ask(&["status", "--url", &daemon.url().replace("http:", "https:"), "x"]);
+    assert!(tls.code == Some(69) && tls.err.contains("does not speak TLS"), "{tls:?}");
+    let name = ended(&mut redlockd(&["doctor", "--node", "redis://nowhere.invalid"]));
+    assert!(name.code == Some(1) && !name.out.contains("I/O error"), "{name:?}");
+    assert!(name.out.contains("lookup address") || name.out.contains("resolve"), "{name:?}");
+    let key = ended(&mut redlockd(&["key", "new", "--name", "ci", "--allow", "metrics"]));
+    assert!(key.code == Some(0) && key.out.starts_with("[[principal]]") && !key.out.contains("rlk_"), "{key:?}");
+    assert!(key.err.contains("rlk_"), "{key:?}");
+    let past = ["key", "new", "--name", "ci", "--allow", "metrics", "--expires", "2020-01-01"];
+    assert_eq!(ended(&mut redlockd(&past)).code, Some(64));
+}
+
+/// C8: no control sequences on a terminal that knows none, and none where nothing was waited for.
+#[test]
+fn c8_a_line_is_overwritten_only_where_it_was_shown() {
+    let daemon = Daemon::start();
+    daemon.get(&["acquire", "--ttl", "2s", "--owner", "a", "held"]);
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let at = |term: &str, line: String| {
+        let mut script = Command::new("script");
+        script
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", term)
+            .env("SHELL", "/bin/sh")
+            .env("REDLOCKD_URL", daemon.url());
+        ended(script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).out
+    };
+    let waited = at("dumb", format!("{binary} list; {binary} run --wait 1m held -- true"));
+    assert!(waited.contains("waiting for held") && !waited.contains('\x1b'), "{waited:?}");
+    let free = at("xterm", format!("{binary} run --wait 1m free -- echo done"));
+    assert!(free.contains("done") && !free.contains('\x1b'), "{free:?}");
+    assert!(
+        at("xterm", format!("{binary} list --prefix h; {binary} nodes")).contains('\x1b'),
+        "else this shows nothing"
+    );
+}
+
+/// C12: where a key is needed, the line that is announced has its place.
+#[test]
+fn c12_the_announced_line_has_a_key_where_one_is_needed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let access = dir.path().join("access.toml");
+    let entry = ended(&mut redlockd(&["key", "new", "--name", "ci", "--allow", "admin"])).out;
+    std::fs::write(&access, entry).expect("writable");
+    std::fs::set_permissions(&access, PermissionsExt::from_mode(0o600)).expect("own file");
+    let access = format!("access_file={}", access.display());
+    let mut command = redlockd(&["serve", "--listen", "0.0.0.0:0", "--set", &access, "--data-dir"]);
+    let mut child = command.arg(dir.path()).spawn().expect("it starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let announced: Vec<String> = lines.take(3).map(|line| line.expect("text")).collect();
+    child.kill().expect("own child");
+    child.wait().expect("own child");
+    let line = announced.iter().find(|line| line.contains("try:")).expect("it is announced");
+    assert!(line.contains("-H 'Authorization: Bearer KEY' "), "{announced:?}");
+}
