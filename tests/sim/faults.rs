@@ -267,7 +267,7 @@ impl World {
             inst.wall_off_us += by_us;
         }
         self.joint_us += by_us;
-        self.checker.clocks_went_back += by_us.min(0).unsigned_abs();
+        self.checker.clocks_back_us += by_us.min(0).unsigned_abs();
         self.checker.clocks_stepped = true;
     }
 

@@ -71,8 +71,8 @@ pub(super) struct InvariantChecker {
     stores: BTreeMap<usize, Fence>,
     /// Clocks of nodes were stepped by more than the guard.
     pub(super) clocks_stepped: bool,
-    /// By how much all clocks were set back at once, for good.
-    pub(super) clocks_went_back: Us,
+    /// By how much all clocks were set back at once, for good, in all.
+    pub(super) clocks_back_us: Us,
     pub(super) grants: u64,
     pub(super) extends: u64,
 }

@@ -33,19 +33,21 @@ impl World {
     /// owed once more; where a node has ended, the others wait for one from the operator's word on.
     pub(super) fn closing_time(&self) -> Us {
         let quarantines = 1
-            + u64::from(self.checker.clocks_went_back > 0)
+            + u64::from(self.checker.clocks_back_us > 0)
             + u64::from(self.profile.one_ends)
             + u64::from(self.profile.relists);
         (self.profile.calm_ms + quarantines * self.quarantine_ms()) * MS + RECOVERY
     }
 
+    /// When what clients acquired is over, unless clocks went back.
+    fn opens(&self) -> Us {
+        let longest = self.insts.iter().map(|i| i.max_ttl_ms).max().unwrap_or_default();
+        self.closing_time() + (longest + longest / 50 + LOCK_DELAY_MS) * MS + 4 * SEC
+    }
+
     /// After the faults: scans for leases that should be gone, then the liveness checks.
     pub(super) fn plan_liveness_checks(&mut self) {
-        let longest = self.insts.iter().map(|i| i.max_ttl_ms).max().unwrap_or_default();
-        let is_over = (longest + longest / 50 + LOCK_DELAY_MS) * MS + 4 * SEC;
-        // What a node stores lasts for as much longer as all clocks went back, and a fill adds a hundredth (seed 5161).
-        let back = self.checker.clocks_went_back * 102 / 100;
-        let opens = self.closing_time().max(self.profile.calm_ms * MS + back) + is_over;
+        let opens = self.opens();
         for resource in 0..self.resources.len() {
             self.at(opens, Event::CheckLiveness { resource });
         }
@@ -66,6 +68,14 @@ impl World {
         self.insts.len() - usize::from(is_alone)
     }
 
+    /// Whether a lease lasts longer because all clocks went back: an end is a time of the nodes' clocks, and so is that of a kept
+    /// lease. By no more than they went back in all.
+    fn lasts_by_a_clock_that_went_back(&self, resource: usize) -> bool {
+        let name = &self.resources[resource];
+        let stands = (0..self.servers.len()).any(|node| !self.leases_on(node, name).is_empty());
+        stands && self.now < self.opens() + self.checker.clocks_back_us
+    }
+
     /// The next step of a resource's check.
     pub(super) fn check_liveness(&mut self, resource: usize) {
         if self.profile.variant == Variant::SecondServer {
@@ -82,6 +92,9 @@ impl World {
         let (a, b) = (resource % good, (resource + 1) % good);
         let ttl_ms = self.profile.max_ttl_ms;
         match self.liveness[resource].step {
+            0 if self.lasts_by_a_clock_that_went_back(resource) => {
+                self.at(self.now + SEC, Event::CheckLiveness { resource });
+            }
             0 => {
                 let (first, second) = (token_of(self.id()), token_of(self.id()));
                 self.liveness[resource].first = Some(first.clone());

@@ -247,6 +247,7 @@ impl World {
         }
         let clock = self.node_clock(node);
         let may_end = self.may_end(&packet);
+        self.before_set(node, &packet.request);
         let server = &mut self.servers[node];
         let answer = server.machine.apply(clock, &packet.run, packet.stamp.clone(), &packet.params, &packet.request);
         self.observe(&packet, &answer);

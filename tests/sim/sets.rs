@@ -10,7 +10,7 @@ use super::host::{Engine, Waiting};
 use super::invariants::Promise;
 use super::rng::Rng;
 use super::world::{Event, MS, Us, World, lock};
-use crate::protocol::{AcquireSetArgs, NodeResult, Reply};
+use crate::protocol::{AcquireSetArgs, NodeResult, Reply, Request};
 use crate::redlock::acquire::{AcquireParams, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::types::{Labels, Mode, ResourceName, TokenHash, Ttl, WantedMode};
@@ -44,8 +44,9 @@ pub(super) struct Sets {
     clients: Vec<SetClient>,
     /// What sets are made of: the resources of all, and one more.
     names: Vec<ResourceName>,
-    /// Attempts that took all of a set on a node: a repetition may be refused.
-    taken: BTreeSet<(usize, String)>,
+    /// Of the request that a node is about to be given: the resources that its attempt claims there already, since an earlier
+    /// request took them, or since other nodes, or an extend, brought the lease there.
+    claimed_before: BTreeSet<ResourceName>,
 }
 
 impl Sets {
@@ -67,7 +68,7 @@ impl Sets {
         Self {
             clients: (0..CLIENTS).map(|_| client()).collect(),
             names: resources.iter().cloned().chain([own]).collect(),
-            taken: BTreeSet::new(),
+            claimed_before: BTreeSet::new(),
         }
     }
 
@@ -218,12 +219,23 @@ impl World {
         self.at(arrives, Event::Answered { req, answer });
     }
 
+    /// Notes what the attempt of a set claims on a node before its request arrives there.
+    pub(super) fn before_set(&mut self, node: usize, request: &Request) {
+        if let Request::AcquireSet(args) = request {
+            let claimed = args.resources.iter().filter(|resource| self.is_claimed(node, args, resource));
+            self.sets.claimed_before = claimed.cloned().collect();
+        }
+    }
+
+    fn is_claimed(&self, node: usize, args: &AcquireSetArgs, resource: &ResourceName) -> bool {
+        let claim = format!("{},", args.attempt.as_str());
+        self.lease_on(node, resource, &args.token).is_some_and(|(record, _)| record.claims.contains(&claim))
+    }
+
     /// A node takes all of a set or none of it.
     pub(super) fn observe_set(&mut self, node: usize, args: &AcquireSetArgs, answer: &NodeResult) {
-        let place = (node, args.attempt.as_str().to_owned());
         match answer {
             Ok(Reply::SetGranted { .. }) => {
-                self.sets.taken.insert(place);
                 for resource in args.resources.iter() {
                     let has = self.lease_on(node, resource, &args.token).is_some();
                     if !has {
@@ -232,14 +244,12 @@ impl World {
                     self.check_not_ended(node, resource, &args.token, &args.attempt);
                 }
             }
-            Ok(Reply::SetRefused { .. }) if !self.sets.taken.contains(&place) => {
+            Ok(Reply::SetRefused { .. }) => {
                 self.coverage.count(HardState::SetRefused);
-                let claim = format!("{},", args.attempt.as_str());
-                let has = |resource: &&ResourceName| {
-                    let lease = self.lease_on(node, resource, &args.token);
-                    lease.is_some_and(|(record, _)| record.claims.contains(&claim))
+                let is_new = |resource: &&ResourceName| {
+                    !self.sets.claimed_before.contains(*resource) && self.is_claimed(node, args, resource)
                 };
-                if let Some(resource) = args.resources.iter().find(has) {
+                if let Some(resource) = args.resources.iter().find(is_new) {
                     self.fail(format!("half a set: node {node} refused {:?} and kept {resource}", args.resources));
                 }
             }
