@@ -81,7 +81,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         };
         let mut tally = round(Until::WonAndGrace).await;
         // Where leases come and go, the first answers may differ: then those of all nodes say what a quorum has.
-        let is_open = |(_, agreeing): (ResourceState, usize)| agreeing < self.quorum();
+        let quorum = tally.quorum();
+        let is_open = |(_, agreeing): (ResourceState, usize)| agreeing < quorum;
         if tally.answers().iter().any(Option::is_none) && self.majority_state(&tally).is_none_or(is_open) {
             tally = round(Until::All).await;
         }
