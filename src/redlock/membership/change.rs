@@ -82,18 +82,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             Wanted::List(names) => known.relist(id, names.clone(), self.settings.params.cluster.terms()),
         };
         let Some(mut change) = change else { return Outcome::Nothing };
-        self.name_addresses(&mut change);
+        self.name_addresses(&mut change, &known.base().0);
         let highest = replies.iter().flatten().map(|reply| reply.high_water).max().unwrap_or(Fence(0));
         self.carry_out(&change, highest).await
     }
 
     /// Whoever is admitted is where this instance reached it.
-    fn name_addresses(&self, change: &mut Change) {
+    fn name_addresses(&self, change: &mut Change, base: &View) {
         let view = Arc::make_mut(&mut change.view);
-        let old = view.old().map(|old| old.names.clone());
         for node in change.targets.iter().map(|i| &self.nodes[*i]) {
-            // Of a new name too, which others may not have configured.
-            let is_new = old.as_ref().is_some_and(|names| !names.contains(node.id()));
+            // Of a new name too, which others may not have configured; it may be admitted later than it was added (seed 6648).
+            let is_new = view.list.is_some() && base.entry(node.id()).is_none();
             let address = node.moved_to().or_else(|| if is_new { node.address() } else { None });
             if let (Some(address), Some(entry)) = (address, view.roster.get_mut(node.id())) {
                 entry.address = Some(address);
