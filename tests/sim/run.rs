@@ -1,8 +1,9 @@
 //! Runs one seed from its first event to its outcome, and many seeds on all cores. The loop alternates
 //! between the world and the processes in it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use super::coverage::CoverageCounts;
 use super::host::Host;
@@ -12,6 +13,23 @@ use crate::mutant::{self, Mutant};
 
 /// More events than any run takes: beyond it the run is in an endless loop.
 const EVENTS_MAX: u64 = 400_000;
+
+thread_local! {
+    /// Whether code panicked on this thread: the runtime keeps the panic of a task to itself.
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn notice_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICKED.set(true);
+            report(panic);
+        }));
+    });
+    PANICKED.set(false);
+}
 
 /// Result of one seed.
 #[derive(Debug)]
@@ -29,6 +47,7 @@ pub(super) struct Outcome {
 
 /// Runs one seed, with a mutant or without.
 pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
+    notice_panics();
     let profile = Profile::of(seed);
     let counters_only = profile.counters_only;
     let before = mutant::plant(bug, counters_only);
@@ -63,7 +82,10 @@ pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
     }
     close(&world, &mut hosts);
     mutant::restore(before);
-    let w = lock(&world);
+    let mut w = lock(&world);
+    if w.violation.is_none() && PANICKED.get() {
+        w.fail("a task panicked".into());
+    }
     let (grants, extends) = (w.checker.grants, w.checker.extends);
     Outcome {
         seed,
