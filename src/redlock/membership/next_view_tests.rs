@@ -344,3 +344,28 @@ fn who_left_a_list_is_a_witness_of_it_when_it_was_settled_since() {
         "another list is no word for this one"
     );
 }
+
+#[test]
+fn a_name_is_not_added_where_its_process_would_get_no_entry() {
+    let (all, own, two) = (names(), Arc::default(), view(1, ["a1", "b1", "c1"]));
+    let mut two = View::clone(&two);
+    two.roster.remove(&all[2]);
+    let two = Arc::new(two);
+    let relisted = |third: Option<Member>, is_rival: bool| {
+        let (members, rivals, ended) =
+            ([votes("a1", &two), votes("b1", &two), third], [false, false, is_rival], [false; 3]);
+        let known = Known {
+            names: &all,
+            members: &members,
+            rivals: &rivals,
+            ended: &ended,
+            addresses: &[],
+            configured: 2,
+            own: &own,
+        };
+        known.relist(two.id.above(1), all.iter().cloned().collect(), &"0".into())
+    };
+    assert!(relisted(forgot("c1", false), false).is_some_and(|change| change.view.entry(&all[2]).is_some()));
+    assert_eq!(relisted(forgot("c1", false), true), None, "another process is seen under its name");
+    assert_eq!(relisted(None, false), None, "it does not answer");
+}

@@ -78,6 +78,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let index = engine.open(name, address).ok_or(ListError::Address)?;
         self.until_listed(name, true, |latest, current| {
             let member = latest.members.get(index).and_then(Option::as_ref).ok_or("the new node does not answer")?;
+            if latest.rivals[index] {
+                return Err("another process was seen under this name just now");
+            }
             match member.is_fillable {
                 false => Err("the new node is of another cluster, or its clock is off"),
                 true if !latest.known().may_be_filled(current, index) => {
