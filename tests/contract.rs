@@ -171,6 +171,7 @@ macro_rules! filling_cases_on {
             pages_are_taken_in_order_and_once_and_only_without_a_vote
             a_read_shows_leases_foreign_locks_blocks_and_tombstones
             a_read_has_everything_that_is_there_throughout
+            a_page_is_bounded_where_locks_have_many_members
             a_node_without_a_vote_is_not_read
         }
     };

@@ -77,14 +77,14 @@ pub trait Node: Send + Sync + 'static {
     /// Whether it is to be connected to. One that left the list is not: what was open is closed.
     fn set_open(&self, _is_open: bool) {}
 
-    /// How this instance learns that leases ended there.
+    /// How this instance receives the ends of leases there.
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::PollOnly
     }
 
     /// Sends the request once, without retries. A request that needs a vote is answered at once, unsent, where the process that
-    /// answers under this name is not the one that the stamp's view names ([`NoVote::OtherProcess`]). From the first poll on the request may take effect,
-    /// even if the future is dropped.
+    /// answers under this name is not the one that the stamp's view names ([`NoVote::OtherProcess`]). From the first poll on
+    /// the request may take effect, even if the future is dropped.
     ///
     /// Errors: [`Unreachable`](crate::protocol::Unreachable); at once where there is no connection. The per-node deadline is the
     /// caller's.

@@ -11,6 +11,8 @@ pub struct Grant {
     pub resource: usize,
     pub token: String,
     pub fence: Option<u64>,
+    /// Readers may hold a resource together.
+    pub is_shared: bool,
     pub sent: u64,
     pub answered: u64,
     /// Of the grant, or of the last extend that succeeded.
@@ -174,12 +176,13 @@ impl History {
     }
 }
 
-/// No two leases at a time. A successful extend confirms the whole time since the grant.
+/// No two leases at a time, but those of readers. A successful extend confirms the whole time since the grant.
 fn exclusion(grants: &[&Grant], wrong: &mut Vec<String>) {
     let mut running: Vec<&Grant> = Vec::new();
     for grant in grants {
         running.retain(|other| other.end > grant.answered);
-        for other in running.iter().filter(|other| other.token != grant.token) {
+        let may_share = |other: &Grant| other.is_shared && grant.is_shared;
+        for other in running.iter().filter(|other| other.token != grant.token && !may_share(other)) {
             let us = other.end.min(grant.end).saturating_sub(grant.answered);
             wrong.push(format!("two leases at a time for {us} us: {other:?} and {grant:?}"));
         }
@@ -253,6 +256,18 @@ mod tests {
             let wrong = judge(pair);
             assert!(matches!(&wrong[..], [only] if only.starts_with("two leases at a time for 1 us")), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn readers_are_held_together_and_beside_no_writer() {
+        let reader = |token, from, fence| Grant { is_shared: true, ..grant(token, 0, from, 100, fence) };
+        assert_eq!(judge(vec![reader("a", 10, 1), reader("b", 20, 2)]), [""; 0]);
+        for pair in [[reader("a", 10, 1), grant("b", 0, 20, 90, 2)], [grant("a", 0, 10, 100, 1), reader("b", 20, 2)]] {
+            let wrong = judge(pair.to_vec());
+            assert!(matches!(&wrong[..], [only] if only.starts_with("two leases at a time")), "{wrong:?}");
+        }
+        let twice = judge(vec![reader("a", 10, 1), reader("b", 20, 1)]);
+        assert!(matches!(&twice[..], [only] if only.starts_with("one fence for two")), "{twice:?}");
     }
 
     #[test]

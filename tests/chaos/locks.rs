@@ -74,19 +74,25 @@ impl Locks {
         SystemEntropy.token().reveal().to_owned()
     }
 
-    /// Acquires; `wait` counts for the service only.
+    /// Whether leases may be shared.
+    pub fn shares(&self) -> bool {
+        matches!(self, Self::Service { .. })
+    }
+
+    /// Acquires; `wait` and `is_shared` count for the service only.
     pub async fn acquire(
         &self,
         at: usize,
         name: &str,
         token: &str,
         ttl: Duration,
-        wait: Duration,
+        (wait, is_shared): (Duration, bool),
     ) -> Result<Granted, Refused> {
         let sent = SystemClock.now();
         match self {
             Self::Service { http, urls } => {
-                let body = json!({"ttl": ms(ttl), "wait": ms(wait), "token": token, "owner": "chaos"});
+                let mode = if is_shared { "shared" } else { "exclusive" };
+                let body = json!({"ttl": ms(ttl), "wait": ms(wait), "token": token, "owner": "chaos", "mode": mode});
                 let answer = http.post(format!("{}/locks/{name}", urls[at])).json(&body).send().await;
                 granted(answer, sent).await
             }

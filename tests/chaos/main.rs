@@ -82,7 +82,7 @@ async fn all_resources_can_be_acquired(locks: &Locks) {
         for name in RESOURCES {
             poll::until("the resource is granted after healing", async || {
                 let (token, ttl) = (locks.token(), Duration::from_secs(1));
-                locks.acquire(at, name, &token, ttl, Duration::ZERO).await.ok()?;
+                locks.acquire(at, name, &token, ttl, (Duration::ZERO, false)).await.ok()?;
                 locks.release(at, name, &token).await.ok()
             })
             .await;
@@ -124,7 +124,7 @@ async fn a_quorum_that_forgets_breaks_plain_redlock_and_not_the_service() {
     cluster.serve();
     let (plain, service) = (Locks::plain(&cluster), Locks::service(&cluster));
     all_resources_can_be_acquired(&service).await;
-    let (ttl, now) = (cluster::MAX_TTL, Duration::ZERO);
+    let (ttl, now) = (cluster::MAX_TTL, (Duration::ZERO, false));
     let ours = service.acquire(0, "a", &service.token(), ttl, now).await.expect("free");
     plain.acquire(0, "b", "first", Duration::from_secs(60), now).await.expect("free");
     for node in &mut cluster.nodes[..NODES / 2 + 1] {

@@ -19,7 +19,12 @@ pub fn print(who: &str, seed: u64, ran: Duration, history: &History, violations:
     let extends: u32 = history.grants.iter().map(|g| g.extends).sum();
     println!("{who}: seed {seed}, {} s", ran.as_secs());
     println!("  faults {}: {faults:?}", history.faults.len());
-    println!("  grants {}, extends {extends}, refusals {}: {refusals:?}", history.grants.len(), history.refusals.len());
+    let shared = history.grants.iter().filter(|g| g.is_shared).count();
+    println!(
+        "  grants {}, of which {shared} shared, extends {extends}, refusals {}: {refusals:?}",
+        history.grants.len(),
+        history.refusals.len()
+    );
     println!("  hang-ups {}, answers that never came {}", history.hang_ups, history.lost_answers);
     println!("  register: {} writes taken, {} late writes stopped", history.writes, history.late_writes_stopped);
     if let Some(recovery) = recovery {

@@ -1,4 +1,4 @@
-//! The clients: they acquire, work, extend, release, hang up, retry with the same token, and go on writing
+//! The clients, of which some share their lease as readers: they acquire, work, extend, release, hang up, retry with the same token, and go on writing
 //! after their deadline to a register that checks fences.
 
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +16,8 @@ use redlockd::redlock::random::Entropy;
 pub const RESOURCES: [&str; 4] = ["jobs/1", "jobs/2", "jobs/3", "jobs/4"];
 /// Clients at the same time.
 pub const CLIENTS: u64 = 10;
+/// Of a hundred clients of the service so many want to share.
+const READERS: u64 = 40;
 /// After a lease's end its keys remain for the lock delay; clocks may differ by the guard.
 const IN_THE_WAY: Duration = Duration::from_millis(3_000);
 
@@ -67,7 +69,8 @@ pub async fn client(workload: &Workload, random: Seeded) {
         let ttl = Duration::from_millis(random.between(300, 1_500)).min(MAX_TTL);
         let wait = if random.percent(40) { random.between(100, 1_500) } else { 0 };
         let (token, at) = (workload.locks.token(), place(&random));
-        let mut ask = Ask { resource, token, ttl, wait: Duration::from_millis(wait), replays: false };
+        let is_shared = workload.locks.shares() && random.percent(READERS);
+        let mut ask = Ask { resource, token, ttl, wait: Duration::from_millis(wait), is_shared, replays: false };
         if let Some(grant) = acquire(workload, &random, &mut ask, at).await {
             hold(workload, &random, &ask, grant).await;
         }
@@ -80,6 +83,7 @@ struct Ask {
     token: String,
     ttl: Duration,
     wait: Duration,
+    is_shared: bool,
     /// The same token is requested twice: by a client that hung up and retried elsewhere.
     replays: bool,
 }
@@ -93,7 +97,7 @@ async fn acquire(workload: &Workload, random: &Seeded, ask: &mut Ask, at: usize)
     let sent = SystemClock.now();
     let name = RESOURCES[ask.resource];
     let patience = if random.percent(10) { Duration::from_millis(random.between(1, 60)) } else { Duration::MAX };
-    let request = workload.locks.acquire(at, name, &ask.token, ask.ttl, ask.wait);
+    let request = workload.locks.acquire(at, name, &ask.token, ask.ttl, (ask.wait, ask.is_shared));
     let outcome = tokio::select! {
         biased;
         outcome = request => Some(outcome),
@@ -122,6 +126,7 @@ async fn acquire(workload: &Workload, random: &Seeded, ask: &mut Ask, at: usize)
             resource: ask.resource,
             token: ask.token.clone(),
             fence,
+            is_shared: ask.is_shared,
             sent: us(sent),
             answered: us(answered),
             deadline: us(deadline),
@@ -210,7 +215,8 @@ fn lost_early(workload: &Workload, grant: &Grant, operation: &'static str, no: &
 
 /// A write under the lease: until the deadline the register must accept it.
 fn write(workload: &Workload, grant: &Grant) {
-    let Some(fence) = grant.fence else { return };
+    // A reader may have a larger fence than a writer before it.
+    let Some(fence) = grant.fence.filter(|_| !grant.is_shared) else { return };
     let taken = workload.register.write(grant.resource, fence);
     let in_time = us(SystemClock.now()) < grant.deadline;
     workload.note(|h| {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AdmitArgs, ClusterParams, EndReason, FillArgs, FillEntry, Found, LeaseRecord, NoVote, NodeList, OldList, ReadArgs,
-    ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs, StoredLock, Tombstone, UpdateArgs,
-    View, Vote,
+    AcquireSharedArgs, AdmitArgs, ClusterParams, EndReason, FillArgs, FillEntry, Found, LeaseRecord, NoVote, NodeList,
+    OldList, ReadArgs, ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs, StoredLock,
+    Tombstone, UpdateArgs, View, Vote,
 };
 use redlockd::types::{Fence, Mode, NodeId};
 
@@ -452,6 +452,39 @@ pub fn a_read_has_everything_that_is_there_throughout(node: &mut impl Server) {
         })
         .collect();
     assert_eq!((held.len() as u64, gone.len() as u64), (LEASES, LEASES.div_ceil(3)));
+}
+
+/// An instance takes no reply of more than 16,384 elements, of which a member is four.
+pub fn a_page_is_bounded_where_locks_have_many_members(node: &mut impl Server) {
+    const LOCKS: u64 = 6;
+    const MEMBERS: u64 = 900;
+    for i in 0..LOCKS * MEMBERS {
+        let admitted = node.ask(&Request::AcquireShared(AcquireSharedArgs {
+            resource: name(&format!("read/{}", i % LOCKS)),
+            token: token(i),
+            mode: Mode::Shared,
+            attempt: attempt(i),
+            ttl: ttl(300_000),
+            labels: "{}".into(),
+            proposed: None,
+        }));
+        assert!(matches!(admitted, Reply::Admitted { .. }), "{admitted:?}");
+    }
+    let (mut cursor, mut members, mut largest) = (0, BTreeSet::new(), 0);
+    loop {
+        let Reply::Knowledge { next, entries, .. } = node.ask(&Request::Read(ReadArgs { cursor, count: 500 })) else {
+            panic!("no page")
+        };
+        largest = largest.max(entries.len());
+        members.extend(entries.into_iter().filter_map(|entry| match entry {
+            ReadEntry::Lease { resource, record, .. } => Some((resource, record.token)),
+            _ => None,
+        }));
+        let Some(next) = next else { break };
+        cursor = next;
+    }
+    assert_eq!(members.len() as u64, LOCKS * MEMBERS);
+    assert!(largest < 4_000, "{largest} entries in one page");
 }
 
 pub fn a_node_without_a_vote_is_not_read(node: &mut impl Server) {

@@ -10,7 +10,7 @@ use crate::support::client::{Answer, Client, lock, send};
 use crate::support::cluster::Cluster;
 use crate::support::daemon::Daemon;
 use crate::support::poll;
-use crate::waiting;
+use crate::waiting::{self, Instance};
 
 const SHARED: (&str, &str) = ("mode", "shared");
 const OF_THREE: (&str, &str) = ("limit", "3");
@@ -178,7 +178,7 @@ async fn readers_and_a_writer_over_two_instances() {
     let held = [here.acquire("x", &[SHARED]).await, there.acquire("x", &[SHARED]).await];
     assert!(held.iter().all(|lease| lease.status == 201), "{held:?}");
     let wait = ("wait", "60s");
-    let writer = here.queue("x", &[wait, ("owner", "writer")]);
+    let writer = here.queue("x", &[wait, ("ttl", "60s"), ("owner", "writer")]);
     here.until_waiting(1).await;
     poll::until("its intent is on the nodes", || async {
         let mut found = 0;
@@ -201,6 +201,7 @@ async fn readers_and_a_writer_over_two_instances() {
     let writer = writer.await.expect("no panic");
     assert_eq!(writer.status, 201, "{writer:?}");
     assert_eq!(there.waiting().await, each, "it was one phase only");
+    let (cycle, answers) = (uncontended_cycle(&here).await, time_of_answers([&here, &there], 2 * each).await);
     let begun = SystemClock.now();
     assert_eq!(here.release("x", &writer).await, 204);
     let mut fences = BTreeSet::new();
@@ -212,7 +213,35 @@ async fn readers_and_a_writer_over_two_instances() {
     }
     let took = SystemClock.now().since(begun);
     assert_eq!(fences.len(), 2 * each, "each has its own");
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    #[expect(clippy::print_stdout, reason = "what was measured, for --nocapture")]
+    {
+        println!("{} readers in {took:?}; a cycle takes {cycle:?}, as many answers {answers:?}", 2 * each);
+    }
+    // The aim is 2 cycles and the answers; other work on the machine comes on top of either.
+    assert!(took < 3 * (2 * cycle + answers) + Duration::from_secs(1), "{took:?}: {cycle:?}, {answers:?}");
+}
+
+/// An acquire and a release of a free name, when many others wait for something else: the median.
+async fn uncontended_cycle(instance: &Instance) -> Duration {
+    let mut took = Vec::new();
+    for _ in 0..11 {
+        let begun = SystemClock.now();
+        let lease = instance.acquire("free", &[SHARED]).await;
+        assert_eq!(instance.release("free", &lease).await, 204);
+        took.push(SystemClock.now().since(begun));
+    }
+    took.sort();
+    took[took.len() / 2]
+}
+
+/// How long so many readers at a time take for a name that nobody writes.
+async fn time_of_answers(instances: [&Instance; 2], readers: usize) -> Duration {
+    let begun = SystemClock.now();
+    let readers: Vec<_> = (0..readers).map(|i| instances[i % 2].queue("other", &[SHARED, ("wait", "60s")])).collect();
+    for reader in readers {
+        assert_eq!(reader.await.expect("no panic").status, 201);
+    }
+    SystemClock.now().since(begun)
 }
 
 /// A hundred contenders for three permits over two instances: each is served once, never two with one number, without a storm of

@@ -148,7 +148,7 @@ impl Client {
     }
 
     /// For health checks of this machine's own service, which is asked by its address: the certificate, which has a name, is
-    /// not checked, and no key is sent. Not for locks: anybody on the way could read their tokens. Errors: as [`Self::new`].
+    /// not checked, and no key is sent. Not for locks: anyone between could read their tokens. Errors: as [`Self::new`].
     pub fn of_own_service(url: BaseUrl) -> Result<Self, Invalid> {
         Self::with(ClientSettings { urls: vec![url], ..ClientSettings::default() }, true)
     }

@@ -1,5 +1,5 @@
-//! Intent: the head of a queue that waits for members to end has nodes admit no new ones beside it. It decides who is next;
-//! nobody's exclusion depends on it.
+//! Intent: while a waiter for an exclusive lease waits for members to end, nodes admit no new members. It decides the order;
+//! exclusion does not depend on it.
 
 pub(super) mod reference;
 
@@ -15,7 +15,7 @@ use crate::types::{ResourceName, TokenHash};
 
 node_script!("intent.lua");
 
-/// How long an intent stands that nobody renews.
+/// How long an intent lasts without a renewal.
 pub const INTENT_TTL: Duration = Duration::from_secs(2);
 
 /// Arguments of [`Request::Intent`](super::request::Request::Intent).

@@ -8,7 +8,7 @@ use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
-use super::record::{FOREIGN_VALUE_MAX, LeaseRecord};
+use super::record::{FOREIGN_VALUE_MAX, LeaseRecord, MEMBERS_MAX};
 use super::reply::{EndReason, Reply};
 use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
@@ -18,6 +18,10 @@ node_script!(with_marker "read.lua");
 
 /// The maximum number of keys that one page walks. It occupies the node for about a millisecond if all are leases.
 const PAGE_MAX: u32 = 500;
+
+/// The maximum number of shared leases and permits on a page: beyond that it walks fewer keys, but at least one. What a lock may
+/// have of them, and no reply takes more than half of what an instance accepts.
+const PAGE_MEMBERS_MAX: usize = MEMBERS_MAX;
 
 /// Arguments of [`Request::Read`](super::request::Request::Read).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +72,7 @@ pub(super) fn build(
     command.marker_args(context, sent_at);
     command.number(args.cursor).number(args.count.clamp(1, PAGE_MAX).into());
     command.text(context.template.head()).text(context.template.tail());
-    command.number(u64::try_from(FOREIGN_VALUE_MAX).unwrap_or(u64::MAX));
+    command.number(u64::try_from(FOREIGN_VALUE_MAX).unwrap_or(u64::MAX)).number(PAGE_MEMBERS_MAX as u64);
     command.build()
 }
 

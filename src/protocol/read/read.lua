@@ -1,13 +1,26 @@
 -- One page of what a node that votes knows: locks, blocks, tombstones. By SCAN, which returns at least once what is there
 -- throughout, and not by the index, which others may change. KEYS: 1 meta
--- ARGV: as in marker.lua, 5 cursor (0 at first), 6 count, 7 key head, 8 key tail, 9 the longest foreign value in bytes
+-- ARGV: as in marker.lua, 5 cursor (0 at first), 6 count, 7 key head, 8 key tail, 9 the longest foreign value in bytes,
+--       10 how many members locks may have on a page of more than one key
 -- Replies: R next cursor ('0' = end), hw, now_us, then for each: kind, name, pttl, value | K C Q S
 -- kinds: L lock, or a member (members.lua) | F a foreign lock whose value is not shown: of another type, or too long | T tombstone (the name is the key
 --        behind its prefix, the value its reason) | B a block's token (the value is token|claims, its own remaining time)
 local no = not fit and judge() or nil
 -- One that is to be filled for this view has no vote, and knows all that it has ever voted for.
 if no and (no[1] ~= 'V' or no[2] ~= string.match(PASS, '|(%x+)|%d+$')) then return no end
-local scan, head, tail, CHUNK = redis.call('SCAN', ARGV[5], 'COUNT', ARGV[6]), ARGV[7], ARGV[8], 1000
+local count, head, tail, CHUNK = tonumber(ARGV[6]), ARGV[7], ARGV[8], 1000
+-- Fewer keys where they have many members: an instance takes no reply without bounds. The same cursor shows the same keys again.
+local scan
+repeat
+  local members = 0
+  scan = redis.call('SCAN', ARGV[5], 'COUNT', count)
+  for _, key in ipairs(scan[2]) do
+    local length = string.sub(key, 1, 11) == 'redlockd:m:' and redis.pcall('HLEN', key)
+    if type(length) == 'number' then members = members + length end -- else a user without the right to it
+  end
+  local is_bounded = members <= tonumber(ARGV[10]) or count == 1
+  count = math.max(1, math.floor(count / 8))
+until is_bounded
 local out, kinds, names, keys, n = { 'R', scan[1], hw, NOW }, {}, {}, {}, 4
 for _, key in ipairs(scan[2]) do
   local kind, name

@@ -87,7 +87,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.carry_out(&change, highest).await
     }
 
-    /// Whoever is admitted is where this instance reached it.
+    /// An admitted process has the address at which this instance reached it.
     fn name_addresses(&self, change: &mut Change, base: &View) {
         let view = Arc::make_mut(&mut change.view);
         for node in change.targets.iter().map(|i| &self.nodes[*i]) {
@@ -105,7 +105,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.step(nodes, Request::Install { view: Arc::clone(view) }).await;
     }
 
-    /// Installs the view, then fills and admits each of its targets by itself. `highest`: the highest fence of those that promised.
+    /// Installs the view, then fills and admits each of its targets by itself. `highest`: the highest fence of those that
+    /// promised.
     async fn carry_out(&self, change: &Change, highest: Fence) -> Outcome {
         let Change { view, sound, targets, by_clock, readers } = change;
         let early = if mutant::is(Mutant::ReadBeforeInstall) { self.read_all(sound, view).await } else { Vec::new() };
@@ -114,7 +115,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if entered.len() < *readers && !mutant::is(Mutant::OneReaderLess) {
             return Outcome::Displaced;
         }
-        // Where nobody votes yet, it is taken when somebody is admitted to it.
+        // If no process votes yet, the view is adopted when one is admitted to it.
         let is_change_of_list = view.old().is_some();
         if !entered.is_empty() && !is_change_of_list {
             self.take_view(view, &entered);
