@@ -158,7 +158,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Whether the record of a lease means this principal.
     pub fn is_for(&self, labels_principal: &str, name: &PrincipalName) -> bool {
-        tag_of(&self.engine().settings.params.cluster, name) == labels_principal
+        tag_of(&self.engine().settings.params.cluster.get(), name) == labels_principal
     }
 
     /// Ends a kept lease at the word of the principal that acquired it. Returns for how long it was held, as far as this
