@@ -152,7 +152,7 @@ impl View {
             if let Some(names) = next("=old ") {
                 let mut old = OldList { names: name_set(names)?, before: BTreeMap::new() };
                 while let Some(line) = next("=before ") {
-                    let (name, run, since, None) = words(line)? else { return None };
+                    let (name, RosterEntry { run, since, address: None }) = words(line)? else { return None };
                     old.before.insert(name, (run, since)).is_none().then_some(())?;
                 }
                 list.old = Some(old);
@@ -160,8 +160,8 @@ impl View {
             view.list = Some(Arc::new(list));
         }
         for line in lines {
-            let (name, run, since, address) = words(line)?;
-            view.roster.insert(name, RosterEntry { run, since, address }).is_none().then_some(())?;
+            let (name, entry) = words(line)?;
+            view.roster.insert(name, entry).is_none().then_some(())?;
         }
         Some(view)
     }
@@ -179,12 +179,12 @@ fn hash(text: &str) -> Option<Arc<str>> {
 }
 
 /// Name, run, view, and an address if there is one.
-fn words(line: &str) -> Option<(NodeId, Arc<str>, ViewId, Option<Arc<str>>)> {
+fn words(line: &str) -> Option<(NodeId, RosterEntry)> {
     let mut words = line.split(' ');
     let (name, run, since) = (NodeId::parse(words.next()?).ok()?, hash(words.next()?)?, ViewId::parse(words.next()?)?);
     let address =
         words.next().map(|address| (!address.is_empty()).then(|| address.into()).ok_or(())).transpose().ok()?;
-    words.next().is_none().then_some((name, run, since, address))
+    words.next().is_none().then_some((name, RosterEntry { run, since, address }))
 }
 
 #[cfg(test)]
