@@ -18,7 +18,6 @@ pub use super::queue_state::{Queue, QueueSettings};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
-use crate::redlock::slots;
 use crate::types::{ResourceName, TokenHash};
 
 /// Waiters that may ask the nodes at a time; the others follow in order. Thousands that arrive or are woken at
@@ -47,7 +46,7 @@ impl Queue {
             asking: 0,
             queued: 0,
             connected: settings.local_nodes,
-            members: slots::first(settings.nodes),
+            members: crate::redlock::slots::first(settings.nodes),
             now: BootTime::default(),
             random: 0,
             actions: Vec::new(),
@@ -87,8 +86,6 @@ impl Queue {
         self.start_due();
         std::mem::take(&mut self.actions)
     }
-
-    // Coming and going.
 
     fn enqueue(&mut self, id: WaiterId, request: WaitRequest) {
         if let Some(reason) = self.refusal_at_once(&request) {
