@@ -11,6 +11,7 @@ compile_error!("redlockd supports Linux only: it depends on CLOCK_BOOTTIME, Linu
 pub mod app;
 pub(crate) mod audit;
 pub mod auth;
+pub(crate) mod bounded_file;
 pub mod cli;
 pub mod config;
 pub mod http;

@@ -10,6 +10,7 @@ use syn::visit::Visit;
 const LAYERS: &[(&str, u8)] = &[
     ("api", 0),
     ("types", 0),
+    ("bounded_file", 0),
     ("mutant", 0),
     ("clock", 0),
     ("duration", 1),

@@ -10,6 +10,7 @@ use super::api_key::KeyHash;
 use super::oidc_issuer::{ISSUERS_MAX, Issuer};
 use super::principal::{CertificateName, KeyEntry, Principal, PrincipalLimits, PrincipalName};
 use super::principals::PrincipalStore;
+use crate::bounded_file;
 use crate::types::Invalid;
 
 /// Maximum size of the file: enough for ten thousand keys.
@@ -49,11 +50,10 @@ pub fn read(path: &Path) -> Result<PrincipalStore, AccessFileError> {
     let unreadable =
         |error: std::io::Error| AccessFileError::Unreadable { path: path.to_owned(), reason: error.to_string() };
     let invalid = |mistakes| AccessFileError::Invalid { path: path.to_owned(), mistakes };
-    let size = std::fs::metadata(path).map_err(unreadable)?.len();
-    if size > FILE_MAX_BYTES {
-        return Err(invalid(vec![format!("has {size} bytes, but must have at most {FILE_MAX_BYTES}")]));
+    match bounded_file::read(path, FILE_MAX_BYTES).map_err(unreadable)? {
+        Some(text) => parse(&text).map_err(invalid),
+        None => Err(invalid(vec![format!("must have at most {FILE_MAX_BYTES} bytes")])),
     }
-    parse(&std::fs::read_to_string(path).map_err(unreadable)?).map_err(invalid)
 }
 
 /// Parses the content of a file.

@@ -1,4 +1,4 @@
-//! What a connection shares with the requests on it: the peer's address, the number of requests in flight, and a
+//! The data that a connection shares with its requests: the peer's address, the number of requests in flight, and a
 //! shorter loss timeout that a request may ask for. `server` owns the socket; requests only hold this.
 
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ impl Connection {
         self.loss_timeout_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// What was asked for since the last call.
+    /// The shorter timeout that was requested since the last call.
     pub(crate) fn take_loss_timeout(&self) -> Option<Duration> {
         if self.loss_timeout_ms.load(Ordering::Relaxed) == 0 {
             return None;

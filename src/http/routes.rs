@@ -3,7 +3,7 @@
 
 use crate::metrics::RouteLabels;
 
-/// What a route does.
+/// The operation of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Acquire a lock.
@@ -83,7 +83,7 @@ pub enum UiRoute {
     AskTake,
     /// Takes it.
     Take,
-    /// Gives back what the same principal has taken.
+    /// Releases a lock that the same principal has taken on a page.
     GiveBack,
     /// The waiters.
     Waiters,
@@ -132,7 +132,7 @@ pub struct Route {
     pub codes: &'static [u16],
 }
 
-/// What the layers around a handler know of its route. Each layer gets it when the router is built.
+/// The data of a route for the layers around its handler. Each layer gets it when the router is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatchedRoute {
     /// As in `openapi.yaml`.

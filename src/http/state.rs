@@ -103,7 +103,7 @@ impl HttpSettings {
     }
 }
 
-/// With `insecure_no_auth` and no `allowed_hosts`, every name is allowed: anybody who can connect may do everything
+/// With `insecure_no_auth` and no `allowed_hosts`, every name is allowed: every client that can connect may do everything
 /// anyway, and a container is reached under whatever name its network gave it.
 fn hosts(config: &Config) -> AllowedHosts {
     match config.is_open_to_others() && config.allowed_hosts.is_empty() {
@@ -112,7 +112,7 @@ fn hosts(config: &Config) -> AllowedHosts {
     }
 }
 
-/// What the pages under `/ui/` need in addition.
+/// Additional state of the pages under `/ui/`.
 pub struct UiState {
     /// Response times of the nodes.
     pub node_latencies: Arc<NodeLatencies>,

@@ -1,4 +1,4 @@
-//! An acquire as a request of the wait queues, and what their answers mean for its caller.
+//! Translates an acquire into a request to the wait queues, and their answer into one for its caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::waiting::event::{Admission, WaitError, WaitRequest};
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
 const PRINCIPAL_TAG_BYTES: usize = 8;
 
-/// What an acquire means for the queues, besides its parameters for the nodes.
+/// The parameters of an acquire for the queues, besides those for the nodes.
 pub(super) struct Wanted {
     /// Who it is in the search for deadlocks.
     pub(super) party: Option<Party>,

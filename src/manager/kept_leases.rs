@@ -74,7 +74,7 @@ impl KeptEnd {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Sets the limits of kept leases, and who is called with [`KeptNews`]. Only the first call counts.
+    /// Sets the limits of kept leases, and the function that is called with [`KeptNews`]. Only the first call counts.
     pub fn set_keeping(&self, limits: KeepLimits, listener: KeptListener) {
         let _ = self.shared.keeping.set((limits, listener));
     }

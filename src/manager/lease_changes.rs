@@ -88,7 +88,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(ExtendedLease { lease, renewals: extended.record.renewals })
     }
 
-    /// Makes an exclusive lease a shared one, and lets those go on who wait for that.
+    /// Makes an exclusive lease a shared one, and wakes the waiters that can then be granted.
     ///
     /// Cancel: some nodes may have done it; it counts as shared.
     async fn downgrade(&self, resource: &ResourceName, hash: &TokenHash) -> Result<(), ExtendError> {
@@ -183,7 +183,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let begun = self.now();
         // Only for a lease that this instance granted: a made-up token must not wake waiters.
         let is_ours = self.shared.own_leases.has(resource, token);
-        // Of a lease that another instance granted, a node is asked first whose it was, for events and metrics.
+        // Of a lease that another instance granted, a node is first asked for the owner, for events and metrics.
         let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
         let release = self.shared.waiting.release(resource, token, is_ours);
         let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;

@@ -52,7 +52,7 @@ pub struct SnapshotLease {
     labels: OnceLock<LabelSummary>,
 }
 
-/// What lists are sorted and filtered by, from a lease's labels.
+/// The labels of a lease by which lists are sorted and filtered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct LabelSummary {
     /// The owner that the holder names.
@@ -108,7 +108,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of these leases, without asking nodes: for tests of what shows a snapshot.
+    /// A snapshot of these leases, for tests.
     pub fn of(leases: BTreeMap<ResourceName, SnapshotLease>, taken: BootTime, complete: bool) -> Self {
         Self { leases, taken, complete, took: Duration::ZERO }
     }
@@ -130,7 +130,7 @@ impl Snapshot {
             LeaseChange::Extended(record, _) if !is_listed(&record.token) => return,
             LeaseChange::Granted(record, until) | LeaseChange::Extended(record, until) => {
                 let lease = SnapshotLease::new(record.clone(), until.since(self.taken), true);
-                // What cannot be held beside it has ended.
+                // Leases that cannot be held beside it have ended.
                 let stays = |one: &SnapshotLease| !is(&record.token, one) && record.mode.is_compatible(one.record.mode);
                 let beside = self.leases.remove(resource).and_then(|lease| lease.only(stays));
                 let beside = beside.into_iter().flat_map(|mut first| {
@@ -155,7 +155,7 @@ impl Snapshot {
     }
 }
 
-/// What this instance did to a lease; with its record and when its keys are gone.
+/// A change that this instance made to a lease, with its record and the end of its keys.
 #[derive(Debug, Clone)]
 pub(crate) enum LeaseChange {
     /// It was granted.
@@ -201,7 +201,7 @@ pub(crate) struct Snapshots {
 #[derive(Default)]
 struct SnapshotState {
     latest: Option<Arc<Snapshot>>,
-    /// What happened since taking it began.
+    /// Changes since the reading of the snapshot began.
     changes: VecDeque<ListedChange>,
     /// How many of them are in `latest` already.
     applied: usize,
@@ -381,7 +381,7 @@ async fn take<N: Node, C: Clock, E: Entropy>(
     let add_page = &|node, page| merge.lock().add_page(node, page);
     let scans = listed.iter().map(|node| engine.scan(*node, move |page| add_page(*node, page)));
     let scans = futures_util::future::join_all(scans).await;
-    // A node without a vote may have forgotten what it does not list.
+    // A node without a vote may have forgotten leases that it does not list.
     let unread =
         listed.iter().zip(&scans).filter(|(_, is_read)| !**is_read).fold(0_u64, |mask, (node, _)| mask | 1 << node);
     let doubtful = unread | has_no_vote();

@@ -28,7 +28,7 @@ pub(super) type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// What a quorum has of one resource, with its waiters.
+    /// The state of one resource on a quorum, with its waiters.
     ///
     /// Errors: [`NoQuorum`] where too few nodes answered.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<Inspection, NoQuorum> {
@@ -237,7 +237,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         soon.get(missing.checked_sub(1)?).copied()
     }
 
-    /// The state of these nodes in words, with what to do.
+    /// The state of these nodes as text, with the advice.
     pub fn situation(&self, nodes: &[NodeSummary]) -> Situation {
         let loss = self.shared.incidents.quorum_loss(self.now());
         Situation::of(nodes, self.engine().quorum(), loss.as_ref(), self.ready_in(nodes), self.wall_ms())
@@ -313,7 +313,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// The refusal of a request that did not ask the nodes, since others of this instance are before it; `None` without a
-    /// resource. What its own token holds keeps it from nothing.
+    /// resource. Leases of its own token do not refuse it.
     pub(super) fn held_by_others(&self, params: &AcquireParams, known: Vec<Inspection>) -> Option<HeldRefusal> {
         let own = params.token.id();
         let is_own = |found: &Inspection| found.holders().iter().any(|holder| holder.token_id == own);

@@ -1,5 +1,5 @@
-//! The lock manager itself: its parts, the acquire, and the grant that is undone when it is dropped. Changes
-//! to leases are in `lease_changes`, answers without a change in `queries`; what waiting means for a request is in `acquire`.
+//! The lock manager itself: its parts, the acquire, and the grant that is undone when it is dropped. Changes to leases are in
+//! `lease_changes`, answers without a change in `queries`; `acquire` translates between requests and the wait queues.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -77,7 +77,7 @@ pub(super) struct ManagerState<N, C, E> {
 /// during releases and, for leases that lapse, under a lock: it must be cheap and never wait.
 pub type LeaseEndObserver = Box<dyn Fn(LeaseOutcome, Duration) + Send + Sync>;
 
-/// What maintenance measures once a second, so that a scrape need not.
+/// Values that maintenance measures once a second, so that a scrape reads them only.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GaugeSamples {
     pub(super) longest_wait_since: Option<BootTime>,
@@ -220,7 +220,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Sets who is called when leases end. Only the first call counts.
+    /// Sets the function that is called when leases end. Only the first call counts.
     pub fn observe_lease_ends(&self, observer: LeaseEndObserver) {
         let _ = self.shared.end_observer.set(observer);
     }
@@ -322,7 +322,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         now.minus(Duration::from_millis(age_ms))
     }
 
-    /// Lists show from now on what `change` did; it gets how the end of a lease's keys follows from its deadline.
+    /// Makes `change` visible in lists from now on. It is called with a function from a lease's deadline to the end of its keys.
     pub(super) fn record_change(
         &self,
         resource: &ResourceName,

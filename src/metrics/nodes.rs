@@ -15,16 +15,19 @@ use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
-/// Seconds: powers of four up to the usual times, the threshold of the alert and the default node timeout. Few, since each
-/// node has them for each operation.
-const BUCKETS: [f64; 5] = [0.000_8, 0.003_2, 0.012_5, 0.025, 0.05];
+/// Seconds: from a node on the same machine to twice the default node timeout; the alert's threshold is one of them.
+const BUCKETS: [f64; 10] = [0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.004, 0.01, 0.025, 0.05, 0.1];
+/// Operations whose durations are counted together: each node has all buckets for each of them.
+const GROUPS: [&str; 4] = ["acquire", "update", "release", "other"];
 /// The version label of a node that has not answered yet.
 const UNKNOWN: &str = "unknown";
 
 /// The handles of one node.
 struct NodeSeries {
     /// In the order of [`OPERATIONS`]: from the first call on, so that a scrape has what is used.
-    durations: [OnceLock<Histogram>; OPERATIONS.len()],
+    calls: [OnceLock<IntCounter>; OPERATIONS.len()],
+    /// In the order of [`GROUPS`], likewise.
+    durations: [OnceLock<Histogram>; GROUPS.len()],
     errors: HashMap<UnreachableKind, IntCounter>,
     up: IntGauge,
     votes: IntGauge,
@@ -39,6 +42,7 @@ struct NodeSeries {
 
 /// The metrics of nodes, by their labels.
 struct NodeVectors {
+    calls: IntCounterVec,
     durations: HistogramVec,
     errors: IntCounterVec,
     up: IntGaugeVec,
@@ -65,7 +69,8 @@ pub(super) struct NodeMetrics {
 
 impl NodeVectors {
     fn new(r: &Registry) -> Self {
-        let help = "Answered calls to a node by operation.";
+        let calls = counters(r, "node_requests_total", "Answered calls to a node by operation.", &["node", "op"]);
+        let help = "Answered calls to a node by group of operations.";
         let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "op"]);
         let errors =
             counters(r, "node_errors_total", "Calls to a node without a usable answer, by kind.", &["node", "kind"]);
@@ -85,6 +90,7 @@ impl NodeVectors {
         let help = "Problems of the node's settings; GET /nodes explains them.";
         let findings = gauges(r, "node_findings", help, &["node"]);
         Self {
+            calls,
             durations,
             errors,
             up,
@@ -102,10 +108,12 @@ impl NodeVectors {
     fn series(&self, node: &str) -> NodeSeries {
         // What every instance sends to every node.
         for op in ["acquire", "release", "probe"] {
-            self.durations.with_label_values(&[node, op]);
+            self.calls.with_label_values(&[node, op]);
+            self.durations.with_label_values(&[node, GROUPS[group_of(op)]]);
         }
         let errors = UnreachableKind::ALL.iter().map(|k| (*k, self.errors.with_label_values(&[node, k.as_str()])));
         NodeSeries {
+            calls: Default::default(),
             durations: Default::default(),
             errors: errors.collect(),
             up: self.up.with_label_values(&[node]),
@@ -123,7 +131,8 @@ impl NodeVectors {
     /// Removes the series of a node that left the list: an alert on them would never end.
     fn forget(&self, node: &str) {
         // A series that was never used is not there.
-        OPERATIONS.iter().for_each(|op| drop(self.durations.remove_label_values(&[node, op])));
+        OPERATIONS.iter().for_each(|op| drop(self.calls.remove_label_values(&[node, op])));
+        GROUPS.iter().for_each(|group| drop(self.durations.remove_label_values(&[node, group])));
         UnreachableKind::ALL.iter().for_each(|kind| drop(self.errors.remove_label_values(&[node, kind.as_str()])));
         QuarantineCounts::REASONS.iter().for_each(|why| drop(self.quarantines.remove_label_values(&[node, why])));
         for gauges in [&self.up, &self.votes, &self.two_servers, &self.findings] {
@@ -178,8 +187,11 @@ impl NodeMetrics {
             Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
                 let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };
-                let new = || self.vectors.durations.with_label_values(&[node.as_str(), operation]);
-                series.durations[index].get_or_init(new).observe(took.as_secs_f64());
+                let new = || self.vectors.calls.with_label_values(&[node.as_str(), operation]);
+                series.calls[index].get_or_init(new).inc();
+                let group = group_of(operation);
+                let new = || self.vectors.durations.with_label_values(&[node.as_str(), GROUPS[group]]);
+                series.durations[group].get_or_init(new).observe(took.as_secs_f64());
             }
             // How long a call took that failed is no latency: a node that refuses connections would be the fastest.
             Err(kind) => series.errors.get(&kind).into_iter().for_each(IntCounter::inc),
@@ -220,6 +232,16 @@ impl NodeMetrics {
         let margin = count(reports.iter().filter(|n| n.votes).count()) - count(quorum_of(configured));
         self.quorum_margin.set(margin);
         self.quorum_available.set(i64::from(margin >= 0));
+    }
+}
+
+/// The place in [`GROUPS`] of an operation.
+fn group_of(operation: &str) -> usize {
+    match operation {
+        "acquire" | "acquire_set" | "acquire_shared" | "intent" => 0,
+        "update" | "restore" | "downgrade" => 1,
+        "release" | "cancel" | "revoke" | "delete_foreign" => 2,
+        _ => 3,
     }
 }
 

@@ -53,7 +53,10 @@ fn every_count_of_leases_and_errors_exists_from_the_start() {
         has(&text, &format!("redlockd_node_errors_total{{kind=\"{}\",node=\"n2\"}} 0", kind.as_str()));
     }
     for operation in ["acquire", "release", "probe"] {
-        has(&text, &format!("redlockd_node_request_duration_seconds_count{{node=\"n3\",op=\"{operation}\"}} 0"));
+        has(&text, &format!("redlockd_node_requests_total{{node=\"n3\",op=\"{operation}\"}} 0"));
+    }
+    for group in ["acquire", "release", "other"] {
+        has(&text, &format!("redlockd_node_request_duration_seconds_count{{node=\"n3\",op=\"{group}\"}} 0"));
     }
     has(&text, &format!("redlockd_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
     assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
@@ -146,14 +149,29 @@ fn an_ended_request_is_counted_once_and_without_its_waiting_time() {
 #[test]
 fn node_calls_are_counted_by_node_and_kind() {
     let metrics = metrics();
-    metrics.node_call(&node("n1"), "acquire", Duration::from_millis(1), Ok(()));
-    metrics.node_call(&node("n1"), "acquire", Duration::from_millis(50), Err(UnreachableKind::Timeout));
+    let n1 = node("n1");
+    for (operation, micros) in [("acquire", 150), ("acquire_shared", 300), ("acquire", 60_000), ("cancel", 700)] {
+        metrics.node_call(&n1, operation, Duration::from_micros(micros), Ok(()));
+    }
+    metrics.node_call(&n1, "acquire", Duration::from_millis(50), Err(UnreachableKind::Timeout));
     metrics.node_call(&node("n9"), "acquire", Duration::ZERO, Ok(()));
     let shown = text(&metrics, &[]);
-    has(&shown, "redlockd_node_request_duration_seconds_count{node=\"n1\",op=\"acquire\"} 1");
-    let series = "redlockd_node_request_duration_seconds_bucket{node=\"n1\",op=\"acquire\"";
-    has(&shown, &format!("{series},le=\"0.0008\"}} 0"));
-    has(&shown, &format!("{series},le=\"0.0032\"}} 1"));
+    for (operation, calls) in [("acquire", 2), ("acquire_shared", 1), ("cancel", 1), ("release", 0)] {
+        has(&shown, &format!("redlockd_node_requests_total{{node=\"n1\",op=\"{operation}\"}} {calls}"));
+    }
+    // Operations of one group together, and times from 0.1 to 100 ms apart.
+    for (group, le, calls) in [
+        ("acquire", "0.0001", 0),
+        ("acquire", "0.0002", 1),
+        ("acquire", "0.0004", 2),
+        ("acquire", "0.05", 2),
+        ("acquire", "0.1", 3),
+        ("release", "0.0004", 0),
+        ("release", "0.0008", 1),
+    ] {
+        let series = format!("redlockd_node_request_duration_seconds_bucket{{node=\"n1\",op=\"{group}\",le=\"{le}\"}}");
+        has(&shown, &format!("{series} {calls}"));
+    }
     has(&shown, "redlockd_node_errors_total{kind=\"timeout\",node=\"n1\"} 1");
     assert!(!shown.contains("n9"));
 }

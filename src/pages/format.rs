@@ -86,6 +86,11 @@ pub(crate) fn stamp(wall_ms: u64) -> String {
     jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default()
 }
 
+/// `18:07:03`, in UTC. Units: milliseconds since 1970.
+pub(crate) fn time_of_day(wall_ms: u64) -> String {
+    stamp(wall_ms).get(11..19).unwrap_or("-").to_owned()
+}
+
 /// The same as shown: `2026-11-20 18:07:03 UTC`, or `-` if it is not known.
 pub(crate) fn moment(wall_ms: u64) -> String {
     match stamp(wall_ms).split_once('.') {
@@ -174,6 +179,7 @@ mod tests {
         assert_eq!(moment(1_795_198_023_120), "2026-11-20 18:07:03 UTC");
         assert_eq!(stamp(1_795_198_023_120), "2026-11-20T18:07:03.120Z");
         assert_eq!((moment(0), stamp(u64::MAX)), ("-".to_owned(), String::new()));
+        assert_eq!((time_of_day(1_795_198_023_120), time_of_day(u64::MAX)), ("18:07:03".to_owned(), "-".to_owned()));
         assert_eq!(since(5, 7), Duration::ZERO);
     }
 

@@ -104,11 +104,6 @@ fn trouble(report: &NodeSummary) -> u8 {
     }
 }
 
-/// `10:46:02`, in UTC. Units: milliseconds since 1970.
-fn clock(wall_ms: u64) -> String {
-    format::stamp(wall_ms).get(11..19).unwrap_or("-").to_owned()
-}
-
 fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration, wall_ms: u64) -> NodeCard {
     let kinds = UnreachableKind::ALL.iter().zip(window.all.failed).filter(|(_, n)| *n > 0);
     NodeCard {
@@ -116,10 +111,10 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration, wa
         state: badges::node_badge(report),
         since: format::clock(report.since),
         since_ms: format::ms(report.since),
-        since_clock: clock(wall_ms.saturating_sub(format::ms(report.since))),
+        since_clock: format::time_of_day(wall_ms.saturating_sub(format::ms(report.since))),
         until_clock: report
             .votes_in
-            .map(|left| clock(wall_ms.saturating_add(format::ms(left) + 999)))
+            .map(|left| format::time_of_day(wall_ms.saturating_add(format::ms(left) + 999)))
             .unwrap_or_default(),
         why: report.why.as_deref().map(format::visible).unwrap_or_default(),
         votes_in: report.votes_in.map(format::clock).unwrap_or_default(),

@@ -47,7 +47,9 @@ pub(crate) struct DeadlockRow {
     pub links: Vec<DeadlockLink>,
     /// Number of further links.
     pub hidden: usize,
-    /// For how long it has been known.
+    /// Since when it has been known, in UTC.
+    pub since: String,
+    /// For how long.
     pub age: String,
     /// The same in milliseconds.
     pub age_ms: u64,
@@ -64,12 +66,16 @@ pub(crate) struct DeadlockLink {
     pub holder: String,
 }
 
-/// `may_read`: which links are shown.
-pub(crate) fn deadlock_rows(deadlocks: &[Deadlock], may_read: impl Fn(&CycleEdge) -> bool) -> Vec<DeadlockRow> {
-    deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read)).collect()
+/// `may_read`: which links are shown. Units of `wall_ms`: milliseconds since 1970.
+pub(crate) fn deadlock_rows(
+    deadlocks: &[Deadlock],
+    may_read: impl Fn(&CycleEdge) -> bool,
+    wall_ms: u64,
+) -> Vec<DeadlockRow> {
+    deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read, wall_ms)).collect()
 }
 
-fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool) -> Option<DeadlockRow> {
+fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool, wall_ms: u64) -> Option<DeadlockRow> {
     let link = |edge: &CycleEdge| DeadlockLink {
         owner: format::visible(&edge.owner),
         resource: edge.waits_for.to_string(),
@@ -78,7 +84,8 @@ fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool) -> O
     let links: Vec<_> = deadlock.cycle.iter().filter(|edge| may_read(edge)).map(link).collect();
     let hidden = deadlock.cycle.len() - links.len();
     let (age, age_ms) = (format::clock(deadlock.age), format::ms(deadlock.age));
-    (!links.is_empty()).then_some(DeadlockRow { links, hidden, age, age_ms })
+    let since = format::time_of_day(wall_ms.saturating_sub(age_ms));
+    (!links.is_empty()).then_some(DeadlockRow { links, hidden, since, age, age_ms })
 }
 
 /// The page.
@@ -118,7 +125,7 @@ fn sort(query: &TableQuery, candidates: &mut [Candidate<'_>]) {
 }
 
 impl WaitersPage {
-    /// `waiting`: oldest first. `may_read`: which links of deadlocks are shown.
+    /// `waiting`: oldest first. `may_read`: which links of deadlocks are shown. Units of `wall_ms`: milliseconds since 1970.
     pub(crate) fn new(
         layout: Layout,
         overview: &Overview,
@@ -126,6 +133,7 @@ impl WaitersPage {
         query: TableQuery,
         deadlocks: &[Deadlock],
         may_read: impl Fn(&CycleEdge) -> bool,
+        wall_ms: u64,
     ) -> Self {
         let holder_of = |waiter: &ListedWaiter| {
             let lease = overview.leases.leases.get(&waiter.resource);
@@ -153,7 +161,7 @@ impl WaitersPage {
         let rows = found[paging.from..paging.to].iter().map(row).collect();
         Self {
             layout,
-            deadlocks: deadlock_rows(deadlocks, may_read),
+            deadlocks: deadlock_rows(deadlocks, may_read, wall_ms),
             rows,
             resources: overview.waiting.len(),
             further: overview.total_waiting().saturating_sub(waiting.len()),
@@ -188,7 +196,7 @@ pub(super) mod tests {
     #[test]
     fn waiters_are_found_and_ordered_and_say_until_when_and_why() {
         let waiting = [waiter("deploy/prod", "bob", 9, Some(5)), waiter("a", "<ann>", 7, None)];
-        let page = |query: TableQuery| WaitersPage::new(layout(), &four(), &waiting, query, &[], |_| true);
+        let page = |query: TableQuery| WaitersPage::new(layout(), &four(), &waiting, query, &[], |_| true, 0);
         let owners = |query| page(query).rows.iter().map(|row| row.owner.clone()).collect::<Vec<_>>();
         let own = || TableQuery::of(WAITERS);
         assert_eq!(owners(own()), ["bob", "<ann>"], "oldest first");

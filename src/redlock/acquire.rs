@@ -24,7 +24,7 @@ use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, S
 /// Maximum number of rounds to write one fence on a quorum.
 const FENCE_ROUNDS: usize = 3;
 
-/// What an acquire asks for.
+/// The parameters of an acquire.
 #[derive(Debug, Clone)]
 pub(crate) struct AcquireParams {
     /// Distinct, at most [`SET_MAX`](crate::protocol::SET_MAX); all of them or none.
@@ -241,9 +241,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         join_all(each).await.into_iter().collect()
     }
 
-    /// Brings one fence of the resource with this index to a quorum: the highest that was granted. Where a quorum already granted it,
-    /// nothing is written; otherwise it is written back to the nodes that still have the lease, and
-    /// only nodes that confirm it count. `None` where that fails.
+    /// Brings one fence of the resource with this index to a quorum: the highest that was granted. Where a quorum already
+    /// granted it, nothing is written; otherwise it is written back to the nodes that still have the lease, and only nodes that
+    /// confirm it count. `None` where that fails.
     ///
     /// A fence that nodes refuse as too far ahead (it comes from a few nodes whose clocks once ran
     /// ahead) is given up for the next lower one. Any fence that a quorum confirms is above every fence
@@ -343,7 +343,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// What the rounds of one attempt came to.
+/// The outcome of the rounds of one attempt.
 pub(super) struct Rounds {
     /// For each resource whether a quorum had the token's lease before.
     pub(super) joined: Vec<bool>,

@@ -32,7 +32,7 @@ const MEMBER_FENCE_ROUNDS: usize = 8;
 const FENCE_LEAD_US: u64 = 1_000;
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// One attempt for what may be held together: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots,
+    /// One attempt for a shared lease or a permit: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots,
     /// one after the other, but for none that others here are asking for.
     pub(super) async fn attempt_shared(
         &self,
@@ -230,7 +230,7 @@ fn agreed(given: &[Option<Fence>], quorum: usize) -> Option<Fence> {
     given.iter().flatten().copied().find(|fence| count(*fence) >= quorum)
 }
 
-/// Why what may be held together was refused, beyond what refuses an exclusive lease; `None`: for none of these reasons.
+/// Why a shared lease or a permit was refused, if it is a reason that exclusive leases do not have.
 pub(super) fn kind_of(tally: &Tally, wanted: WantedMode, unknown: usize) -> Option<RefusalKind> {
     let need = tally.quorum();
     let (mut modes, mut limits) = (Vec::new(), Vec::new());
@@ -278,7 +278,7 @@ pub(super) fn members_in(tally: &Tally) -> Vec<&LeaseRecord> {
     members
 }
 
-/// The time after which a node may be free for what was asked, by its answer.
+/// The time after which a node may grant the request, by its answer.
 pub(super) fn members_left(answer: &NodeResult) -> Option<Duration> {
     match answer {
         Ok(Reply::HeldByMembers(held)) => Some(Duration::from_millis(held.left_ms)),

@@ -64,7 +64,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(super) async fn deliver_now(&self, request: Request, mut targets: Vec<usize>, until: BootTime) {
         let mut backoff = Backoff::new(RETRY_DELAYS, self.entropy.clone());
         loop {
-            // A node that is down is not tried: what is owed to it costs nothing until it is back.
+            // A node that is down is not tried: its pending requests cost nothing until it is back.
             let reachable: Vec<usize> = targets.iter().copied().filter(|i| self.nodes[*i].is_connected()).collect();
             if !reachable.is_empty() {
                 let now = self.clock.now();
@@ -81,10 +81,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// What a cancel of an attempt names. Most attempts are never cancelled, so the requests are made when they are needed.
+/// The arguments of an attempt's cancel. Most attempts are never cancelled, so the requests are made when they are needed.
 #[derive(Debug, Clone)]
 pub(super) struct Withdrawal {
-    /// What the attempt asked for.
+    /// The attempt's request.
     pub(super) resources: Arc<[ResourceName]>,
     /// Of the leases.
     pub(super) token: TokenHash,

@@ -17,7 +17,7 @@ use crate::protocol::{
 };
 use crate::types::{Fence, Mode, ResourceName, TokenHash, Ttl};
 
-/// What an extend asks for.
+/// The parameters of an extend.
 #[derive(Debug, Clone)]
 pub struct ExtendParams {
     /// The resource.
@@ -35,7 +35,7 @@ pub struct ExtendParams {
 }
 
 impl ExtendParams {
-    /// The lifetime that a request has which is sent at `now`. `None`: it would be over already.
+    /// The remaining lifetime of a request that is sent at `now`. `None`: it would be over already.
     fn ttl_at(&self, now: RequestTime) -> Option<Option<Ttl>> {
         if self.until_ms == 0 || mutant::is(Mutant::KeptPastEnd) {
             return Some(self.ttl);
@@ -132,7 +132,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 && tally.decision() != Decision::Reached
                 && tally.received().any(is_too_far)
             {
-                // It came from one node, whose clock was once ahead, or who lies.
+                // It came from one node, whose clock was once ahead, or which is faulty.
                 fence = Some(next);
                 continue;
             }

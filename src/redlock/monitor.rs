@@ -46,7 +46,7 @@ const SLEW_US_PER_ROUND: i64 = 10_000;
 /// An instance is a witness of the nodes' time when it has followed it for so long. One that began after the clocks were
 /// stepped takes the new time for the right one; those that noticed the step have ordered the quarantines by then.
 const WITNESS_AFTER: Duration = Duration::from_secs(5);
-/// An instance whose orders are refused for so long is alone in its opinion of the time: longer than a witness's note counts
+/// An instance whose orders are refused for so long has a clock that differs from all others: longer than a witness's note counts
 /// on a node (2.5 s), since where the nodes' clocks were stepped, a note of before refuses the order too.
 const ALONE_AFTER: Duration = Duration::from_secs(3);
 
@@ -74,7 +74,7 @@ pub(super) struct MonitorState {
     anchored: Option<BootTime>,
     /// Since when a quorum refuses this instance's orders.
     refused: Option<BootTime>,
-    /// For whom nodes wait, as of the last report.
+    /// The processes that nodes wait for, as of the last report.
     pub(super) waits_reported: Vec<NodeId>,
     /// The node that an operator moves to another server just now.
     pub(super) replacing: Option<usize>,
@@ -273,7 +273,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let is_quick = rtt <= self.engine.settings.params.guard / 2;
                     health.offset_us = is_quick.then(|| difference(status.now_us, middle.0));
                     (health.latency, health.answered_at, health.error) = (Some(rtt), Some(received), None);
-                    // An answer to a probe from before an operator's word says nothing against it.
+                    // An answer to a probe that was sent before the operator's report does not contradict that report.
                     health.forgotten_at = health.forgotten_at.filter(|said| said >= sent);
                     let is_new = health.status.as_ref().is_some_and(|old| old.run != status.run);
                     health.restarts += u64::from(is_new);

@@ -103,7 +103,7 @@ impl Tally {
         &self.answers
     }
 
-    /// The same votes, with what each answer means for a part of what was asked.
+    /// The same votes, each with its meaning for one part of the request.
     pub(crate) fn map(&self, meaning: impl Fn(&NodeResult) -> NodeResult) -> Self {
         let answers = self.answers.iter().map(|answer| answer.as_ref().map(&meaning)).collect();
         Self { answers, yes: self.yes, no: self.no, size: self.size, view: Arc::clone(&self.view) }
@@ -137,7 +137,7 @@ pub struct NodeOutcome {
     pub verdict: Verdict,
 }
 
-/// A node's answer, reduced to what explains the outcome.
+/// The part of a node's answer that explains the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It agreed.

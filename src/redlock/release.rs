@@ -1,5 +1,5 @@
 //! Release, forced release and revocation: one idempotent round over all nodes, in a task of its own,
-//! so that a caller that goes away does not stop it. The caller is answered as soon as a quorum has
+//! so that it continues if the caller disconnects. The caller is answered as soon as a quorum has
 //! confirmed; nodes that failed or were silent are retried by the clean-up, and the TTL ends the rest.
 
 use std::future::{Future, poll_fn};
@@ -109,7 +109,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 }
                 (outcome, _) => outcome,
             };
-            // In this task, since the caller may be gone.
+            // In this task, since the caller may have disconnected.
             ended(&outcome);
             let _ = answer.send(outcome);
             let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);

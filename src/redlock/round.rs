@@ -60,7 +60,7 @@ impl Request {
     }
 }
 
-/// What a node was sent.
+/// A request that was sent to a node.
 #[derive(Clone, Copy)]
 enum Sent {
     Request,
@@ -70,7 +70,7 @@ enum Sent {
     Inspection,
 }
 
-/// What a node's answer to what it was sent means for the request.
+/// The meaning of a node's answer for the request of the round.
 fn answer_to(sent: Sent, answer: NodeResult) -> NodeResult {
     match (answer?, sent) {
         (reply, Sent::Request) => Ok(reply),
@@ -106,9 +106,9 @@ impl<F: Future<Output = NodeResult>> Fanout<F> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Sends `request` to `targets` (node indexes) and counts the answers that satisfy `is_yes`. All answers count in one view. Nodes
-    /// without an answer at `deadline` are recorded as timed out. Calls still in flight at an earlier
-    /// end are awaited in a tracked task until the deadline, so that their latency and errors are counted.
+    /// Sends `request` to `targets` (node indexes) and counts the answers that satisfy `is_yes`. All answers count in one view.
+    /// Nodes without an answer at `deadline` are recorded as timed out. Calls still in flight at an earlier end are awaited in
+    /// a tracked task until the deadline, so that their latency and errors are counted.
     ///
     /// Cancel: each request may have taken effect.
     pub(super) async fn round(

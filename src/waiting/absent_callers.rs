@@ -13,13 +13,13 @@ use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::types::{Labels, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
 
-/// How long a place is kept while its caller is away: time for a proxy that cut the line to be asked again.
+/// How long a place is kept while its caller is absent: long enough to reconnect after a proxy closed the connection.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(30);
 
-/// Places that are kept at a time for callers who are away; further ones are given up at once.
+/// Places that are kept at a time for absent callers; further ones are given up at once.
 pub(crate) const ABSENT_MAX: usize = 1_000;
 
-/// What names a place.
+/// The key of a place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PlaceKey {
     /// What is waited for, in the order of the names.
@@ -72,7 +72,7 @@ pub(crate) type Permit = Arc<dyn Any + Send + Sync>;
 /// A request that keeps its place.
 #[derive(Clone)]
 pub(crate) struct KeepPlace {
-    /// Names the place.
+    /// The key of the place.
     pub key: PlaceKey,
     /// What the request asks for.
     pub terms: Terms,
@@ -87,7 +87,7 @@ struct KeptPlace {
     absent_since: Option<BootTime>,
 }
 
-/// The places that are kept, of callers who are there or away.
+/// The places of present and absent callers.
 #[derive(Default)]
 pub(crate) struct Places {
     kept: HashMap<PlaceKey, KeptPlace>,
@@ -117,7 +117,7 @@ impl Places {
         Ok(Some(place.waiter))
     }
 
-    /// The caller of this waiter is away. Whether its place is kept; otherwise it is forgotten.
+    /// Records that the caller of this waiter is absent. True if its place is kept; otherwise it is forgotten.
     pub(super) fn leave(&mut self, key: &PlaceKey, waiter: WaiterId, is_queued: bool, now: BootTime) -> bool {
         let Some(place) = self.kept.get_mut(key).filter(|place| place.waiter == waiter) else { return false };
         if !is_queued || self.absent >= ABSENT_MAX {
@@ -129,7 +129,7 @@ impl Places {
         true
     }
 
-    /// Forgets the places whose callers have been away for too long; returns their waiters.
+    /// Forgets the places whose callers have been absent for too long; returns their waiters.
     pub(crate) fn expire(&mut self, now: BootTime) -> Vec<WaiterId> {
         let mut expired = Vec::new();
         if self.absent > 0 {
@@ -143,8 +143,8 @@ impl Places {
         expired
     }
 
-    /// Forgets the places of requests with this token of their own. Returns the waiters whose callers are away; those who
-    /// are there leave with their connections.
+    /// Forgets the places of requests with this token of their own. Returns the waiters with absent callers; the others
+    /// leave with their connections.
     pub(super) fn forget(&mut self, resource: &ResourceName, token: &TokenHash) -> Vec<WaiterId> {
         let mut forgotten = Vec::new();
         self.kept.retain(|key, place| {
@@ -162,7 +162,7 @@ impl Places {
     }
 }
 
-/// Waiters whose callers are away.
+/// Waiters with absent callers.
 impl Queue {
     /// Whether it is in its queues: its time is not over.
     pub fn is_queued(&self, id: WaiterId) -> bool {
@@ -170,13 +170,13 @@ impl Queue {
         first.is_some_and(|resource| self.waits(resource, id))
     }
 
-    /// How many callers are away.
+    /// Number of absent callers.
     #[cfg(test)]
     pub fn absent_waiters(&self) -> usize {
         self.waiters.values().filter(|waiter| waiter.is_absent).count()
     }
 
-    /// Its caller is away: the others pass it.
+    /// Its caller is absent: others go first.
     pub(super) fn absent(&mut self, id: WaiterId) {
         if !self.is_queued(id) || is(Mutant::AbsentForgotten) {
             return self.cancel(id);
@@ -196,8 +196,8 @@ impl Queue {
         self.pass_wake_on(&resources, was_woken);
     }
 
-    /// Its caller is there again, and waits until then: it goes before those behind it. Of these one may be asking; if
-    /// that one is granted the resource, so it is.
+    /// Its caller has returned and waits until then: it goes before those behind it. If one of these is asking and is granted
+    /// the resource, that grant remains.
     pub(super) fn returned(&mut self, id: WaiterId, until: BootTime) {
         self.stop(id);
         let mut resources = None;
@@ -216,7 +216,7 @@ impl Queue {
         self.proceed(id);
     }
 
-    /// Those who are no longer first do not ask again before they are.
+    /// Waiters that are no longer first do not ask again until they are.
     fn step_back(&mut self, resource: &ResourceName) {
         let head = self.head(resource);
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);

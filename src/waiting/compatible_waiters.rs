@@ -19,7 +19,7 @@ pub(super) fn is_permit(mode: Mode) -> bool {
     mode.limit().is_some()
 }
 
-/// How many leases of this mode can stand at a time.
+/// Maximum number of leases of this mode at a time.
 fn at_a_time(mode: Mode) -> usize {
     match mode {
         Mode::Exclusive => 1,
@@ -30,7 +30,7 @@ fn at_a_time(mode: Mode) -> usize {
 
 impl Queue {
     /// Waiters at the head of a queue that are compatible with each other: one, several shared ones, or as many as there are
-    /// permits. Those whose callers are away are passed.
+    /// permits. Waiters with absent callers are skipped.
     pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
         let mut present = order.filter(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent));
@@ -47,8 +47,8 @@ impl Queue {
         present.by_ref().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
     }
 
-    /// Whether anybody waits whom a request of this mode, which does not wait, would overtake. A shared one overtakes no
-    /// other shared one: it is let in with them.
+    /// Whether a request of this mode that does not wait would overtake a waiter. A shared request does not overtake shared
+    /// waiters: it is granted together with them.
     pub(super) fn keeps_out(&self, resource: &ResourceName, mode: Mode) -> bool {
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
         let mut present = order.filter_map(|id| self.waiters.get(id)).filter(|waiter| !waiter.is_absent);
@@ -61,7 +61,7 @@ impl Queue {
         let mut has_one = false;
         for id in self.head(resource) {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.is_first) else { continue };
-            // Who asks already may be asking for another permit that ended: it asks again if it is refused.
+            // A waiter that is already asking may be asking for another permit that ended: it asks again if refused.
             let is_busy = matches!(waiter.activity, Activity::Asking { .. } | Activity::Due { .. });
             if frees_one && is_permit(waiter.request.mode) && !is_busy {
                 if has_one || waiter.attempt_at <= at && waiter.is_woken {
@@ -82,7 +82,7 @@ impl Queue {
         })
     }
 
-    /// Wakes another one instead of a waiter that left.
+    /// Wakes another waiter in place of one that left.
     pub(super) fn pass_wake_on(&mut self, resources: &[ResourceName], was_woken: bool) {
         let now = self.now;
         for resource in resources.iter().filter(|_| was_woken) {
@@ -103,7 +103,7 @@ impl Queue {
         });
     }
 
-    /// Leaves the intent of the first one, or leaves it again. Returns when that is due the next time.
+    /// Leaves or renews the intent of the first waiter. Returns when it must be renewed.
     pub(super) fn leave_intent(&mut self, id: WaiterId) -> BootTime {
         let now = self.now;
         let Some(waiter) = self.waiters.get_mut(&id) else { return NEVER };
@@ -136,7 +136,7 @@ impl Queue {
         let order = self.resources.get(waiter.request.resources.first()?).into_iter().flat_map(|known| &known.order);
         let mut present = order.filter_map(|other| Some((other, self.waiters.get(other)?)));
         let (_, leader) = present.find(|(_, other)| !other.is_absent).filter(|(other, _)| **other != id)?;
-        // What several resources wait for says little of one of them.
+        // A waiter for several resources may wait for any of them.
         if !is_alone(leader)
             || !leader.is_first
             || leader.is_woken
@@ -151,7 +151,8 @@ impl Queue {
         }
     }
 
-    /// Lets those go on who left it to a waiter to ask, now that it was granted. Those whom the same end has woken ask anyway.
+    /// Wakes the waiters that did not ask because this one was asking, now that it was granted. Those that the same end has
+    /// woken ask anyway.
     pub(super) fn lead(&mut self, resource: &ResourceName, waiter: &Waiter) {
         if waiter.request.mode == Mode::Exclusive || !waiter.waits() {
             return;

@@ -17,7 +17,7 @@ use crate::types::{PERMITS_MAX, ResourceName, TokenHash};
 pub(crate) const SEARCH_MAX: usize = 256;
 /// Longest cycle that is reported: each of its resources costs an inspection of the nodes.
 pub(crate) const CYCLE_MAX: usize = 16;
-/// Holders of one resource that are searched, where shared leases stand: the first that are seen.
+/// Holders of one resource that are searched, if there are shared leases: the first that are seen.
 pub(crate) const HOLDERS_KNOWN_MAX: usize = 64;
 
 /// Separates a principal from an owner: no principal's name has it.
@@ -207,7 +207,7 @@ impl Queue {
             party.flat_map(move |party| waiter.request.resources.iter().map(move |resource| (party, resource, waiter)))
         });
         wants.flat_map(move |(party, resource, waiter)| {
-            // Any permit that ends will do: to wait for permits of which one holder waits for oneself is no deadlock.
+            // Any permit that ends suffices: it is no deadlock if only some holders of permits wait for this waiter.
             let blocks = |known: &&Resource| {
                 let (wanted, seen) = (waiter.request.mode, known.seen.unwrap_or(Mode::Exclusive));
                 !(seen.is_compatible(wanted) || is_permit(seen) && is_permit(wanted))

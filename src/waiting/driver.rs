@@ -24,7 +24,7 @@ use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
 use crate::types::{ResourceName, TokenHash};
 
-/// What a waiter's task is to do.
+/// The next step of a waiter's task.
 enum Step {
     /// Whether it only joins a lease, and what it asks for of permits.
     Attempt(bool, SlotChoice),
@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) queue: Queue,
     slots: BTreeMap<WaiterId, Arc<Slot>>,
     places: Places,
-    /// Of the waiters whose intents stand.
+    /// The tokens of waiters that have left intents.
     intents: BTreeMap<WaiterId, TokenHash>,
     next: WaiterId,
 }
@@ -56,7 +56,7 @@ pub(super) struct State {
 /// Called with each deadlock that is reported: at most once for each waiter that is the newest in one.
 pub(crate) type DeadlockObserver = Box<dyn Fn(&[WaitEdge]) + Send + Sync>;
 
-/// Who an attempt finds in the way, for the search for deadlocks.
+/// The holders that refused an attempt, for the search for deadlocks.
 pub(crate) type PartyOf = Box<dyn Fn(&LeaseRecord) -> Option<Party> + Send + Sync>;
 
 pub(super) struct Shared<N, C, E> {
@@ -205,7 +205,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let State { queue, places, .. } = state;
         let kept = keep.as_ref().map(|keep| places.take(keep, |waiter| queue.is_queued(waiter)));
         let waiter = if let Some(waiter) = kept.transpose()?.flatten() {
-            // The connection before may seem to be there still.
+            // The former connection may still seem open.
             state.step(waiter, Step::Replaced);
             state.slots.insert(waiter, Arc::clone(&slot));
             self.0.handle_in(state, Event::Returned(waiter, request.until));
@@ -234,7 +234,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         self.0.state.lock().places.permit(key)
     }
 
-    /// What an attempt means for the queue.
+    /// The result of an attempt as an event of the queue.
     fn summary(
         &self,
         params: &AcquireParams,
@@ -303,7 +303,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
-    /// Sends an intent to all nodes, or withdraws it, in the background: whatever becomes of it, only the order depends on it.
+    /// Sends an intent to all nodes, or withdraws it, in the background: only the order depends on it, so its result is ignored.
     fn intend(&self, state: &mut State, waiter: WaiterId, resources: &[ResourceName], is_withdrawn: bool) {
         let token = match is_withdrawn {
             true => state.intents.remove(&waiter),
@@ -369,7 +369,7 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
         state.slots.get(&self.waiter).is_some_and(|slot| Arc::ptr_eq(slot, &self.slot))
     }
 
-    /// False where another request has the place: then the event does not concern it.
+    /// False if another request has the place, so that the event does not concern this one.
     fn handle(&self, event: Event) -> bool {
         let mut state = self.driver.0.state.lock();
         let is_current = self.is_current(&state);

@@ -1,4 +1,4 @@
-//! What goes into the queue and what comes out of it: a waiter's request, events, actions.
+//! Input and output of the queue: a waiter's request, events, actions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub enum Admission {
     Queued,
     /// Beside the queues: it asks at once and does not wait. Refused if there are waiters.
     Once,
-    /// The same past those who wait: it has the token of the present lease, and gets no more than that.
+    /// Beside the queues, ahead of all waiters: it has the token of the current lease, and can only join that.
     Passing,
 }
 
@@ -34,7 +34,7 @@ pub struct WaitRequest {
     pub resources: Arc<[ResourceName]>,
     /// Of the leases.
     pub mode: Mode,
-    /// Who it is in the search for deadlocks; `None`: not part of it.
+    /// The party in the search for deadlocks; `None`: not part of it.
     pub party: Option<Party>,
     /// The client's own token.
     pub token: Option<TokenHash>,
@@ -44,7 +44,7 @@ pub struct WaitRequest {
     pub admission: Admission,
     /// It is refused when it is the newest in a deadlock; otherwise the deadlock is reported.
     pub refuses_deadlock: bool,
-    /// What it says of itself; for display only.
+    /// Its note; for display only.
     pub note: Arc<str>,
 }
 
@@ -55,9 +55,9 @@ pub enum Event {
     Enqueue(WaiterId, WaitRequest),
     /// A waiter has left, with or without its answer. Events about it are ignored from now on.
     Cancel(WaiterId),
-    /// The caller of a waiter is away, and what it was doing has ended: it keeps its place, and the others pass it.
+    /// The caller of a waiter is absent, and its attempt has ended: it keeps its place, and others go first.
     Absent(WaiterId),
-    /// Its caller is there again, with a new request that waits until then. What the former one was doing has ended.
+    /// Its caller has returned with a new request that waits until then. The former request's attempt has ended.
     Returned(WaiterId, BootTime),
     /// The attempt of a waiter has ended.
     AttemptFinished(WaiterId, AttemptOutcome),
@@ -154,7 +154,7 @@ pub struct Blocker {
 }
 
 impl AttemptOutcome {
-    /// What a refused attempt means. `party_of`: who holds it, from its record.
+    /// The event for a refused attempt. `party_of`: the holder, from its record.
     pub(super) fn of_refusal(
         refusal: &Refusal,
         quorum: usize,
@@ -196,7 +196,7 @@ impl Blocker {
     }
 }
 
-/// What is to be done.
+/// What the driver must do.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Make an attempt for this waiter.
@@ -218,7 +218,7 @@ pub enum Action {
     ReportDeadlock(Vec<WaitEdge>),
     /// Subscribe to the ends of this resource's leases on every node.
     Subscribe(ResourceName),
-    /// Give the subscriptions up.
+    /// End the subscriptions.
     Unsubscribe(ResourceName),
     /// Have the nodes admit no new shared leases or permits of these resources before this waiter, for a while; or again, where
     /// `is_withdrawn`.
@@ -227,7 +227,7 @@ pub enum Action {
         waiter: WaiterId,
         /// What it waits for.
         resources: Arc<[ResourceName]>,
-        /// It waits no more.
+        /// The waiter has left: withdraw the intent.
         is_withdrawn: bool,
     },
     /// Send [`Event::Timer`] of this waiter then, instead of at the time before.
@@ -237,14 +237,14 @@ pub enum Action {
 /// Why a waiter has no lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RefuseReason {
-    /// What its last attempt met.
+    /// Who refused its last attempt.
     LastAttempt,
     /// Its time was over before it was the first. The nodes may be asked for the holder now.
     TimedOut {
         /// Where it stood; 1 is the head.
         position: usize,
     },
-    /// Its time was over, and so many others were asking that it could not.
+    /// Its time was over before it could ask, since the maximum number of waiters were asking.
     NotAsked,
     /// It does not wait, and others do.
     OthersWait,
@@ -281,7 +281,7 @@ pub enum HandoverPlan {
     NoWaiters,
     /// The first may ask the nodes right after the release.
     WakeFirst,
-    /// It may unless another instance has waiters: this one had its turn often enough.
+    /// It may ask unless another instance has waiters: this one has had enough hand-overs in a row.
     AskForOthers,
 }
 
@@ -296,7 +296,7 @@ pub struct WaiterEntry {
     pub since: BootTime,
     /// When it gives up.
     pub until: BootTime,
-    /// What it says of itself.
+    /// Its note.
     pub note: Arc<str>,
 }
 
@@ -315,7 +315,7 @@ pub(crate) enum WaitError {
         /// What the nodes then had of each resource of the request.
         inspected: Vec<InspectionResult>,
     },
-    /// Its time was over, and so many others were asking that it could not; what it met before that.
+    /// Its time was over before it could ask, since the maximum number of waiters were asking; who refused it before.
     NotAsked(Option<Refusal>),
     /// It is the newest in this deadlock, which the nodes confirmed.
     Deadlock(Vec<WaitEdge>),

@@ -45,12 +45,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             ReleaseOutcome::Unknown { .. } => self.lease_may_have_ended(resource),
             _ => {}
         }
-        // Who releases what it does not hold may still wait for it: it gives up.
+        // A caller that releases what it does not hold may still wait for it: that wait is given up.
         self.give_up_places(|places, _| places.forget(resource, token));
     }
 
-    /// Whether another instance subscribes to this resource, asked of the first connected node at the price of a
-    /// round trip. Assumed where no node can answer.
+    /// Whether another instance subscribes to this resource, as the first connected node answers (one round
+    /// trip). True if no node can answer.
     async fn has_other_subscribers(&self, resource: &ResourceName) -> bool {
         let topic = Topic::LeaseEnded(resource.clone());
         let Some(node) = self.channels().into_iter().find(|node| node.is_connected()) else {

@@ -136,7 +136,7 @@ impl Queue {
             return;
         }
         self.resources.values_mut().for_each(|known| known.slots.forget());
-        // The subscriptions may be complete again, and a notice missed all the same.
+        // The subscriptions may be complete again, but a notice may have been missed meanwhile.
         let first = self.waiters.iter().filter(|(_, waiter)| waiter.is_first && waiter.waits());
         for id in first.map(|(id, _)| *id).collect::<Vec<WaiterId>>() {
             // Spread, since this happens to every waiter of the instance at once.
@@ -160,7 +160,7 @@ impl Queue {
         let held = waiter.request.resources.iter().filter(|resource| self.is_subscribed(resource)).filter_map(|r| {
             let (until, mode) = self.resources.get(r)?.held?;
             let wanted = waiter.request.mode;
-            // Who wants another number of permits is not to wait, but to be refused.
+            // A request with another number of permits must be refused, not wait.
             let asks = mode.is_compatible(wanted) || is_permit(mode) && is_permit(wanted);
             (!asks).then_some(until)
         });

@@ -1,6 +1,5 @@
-//! The wait queues of one instance as one state machine: [`Queue::handle`] takes an event and says what is to be
-//! done. It has no clock, no tasks and no randomness of its own, so production, the simulation and the model run
-//! the same code.
+//! The wait queues of one instance as one state machine: [`Queue::handle`] takes an event and returns actions. It has no clock,
+//! no tasks and no randomness of its own, so production, the simulation and the model run the same code.
 //!
 //! First come, first served: a waiter asks the nodes only when it is *first* in the queue of each of its resources,
 //! alone or together with others that are compatible with it. It asks when it becomes first, and then whenever its
@@ -53,7 +52,7 @@ impl Queue {
         }
     }
 
-    /// What is to be done now that `event` happened. `random`: 64 random bits, from which pauses are derived.
+    /// Handles an event; returns the actions that follow from it. `random`: 64 random bits, from which pauses are derived.
     pub fn handle(&mut self, now: BootTime, random: u64, event: Event) -> Vec<Action> {
         (self.now, self.random) = (now, random);
         match event {
@@ -122,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Lets the next ones go on. `asked`: the one that is gone may hold the resources for a moment, so the next one asks
+    /// Lets the next waiters proceed. `asked`: the one that left may still hold the resources for a moment, so the next one asks
     /// now and, if refused, soon again.
     pub(super) fn left(&mut self, resources: &[ResourceName], asked: bool) {
         if asked || !is(Mutant::LeaverCallsNobody) {
@@ -190,7 +189,7 @@ impl Queue {
 
     // Who is first, and what it does.
 
-    /// Finds who has become first now that these queues have changed.
+    /// Finds the waiters that have become first, after these queues changed.
     pub(super) fn find_first(&mut self, resources: &[ResourceName]) {
         for id in resources.iter().flat_map(|resource| self.head(resource)).collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| !waiter.is_first) else { continue };
@@ -206,7 +205,7 @@ impl Queue {
         }
     }
 
-    /// Lets a waiter that is not busy do what is next: join, ask, give up, check for a deadlock, or sleep.
+    /// Starts the next step of a waiter that is idle: join, ask, give up, check for a deadlock, or sleep.
     pub(super) fn proceed(&mut self, id: WaiterId) {
         let (now, poll) = (self.now, self.settings.poll);
         let jitter = self.draw(WAKE_JITTER);
@@ -310,7 +309,7 @@ impl Queue {
         self.actions.push(Action::Attempt { waiter: id, joins: false, slots });
     }
 
-    // What an attempt found.
+    // Results of attempts.
 
     fn attempt_finished(&mut self, id: WaiterId, outcome: AttemptOutcome) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
@@ -352,7 +351,7 @@ impl Queue {
             let order = if joins { known.order.clone() } else { VecDeque::new() };
             if waiter.request.admission == Admission::Queued && mode == Mode::Exclusive {
                 known.filter.on_granted();
-                // What woke those who are asking now was the end that led to this grant.
+                // The waiters that are asking now were woken by the end that led to this grant.
                 for id in self.head(resource) {
                     self.update(id, |other| {
                         if matches!(other.activity, Activity::Asking { .. }) {
@@ -377,7 +376,7 @@ impl Queue {
         }
     }
 
-    /// Others hold what a waiter wants: decides when it asks again.
+    /// Others hold the resources of a waiter: decides when it asks again.
     fn held(&mut self, id: WaiterId, blockers: &[Blocker]) {
         let Some((was_subscribed, resources)) =
             self.waiters.get(&id).map(|waiter| (waiter.was_subscribed, waiter.request.resources.clone()))

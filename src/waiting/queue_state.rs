@@ -1,4 +1,4 @@
-//! What the queue keeps: of each waiter, of each resource, and the random pauses.
+//! The data of the queue: each waiter, each resource, and the source of random pauses.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -16,14 +16,14 @@ use crate::types::{ResourceName, TokenHash};
 /// No time is later.
 pub(super) const NEVER: BootTime = BootTime::from_nanos(u64::MAX);
 
-/// What a queue has to know of its instance.
+/// What the queue needs to know about its instance.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueSettings {
     /// How many may wait.
     pub limits: WaitLimits,
     /// N, until the first [`Event::List`](super::event::Event::List).
     pub nodes: usize,
-    /// Nodes on which only this process ends leases, one bit each: nothing goes unnoticed there.
+    /// Nodes on which only this process ends leases, one bit each: no end is missed there.
     pub local_nodes: u64,
     /// Pauses after a split vote or without a quorum.
     pub retry: BackoffRange,
@@ -44,19 +44,19 @@ pub struct Queue {
     pub(super) due: VecDeque<WaiterId>,
     /// How many are asking, of [`super::queue::CONCURRENT_ATTEMPTS_MAX`].
     pub(super) asking: usize,
-    /// How many stand in queues.
+    /// How many waiters are in queues.
     pub(super) queued: usize,
     /// Nodes whose notices arrive, one bit each.
     pub(super) connected: u64,
     /// Nodes that vote, one bit each.
     pub(super) members: u64,
-    /// Of the event that is handled.
+    /// The time of the event that is handled.
     pub(super) now: BootTime,
     pub(super) random: u64,
     pub(super) actions: Vec<Action>,
 }
 
-/// What is known of a resource that somebody waits for.
+/// A resource with waiters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Resource {
     /// Who waits for it, in the order of their numbers.
@@ -86,19 +86,19 @@ pub(super) struct Waiter {
     pub(super) activity: Activity,
     /// First in all its queues.
     pub(super) is_first: bool,
-    /// Its caller is away: see [`super::absent_callers`].
+    /// Its caller is absent: see [`super::absent_callers`].
     pub(super) is_absent: bool,
     /// When it asks, once it is first.
     pub(super) attempt_at: BootTime,
     /// The resource may have become free: it asks although a lease seems to run on.
     pub(super) is_woken: bool,
-    /// So it was when it asked the last time.
+    /// The value of the field above when it last asked.
     pub(super) was_woken: bool,
-    /// It left it to the first one of its run, which was asking, to ask.
+    /// It did not ask, since the first of its compatible waiters was asking.
     pub(super) defers: bool,
-    /// The slot that it asked for the last time.
+    /// The slot that it last asked for.
     pub(super) asks_for: Option<u8>,
-    /// It has gone to sleep while it was first.
+    /// It has slept while it was first.
     pub(super) has_slept: bool,
     /// Its subscriptions were complete when it began to ask.
     pub(super) was_subscribed: bool,
@@ -114,7 +114,7 @@ pub(super) struct Waiter {
     pub(super) tries: u32,
     /// When to leave its intent on the nodes, again.
     pub(super) intent_at: BootTime,
-    /// It may stand there.
+    /// The intent may be stored there.
     pub(super) has_intent: bool,
     /// Attempts in a row that met a lease which a quorum did not confirm.
     pub(super) unconfirmed: u32,
@@ -125,7 +125,7 @@ pub(super) struct Waiter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Activity {
     Idle,
-    /// Waits until it may ask. `left_from`: its time is over, and it only asks who holds the resource.
+    /// Waits until it may ask. `left_from`: its time is over, and it only asks who the holder is.
     Due {
         left_from: Option<usize>,
     },
@@ -176,7 +176,7 @@ impl Waiter {
 }
 
 impl Queue {
-    /// Why a request does not even enter.
+    /// Why a request cannot join its queues.
     pub(super) fn refusal_at_once(&self, request: &WaitRequest) -> Option<RefuseReason> {
         let limits = self.settings.limits;
         let longest = request.resources.iter().map(|resource| self.waiter_count(resource)).max().unwrap_or(0);

@@ -46,7 +46,7 @@ impl Slots {
         }
     }
 
-    /// Something may have ended that is not known.
+    /// A permit that is not known here may have ended.
     pub(super) fn forget(&mut self) {
         self.taken.clear();
     }
@@ -140,8 +140,8 @@ impl Queue {
         }
     }
 
-    /// Until when a waiter that has just become one of the first leaves the nodes alone: all permits are held, as far as is
-    /// known. The end of one wakes one of those who sleep.
+    /// Until when a waiter that has just become one of the first sends no request: all permits are held, as far as is
+    /// known. The end of one wakes one sleeping waiter.
     pub(super) fn no_slot_until(&self, id: WaiterId) -> Option<BootTime> {
         let waiter = self.waiters.get(&id)?;
         let (resource, limit) = (waiter.request.resources.first()?, waiter.request.mode.limit()?);

@@ -192,8 +192,8 @@ fn target(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Target> {
     let authorities = entry.text("ca_file");
     let (url, policy) = (url?, super::address::AddressPolicy { private, loopback_only: false });
     let policy = super::address::AddressPolicy { loopback_only: url.scheme() == "http" && !insecure, ..policy };
-    let client = files.client(entry, policy, url.scheme() == "https", authorities)?;
-    Some(Target { name: name?, url, method: method?, form: form?, secrets, headers, principals, policy, client })
+    let connector = files.connector(entry, policy, url.scheme() == "https", authorities)?;
+    Some(Target { name: name?, url, method: method?, form: form?, secrets, headers, principals, connector })
 }
 
 fn form(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Form> {

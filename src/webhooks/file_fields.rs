@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use reqwest::Client;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::address::AddressPolicy;
+use super::connection::{Authorities, Connector};
 use super::resolver::Lookup;
 use super::signing::SigningSecret;
-use super::transport::{self, Authorities};
 use crate::auth::principal::PrincipalName;
+use crate::bounded_file;
 use crate::types::Invalid;
 
 /// Maximum size of the file, and of each that it names. Bytes.
@@ -39,10 +39,10 @@ const OWN_HEADERS: [&str; 11] = [
 /// The text of a file of bounded size. Errors: the reason; it continues "the file …".
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_MAX_BYTES {
-        return Err(format!("has more than {FILE_MAX_BYTES} bytes"));
+    match bounded_file::read(path, FILE_MAX_BYTES).map_err(unreadable)? {
+        Some(text) => Ok(text),
+        None => Err(format!("has more than {FILE_MAX_BYTES} bytes")),
     }
-    std::fs::read_to_string(path).map_err(unreadable)
 }
 
 /// One table. Each field is taken out as it is read; what is left is unknown.
@@ -143,18 +143,18 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The files that targets name, and the clients that they share.
+/// The files that targets name, and the connectors that they share.
 pub(super) struct TargetFiles {
     dir: PathBuf,
     lookup: Arc<dyn Lookup>,
-    clients: HashMap<(AddressPolicy, bool, Option<String>), Client>,
+    connectors: HashMap<(AddressPolicy, bool, Option<String>), Connector>,
     /// Every file that was to be read.
     pub(super) read: Vec<PathBuf>,
 }
 
 impl TargetFiles {
     pub(super) fn new(dir: &Path, lookup: Arc<dyn Lookup>) -> Self {
-        Self { dir: dir.to_owned(), lookup, clients: HashMap::new(), read: Vec::new() }
+        Self { dir: dir.to_owned(), lookup, connectors: HashMap::new(), read: Vec::new() }
     }
 
     /// The text of a file; a mistake names the field, not the file: its name may be a misplaced secret.
@@ -207,16 +207,16 @@ impl TargetFiles {
     }
 
     /// One for all targets with the same rules.
-    pub(super) fn client(
+    pub(super) fn connector(
         &mut self,
         entry: &mut Table<'_>,
         policy: AddressPolicy,
         is_tls: bool,
         authorities: Option<String>,
-    ) -> Option<Client> {
+    ) -> Option<Connector> {
         let key = (policy, is_tls, authorities.clone());
-        if let Some(client) = self.clients.get(&key) {
-            return Some(client.clone());
+        if let Some(connector) = self.connectors.get(&key) {
+            return Some(connector.clone());
         }
         let pem = match authorities {
             Some(file) => Some(self.text(entry, "ca_file", &file)?),
@@ -227,10 +227,10 @@ impl TargetFiles {
             None if is_tls => Authorities::System,
             None => Authorities::None,
         };
-        match transport::client(policy, Arc::clone(&self.lookup), authorities) {
-            Ok(client) => {
-                self.clients.insert(key, client.clone());
-                Some(client)
+        match Connector::new(policy, Arc::clone(&self.lookup), authorities) {
+            Ok(connector) => {
+                self.connectors.insert(key, connector.clone());
+                Some(connector)
             }
             Err(why) => {
                 entry.report(&format!("`ca_file`, or the authorities of this system: {why}"));

@@ -77,7 +77,7 @@ fn a_file_with_every_field_is_read_and_prints_no_secret() {
         [("n8n", "standard"), ("github", "github-dispatch"), ("gitlab", "gitlab-trigger"), ("here", "standard")];
     assert_eq!(names, forms);
     let here = file.target("here").expect("read");
-    assert!(here.policy.private && here.policy.loopback_only && here.method == Method::PUT);
+    assert!(here.connector.policy.private && here.connector.policy.loopback_only && here.method == Method::PUT);
     assert_eq!(file.target("github").expect("read").headers["authorization"], "Bearer ghp_SECRET");
     let ops = file.hook("ops").expect("read");
     assert_eq!((ops.waiting_longer.as_secs(), ops.names_text.len()), (90, 1));

@@ -1,9 +1,10 @@
 //! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message is written and signed (`message`,
-//! `signing`), what is stored of an address (`sealing`), one try (`transport`, `resolver`), and all tries of a message
-//! (`deliveries` for call-backs, `hook_queue` for hooks). `hooks` turns events into messages and sends them; `hook_status` has
-//! what operators see.
+//! `signing`), what is stored of an address (`sealing`), one try (`transport`, `connection`, `resolver`), and all tries of a
+//! message (`deliveries` for call-backs, `hook_queue` for hooks). `hooks` turns events into messages and sends them;
+//! `hook_status` has what operators see.
 
 pub mod address;
+pub mod connection;
 pub mod deliveries;
 pub mod event;
 pub mod file;

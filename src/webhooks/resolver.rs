@@ -2,11 +2,9 @@
 //! here and not before, since a name may resolve to another address a moment later (DNS rebinding).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::IpAddr;
 
 use futures_util::future::BoxFuture;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::{self, AddressPolicy, Refused};
 
@@ -36,25 +34,8 @@ impl Lookup for SystemLookup {
 #[error("{}", .0.0)]
 pub struct AddressRefused(pub Refused);
 
-/// The resolver of the connections to targets with one policy.
-pub(super) struct CheckedResolver {
-    pub(super) lookup: Arc<dyn Lookup>,
-    pub(super) policy: AddressPolicy,
-}
-
-impl Resolve for CheckedResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let (found, policy) = (self.lookup.lookup(name.as_str().to_owned()), self.policy);
-        Box::pin(async move {
-            let allowed = allowed(&found.await?, policy)?;
-            // Port 0: that of the URL.
-            Ok(Box::new(allowed.into_iter().map(|ip| SocketAddr::new(ip, 0))) as Addrs)
-        })
-    }
-}
-
 /// Errors: the rule that refused the first address, where none is left.
-fn allowed(found: &[IpAddr], policy: AddressPolicy) -> Result<Vec<IpAddr>, AddressRefused> {
+pub(super) fn allowed(found: &[IpAddr], policy: AddressPolicy) -> Result<Vec<IpAddr>, AddressRefused> {
     let mut refused = None;
     let mut allowed = Vec::new();
     for ip in found.iter().take(ADDRESSES_MAX) {

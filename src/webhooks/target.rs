@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use percent_encoding::percent_decode_str;
 use reqwest::header::HeaderMap;
-use reqwest::{Client, Method, Url};
+use reqwest::{Method, Url};
 
-use super::address::AddressPolicy;
+use super::connection::Connector;
 use super::signing::SigningSecret;
 use crate::auth::principal::PrincipalName;
 use crate::manager::callbacks::CALLBACK_MAX_BYTES;
@@ -64,10 +64,8 @@ pub struct Target {
     pub headers: HeaderMap,
     /// Who may name it; `None`: everybody who may acquire.
     pub principals: Option<Vec<PrincipalName>>,
-    /// Which addresses it may have.
-    pub policy: AddressPolicy,
-    /// Connects by that policy.
-    pub client: Client,
+    /// Connects by its policy.
+    pub connector: Connector,
 }
 
 impl fmt::Debug for Target {
@@ -154,11 +152,15 @@ fn has_user(text: &str) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::Arc;
+
+    use super::super::address::AddressPolicy;
+    use super::super::connection::Authorities;
+    use super::super::resolver::SystemLookup;
     use super::*;
 
     /// A target of the form `standard` with this URL.
     pub(in crate::webhooks) fn target(name: &str, url: &str) -> Target {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         Target {
             name: name.to_owned(),
             url: parse_url(url).expect(url),
@@ -167,8 +169,8 @@ pub(super) mod tests {
             secrets: Vec::new(),
             headers: HeaderMap::new(),
             principals: None,
-            policy: AddressPolicy::default(),
-            client: Client::builder().tls_certs_only([]).build().expect("a client"),
+            connector: Connector::new(AddressPolicy::default(), Arc::new(SystemLookup), Authorities::None)
+                .expect("plain"),
         }
     }
 

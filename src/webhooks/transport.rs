@@ -1,18 +1,16 @@
 //! One try: connects, sends the signed message, and reads the status. The address is checked as the connection is made, no
 //! redirect is followed, no proxy used, and of an answer nothing is kept but its status and `Retry-After`.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Certificate, Client, Url, redirect};
 
-use super::address::{self, AddressPolicy};
+use super::connection::NoAnswer;
 use super::message::Body;
-use super::resolver::{AddressRefused, CheckedResolver, Lookup};
 use super::signing::{self, SignedContent};
-use super::target::{Target, literal_address};
+use super::target::Target;
 
 /// The longest pause that a receiver can ask for.
 pub const PAUSE_ASKED_MAX: Duration = Duration::from_hours(1);
@@ -86,24 +84,15 @@ impl Transport for HttpTransport {
 }
 
 async fn try_once(target: Arc<Target>, message: Outgoing) -> Answer {
-    // A resolver is not asked about a literal address.
-    if let Some(literal) = literal_address(&message.url)
-        && let Err(refused) = address::check(literal, target.policy)
-    {
-        return Answer::Blocked(refused.0);
-    }
     let headers = match headers(&target, &message) {
         Ok(headers) => headers,
         Err(why) => return Answer::Failed(why),
     };
-    let request = target.client.request(target.method.clone(), message.url).headers(headers).body(message.body.bytes);
-    match request.send().await {
-        // Its body is dropped unread, and with it the connection.
-        Ok(response) => Answer::Status {
-            code: response.status().as_u16(),
-            retry_after: retry_after(response.headers(), message.at_ms),
-        },
-        Err(error) => failure(&error),
+    let at_ms = message.at_ms;
+    match target.connector.exchange(&message.url, target.method.clone(), headers, message.body.bytes).await {
+        Ok(head) => Answer::Status { code: head.status().as_u16(), retry_after: retry_after(head.headers(), at_ms) },
+        Err(NoAnswer::Blocked(rule)) => Answer::Blocked(rule),
+        Err(NoAnswer::Failed(why)) => Answer::Failed(why),
     }
 }
 
@@ -139,75 +128,6 @@ fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
         }
     };
     Some(pause.min(PAUSE_ASKED_MAX))
-}
-
-/// Words of ours: the error's own may have the URL, or what the receiver wrote.
-fn failure(error: &reqwest::Error) -> Answer {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(inner) = cause {
-        if let Some(AddressRefused(rule)) = inner.downcast_ref() {
-            return Answer::Blocked(rule.0);
-        }
-        if inner.is::<rustls::Error>() {
-            return Answer::Failed("its certificate is not accepted, or TLS failed");
-        }
-        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
-            if let Some(found) = io.get_ref().and_then(|inner| inner.downcast_ref::<AddressRefused>()) {
-                return Answer::Blocked(found.0.0);
-            }
-            if io.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>) {
-                return Answer::Failed("its certificate is not accepted, or TLS failed");
-            }
-            match io.kind() {
-                std::io::ErrorKind::ConnectionRefused => return Answer::Failed("it refused the connection"),
-                std::io::ErrorKind::ConnectionReset => return Answer::Failed("it closed the connection"),
-                _ => {}
-            }
-        }
-        cause = inner.source();
-    }
-    match error.is_connect() {
-        true => Answer::Failed("no connection: its name is not known, or nobody answers there"),
-        false => Answer::Failed("it closed the connection, or its answer is not HTTP"),
-    }
-}
-
-/// A client that connects by this policy. `authorities`: PEM; without, those of the system.
-///
-/// Errors: one sentence.
-pub fn client(policy: AddressPolicy, lookup: Arc<dyn Lookup>, authorities: Authorities<'_>) -> Result<Client, String> {
-    let builder = Client::builder()
-        .user_agent(concat!("redlockd/", env!("CARGO_PKG_VERSION")))
-        .redirect(redirect::Policy::none())
-        .no_proxy()
-        .referer(false)
-        .http1_only()
-        // Each try connects anew: the address is checked for each.
-        .pool_max_idle_per_host(0)
-        .dns_resolver(CheckedResolver { lookup, policy });
-    let builder = match authorities {
-        Authorities::System => builder,
-        Authorities::None => builder.tls_certs_only([]),
-        Authorities::Pem(pem) => {
-            let certificates = Certificate::from_pem_bundle(pem).unwrap_or_default();
-            if certificates.is_empty() {
-                return Err("has no certificate in PEM".to_owned());
-            }
-            builder.tls_certs_only(certificates)
-        }
-    };
-    builder.build().map_err(|error| format!("cannot be used: {}", error.without_url()))
-}
-
-/// Who vouches for the certificates of receivers.
-#[derive(Debug, Clone, Copy)]
-pub enum Authorities<'a> {
-    /// Those of the system.
-    System,
-    /// Nobody: for plain HTTP.
-    None,
-    /// These, and no others.
-    Pem(&'a [u8]),
 }
 
 #[cfg(test)]

@@ -263,7 +263,7 @@ async fn people(watch: &mut Watch<'_>, here: &ServiceOver) {
         waits.spawn(async move { client.acquire(resource, &[("wait", "20s"), ("owner", owner)]).await });
     }
     let expected = Expected {
-        page: &["Deadlock.", "ann waits for y, held by bob", "Known for ", "revoke one of these leases"],
+        page: &["Deadlock.", "ann waits for y, held by bob", "Known since ", "revoke one of these leases"],
         events: &[&["deadlock", "ann", "bob"]],
         metrics: &["redlockd_lock_deadlocks_total{outcome=\"reported\"} 1"],
         alerts: &["RedlockdDeadlock"],

@@ -183,7 +183,7 @@ impl Drop for StreamAudit {
     }
 }
 
-/// What a shell needs of an event, in one word; the token where it is granted.
+/// An event in one word for shells; a grant as the token.
 fn value(event: &api::HoldEvent) -> String {
     match event {
         api::HoldEvent::Queued { position } => position.to_string(),

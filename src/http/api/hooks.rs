@@ -48,7 +48,7 @@ pub(crate) async fn replay(State(state): State<AppState>, request: Request) -> R
     Ok(lock_responses::ok(&api::HookReplay { queued }))
 }
 
-/// What the audit log says of a test.
+/// The audit record of a test.
 pub(crate) fn outcome(last: &LastTry) -> &'static str {
     if last.answer.is_accepted() { "accepted" } else { "not-accepted" }
 }

@@ -119,7 +119,7 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
     Ok(ExtendFields { request, if_match, format })
 }
 
-/// What is to be changed of a lease, without its precondition. Errors: as [`acquire`].
+/// The change of a lease, without its precondition. Errors: as [`acquire`].
 pub(super) fn extension_of(
     resource: ResourceName,
     parts: &Parts,
@@ -235,7 +235,7 @@ pub(crate) enum NodeChange {
     Remove,
 }
 
-/// Parses `POST /nodes/{node}`: what is to change, and the reason.
+/// Parses `POST /nodes/{node}`: the change and its reason.
 ///
 /// Errors: `invalid`, `not-acceptable`, those of the body.
 pub(crate) async fn change_node(
@@ -251,7 +251,7 @@ pub(crate) async fn change_node(
         ("forget", None) => {}
         ("remove", None) => change = NodeChange::Remove,
         ("forget" | "remove", Some(_)) => fields.wrong("url", "is for action=replace and action=add"),
-        // The credentials are those of the configuration: what a node's view has is readable on every node.
+        // The credentials are those of the configuration: the view is readable on every node.
         ("replace" | "add", Some(url)) if url.contains('@') || url.contains('?') => {
             fields.wrong("url", "has no user, password or options: those of the configuration are used");
         }

@@ -74,7 +74,7 @@ fn held_together(resource: &ResourceName, locked: &HeldRefusal) -> String {
     }
 }
 
-/// What [`no_quorum`] says where the holder cannot be read.
+/// The detail of [`no_quorum`] if the holder cannot be read.
 pub(crate) const HOLDER_UNKNOWN: &str = "the holder cannot be determined";
 
 /// Too few votes. `consequence` begins the sentence.

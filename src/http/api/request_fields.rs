@@ -54,7 +54,7 @@ impl Given {
     }
 }
 
-/// Accepts any JSON value and keeps what a field can be.
+/// Accepts any JSON value and keeps those that a field can have.
 impl<'de> Deserialize<'de> for Given {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct AnyValue;
@@ -137,7 +137,7 @@ pub struct Fields {
     given: BTreeMap<String, Given>,
     /// Those that are strings in JSON, where numbers and booleans have types of their own.
     json_texts: BTreeSet<String>,
-    /// The field that may be given several times, and what it was given.
+    /// The field that may be given several times, and its values.
     repeatable: Option<&'static str>,
     repeated: Vec<String>,
     errors: Vec<FieldError>,

@@ -43,7 +43,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     let owner = refusals::asked_owner(&request);
     let watch = state.metrics.watch_acquire_in(request.mode, !request.wait.is_zero());
     let outcome = Box::pin(state.manager.acquire_set(request, &others)).await;
-    // Checked before the grant is kept: what was granted beside another owner's lease is undone.
+    // Checked before the grant is kept: a grant that joined another owner's lease is undone.
     let other = outcome.as_ref().ok().and_then(|pending| {
         pending.leases().iter().find_map(|lease| Some((lease, refusals::other_owner(lease, owner.as_deref())?)))
     });

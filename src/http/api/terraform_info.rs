@@ -16,7 +16,7 @@ use crate::types::{Labels, NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
 pub const NAMING: Naming = Naming { protocol: "terraform", member: "tf.ID" };
 /// The maximum length of an `ID`; Terraform draws UUIDs.
 pub const ID_MAX_BYTES: usize = 128;
-/// Of `Path`, `Version` and `Created`: what is longer is cut. All together fit into a lease's metadata.
+/// Of `Path`, `Version` and `Created`: longer ones are cut. All together fit into a lease's metadata.
 const MEMBERS: [(&str, usize); 3] = [("tf.Path", 256), ("tf.Version", 64), ("tf.Created", 64)];
 /// Between operation and info in a note.
 const SEPARATOR: &str = ": ";
@@ -117,7 +117,7 @@ fn of_labels(resource: &ResourceName, id: String, labels: &Labels) -> LockInfo {
         info: info.to_owned(),
         who: labels.owner.clone(),
         version: version.unwrap_or_default(),
-        // Terraform reads nothing of a body whose time is none.
+        // Terraform ignores the whole body if the time is invalid.
         created: created
             .filter(|time| time.parse::<jiff::Timestamp>().is_ok())
             .unwrap_or_else(|| format::time(labels.acquired_at_ms)),

@@ -74,7 +74,7 @@ pub(crate) fn waiting_at(view: &WaitingAt) -> api::WaitingAt {
     api::WaitingAt { instance: view.instance.to_string(), waiting: view.waiting, oldest_ms: ms(view.oldest) }
 }
 
-/// What a node stores for a resource.
+/// The state of a resource on one node.
 pub(crate) fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
     let several = view.holds.len() > 1;
     api::NodeHold {

@@ -1,4 +1,4 @@
-//! What the client of a request may do. The authentication layer leaves it in the request's extensions; handlers ask
+//! The permissions of a request's client. The authentication layer leaves it in the request's extensions; handlers ask
 //! it for permissions and quotas. The rules themselves are in [`crate::auth`].
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct Access(Permissions);
 enum Permissions {
     /// Authentication is off: everything.
     Everything,
-    /// What the principal's rules allow.
+    /// The permissions by the principal's rules.
     Principal { authenticator: Arc<Authenticator>, principal: Arc<Principal> },
     /// Only what needs no permission.
     Nothing,

@@ -35,7 +35,7 @@ struct Inner {
     parts: Mutex<Vec<AuditPart>>,
 }
 
-/// What the record of one of several resources has for itself; the rest is that of the request.
+/// The fields of the record of one of several resources; the other fields are those of the request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AuditPart {
     /// The name.

@@ -1,4 +1,5 @@
-//! Who sends a request: the API key or the token in `Authorization`, the client's certificate, or the session cookie of the pages.
+//! Identifies the client of a request, by the API key or token in `Authorization`, the certificate, or the session cookie of
+//! the pages.
 
 use std::sync::Arc;
 

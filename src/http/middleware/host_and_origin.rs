@@ -36,7 +36,7 @@ pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing:
     Err(Problem::new(ProblemKind::HostNotAllowed, detail))
 }
 
-/// Whether a browser says that this comes from a page of this service, or no browser sent it.
+/// Whether the request comes from a page of this service, by the browser's headers, or not from a browser.
 fn is_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     if let Some(site) = headers.get(SEC_FETCH_SITE) {
         return matches!(site.as_bytes(), b"same-origin" | b"none");

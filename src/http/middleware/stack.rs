@@ -1,6 +1,6 @@
-//! The outermost layer, around every handler. It does seven jobs for each request, in this order: names the request
-//! (id and log span), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns
-//! problems into pages below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
+//! The outermost layer, around every handler. It does seven jobs for each request, in this order: names the request (id and log
+//! span), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns problems into
+//! pages below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
 //! everything inside it for each request.
 
 use std::convert::Infallible;
@@ -110,7 +110,7 @@ where
     }
 }
 
-/// What was noted of a request for its answer. Dropped unfinished when the client disconnects.
+/// The data of a request that its answer needs. Dropped unfinished when the client disconnects.
 struct ResponseSteps {
     id: RequestId,
     measured: MeasuredRequest,

@@ -82,7 +82,7 @@ impl<S> IdleTimeout<S> {
 }
 
 impl<S: LossTimeout> IdleTimeout<S> {
-    /// Applies what a request asked for; called before each write, since loss only concerns what was sent.
+    /// Applies the timeout that a request asked for; called before each write, since loss only concerns what was sent.
     fn apply_loss_timeout(&self) {
         if let Some(limit) = self.connection.take_loss_timeout() {
             self.inner.set_loss_timeout(limit);

@@ -30,7 +30,7 @@ const KEYS_LIFE: Duration = Duration::from_hours(24);
 /// How long a fetch may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is known of one source.
+/// The state of one source.
 #[derive(Debug, Clone, Copy, Default)]
 struct SourceState {
     tried: Option<BootTime>,
@@ -105,7 +105,7 @@ fn counts(of_issuers: impl Iterator<Item = SourceState>, now: BootTime) -> Issue
     counts
 }
 
-/// Puts what was read in force, or keeps what was there before. Logs each change once.
+/// Puts new keys in force; after an error, keeps the old ones. Logs each change once.
 fn apply(
     authenticator: &Authenticator,
     source: &KeySource,
@@ -168,7 +168,7 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(json)
 }
 
-/// Follows no redirect: the address is what the access file says.
+/// Follows no redirect: only the address in the access file is read.
 async fn fetch(url: &str, ca_file: Option<&Path>) -> Result<KeySet, String> {
     let failed = |error: reqwest::Error| format!("cannot be fetched: {}", causes(&error));
     let pem = match ca_file {

@@ -119,7 +119,7 @@ fn first_expiry_s(chain: &[CertificateDer<'_>]) -> Result<i64, String> {
     chain.iter().map(expiry).try_fold(i64::MAX, |first, expiry| expiry.map(|expiry| first.min(expiry)))
 }
 
-/// What the files say, and when the first certificate of the chain expires.
+/// The content of the files, and when the first certificate of the chain expires.
 fn config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, i64), TlsError> {
     let chain = certificates(&files.cert)?;
     let wrong = |why| TlsError::File { path: files.cert.clone(), why: format!("holds no certificate: {why}") };

@@ -100,7 +100,7 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
         let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
         let hour = hour.with_incidents(&visible_events(&state, &access), wall_ms);
         let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
-        let deadlocks = deadlock_rows(&state.manager.deadlocks(), may_read);
+        let deadlocks = deadlock_rows(&state.manager.deadlocks(), may_read, wall_ms);
         page = page.with_hour(hour, WaitGraph::new(&overview, &waiters)).with_deadlocks(deadlocks);
     }
     html(StatusCode::OK, &page)
@@ -176,7 +176,8 @@ pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> 
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
     let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
-    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, query, &state.manager.deadlocks(), may_read))
+    let (deadlocks, wall_ms) = (state.manager.deadlocks(), state.manager.wall_ms());
+    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, query, &deadlocks, may_read, wall_ms))
 }
 
 /// `GET /ui/owners`.

@@ -1,4 +1,4 @@
-//! What a Redis node is built from, and the defaults.
+//! The parameters of a Redis node, and their defaults.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -52,7 +52,7 @@ pub(super) struct OpenConnection {
 /// The pool of one connection: builds it, checks it at each request for it, and replaces it if the check fails.
 pub(super) type Pool = managed::Pool<ConnectionManager>;
 
-/// What a pool builds and checks its connection with.
+/// Builds and checks the connection of a pool.
 #[derive(Debug)]
 pub(super) struct ConnectionManager {
     connector: Connector,

@@ -18,7 +18,7 @@ use crate::redlock::clock::BootTime;
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
 pub(super) struct ActiveConnection {
-    /// What is to be sent on it.
+    /// The queue of requests to send on it.
     pub queue: Arc<ConnectionQueue>,
     /// Distinguishes the connections that a slot has had.
     pub generation: u64,
@@ -94,7 +94,7 @@ impl ConnectionSlot {
     }
 }
 
-/// What a node's callers and its supervisor share.
+/// State that a node's callers and its supervisor share.
 #[derive(Debug)]
 pub(super) struct NodeConnections {
     slots: Vec<ConnectionSlot>,
@@ -106,7 +106,7 @@ pub(super) struct NodeConnections {
     reconnected: Notify,
 }
 
-/// What is known of the server and of the connections to it.
+/// The last known state of the server and of the connections to it.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionStatus {
     /// Time of the last change between all connected and not all connected.

@@ -26,7 +26,7 @@ const COMMANDS_MAX: usize = 1_024;
 /// While more than this waits to be written, for the same reason.
 const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 
-/// A command whose reply is to come.
+/// A command without its reply yet.
 enum Sent {
     Batch(Vec<PendingRequest>, ScriptRef),
     Command(oneshot::Sender<Result<Value, RedisError>>),
@@ -120,7 +120,7 @@ impl Driver {
         self.in_flight.push_back(Sent::Batch(batch, script_ref));
     }
 
-    /// Takes the reply to the oldest command. Errors: nothing was asked; where the server says why it speaks, that.
+    /// Takes the reply to the oldest command. Errors: no command is unanswered; the server's error if it sent one.
     ///
     /// A batch whose script the node did not know (after a `SCRIPT FLUSH`) is sent once more, with the script's text.
     /// That one repeat is safe: `NOSCRIPT` means that the first command did not run. Commands sent after the

@@ -35,7 +35,7 @@ use crate::types::{Invalid, NodeId};
 const CHECK_NODE_TIMEOUTS: u32 = 4;
 const CHECK_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// What is known of a node without asking it.
+/// The last known state of a node, without a request to it.
 #[derive(Debug, Clone)]
 pub struct RedisNodeReport {
     /// Whether every connection is open.
@@ -135,7 +135,7 @@ impl RedisNode {
         Ok((Arc::new(node), tasks))
     }
 
-    /// What is known of the node now, without a round trip.
+    /// The last known state of the node, without a round trip.
     pub fn report(&self) -> RedisNodeReport {
         let (status, connected) = self.connections.status();
         let mut findings = status.server.findings;

@@ -1,4 +1,4 @@
-//! The queue in front of a connection: what waits to be sent on it, and who waits for the answers.
+//! The queue of a connection: requests that wait to be sent on it, each with the caller that waits for the answer.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -27,7 +27,7 @@ struct Waiting {
     is_ended: bool,
 }
 
-/// A command of the supervisor, and who waits for its reply. At most one each of check and server checks.
+/// A command of the supervisor, and the receiver of its reply. At most one each of check and server checks.
 pub(super) type PackedCommand = (Vec<u8>, oneshot::Sender<Result<Value, RedisError>>);
 
 impl ConnectionQueue {
@@ -98,7 +98,7 @@ impl ConnectionQueue {
 pub(super) struct PendingRequest {
     /// When its round began, and in which view.
     pub stamp: RequestStamp,
-    /// What is requested.
+    /// The request.
     pub request: Arc<Request>,
     caller: Option<oneshot::Sender<NodeResult>>,
     is_sent: bool,

@@ -19,10 +19,10 @@ const READ_BYTES: usize = 8 << 10;
 /// A connected socket that is used for commands and replies alone.
 pub(super) struct Wire {
     socket: Box<dyn Socket>,
-    /// What is to be written, and how much of it has been.
+    /// Bytes to write, and how many have been written.
     out: Vec<u8>,
     written: usize,
-    /// What was read of the replies that were not returned yet, and how much of it the meter has seen.
+    /// Bytes of replies that were not returned yet, and how many of them the meter has counted.
     read: BytesMut,
     metered: usize,
     meter: Meter,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     proptest! {
-        /// The short way gives what the driver's parser gives, or nothing.
+        /// The fast parser returns what the driver's parser returns, or nothing.
         #[test]
         fn numbers_are_read_as_the_driver_reads_them(bytes in r"(\*[0-9]{1,2}\r\n)?([:+$*][-+]?[0-9]{0,20}\r?\n){0,4}") {
             if let Some(value) = numbers(bytes.as_bytes()) {

@@ -54,7 +54,7 @@ impl ServerFinding {
         }
     }
 
-    /// What it means and what to do, for the operator.
+    /// The meaning and the advice, for the operator.
     pub fn sentence(&self) -> String {
         match self {
             Self::NotMaster { role } => {
@@ -103,7 +103,7 @@ impl ServerFinding {
     }
 }
 
-/// What a server reports in `INFO`.
+/// The values of a server's `INFO`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerInfo {
     /// `run_id` and `master_replid` in one text: the process, and what it became by its last failover. Empty where `INFO` does

@@ -1,6 +1,6 @@
 //! The connection on which a node's notices and events arrive: one per node and instance, apart from
 //! those for commands, so that neither delays the other. Executes what
-//! [`Subscriptions`] asks for, and passes on what is published. Counts as connected only while this instance may
+//! [`Subscriptions`] requests, and passes on the messages. Counts as connected only while this instance may
 //! publish there too: releases publish with the same rights, and a waiter relies on them.
 
 use std::sync::Arc;

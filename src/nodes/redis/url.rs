@@ -140,7 +140,7 @@ impl NodeUrl {
     }
 }
 
-/// What the driver refuses, without quoting any part of the address.
+/// The driver's error, without any part of the address.
 fn reason(error: &RedisError) -> &'static str {
     let text = error.to_string();
     let known = [

@@ -18,7 +18,7 @@ mod redis_side;
 mod reload;
 mod secrets;
 mod streams;
-mod tls;
+pub mod tls;
 mod tokens;
 mod visibility;
 

@@ -16,13 +16,13 @@ use crate::support::poll;
 use crate::support::service::{SHORT_TIMES, path, redlockd};
 
 /// A certificate authority.
-pub(super) struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pub(super) pem: String,
+    pub pem: String,
 }
 
 impl Authority {
-    pub(super) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -43,6 +43,10 @@ impl Authority {
         params.not_after = rcgen::date_time_ymd(year, month, day);
         let key = KeyPair::generate().expect("a key");
         (params.signed_by(&key, &self.issuer).expect("signed").pem(), key.serialize_pem())
+    }
+
+    pub fn for_name(&self, name: &str) -> (String, String) {
+        self.sign(vec![dns(name)])
     }
 
     pub(super) fn for_loopback(&self) -> (String, String) {

@@ -10,16 +10,21 @@ use futures_util::future::BoxFuture;
 use redlockd::manager::callbacks::{CallbackEvent, CallbackKind, CallbackSender, DeliveryOutcome};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::random::SystemEntropy;
+use redlockd::webhooks::connection::TRY_READ_MAX_BYTES;
 use redlockd::webhooks::deliveries::CallbackDeliveries;
 use redlockd::webhooks::hooks::Webhooks;
 use redlockd::webhooks::resolver::Lookup;
 use redlockd::webhooks::transport::HttpTransport;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Map;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::receiver::{HooksFile, Receiver, SEALING, target};
+use crate::access::tls::Authority;
 use crate::support::client::send;
 use crate::support::service::Service;
 use crate::support::temp_dir;
@@ -210,6 +215,84 @@ async fn a_body_without_an_end_is_not_read() {
     assert_eq!(once(&tried).await, "status 200");
     let sent = endless.await.expect("the connection is closed");
     assert!(sent < 32 << 20, "{sent} bytes were taken");
+}
+
+/// A target at this port of this machine.
+async fn target_at(port: u16) -> HooksFile {
+    let receiver = Receiver::start().await;
+    let text = target("t", &receiver, "").replace(&receiver.address.port().to_string(), &port.to_string());
+    HooksFile::with(&text)
+}
+
+/// Interim answers are read before the answer: without a bound, a receiver that sends them without end keeps a thread busy that
+/// others' requests wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn interim_answers_without_an_end_are_given_up() {
+    const INTERIM: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let file = target_at(listener.local_addr().expect("bound").port()).await;
+    let server = tokio::spawn(async move {
+        // Some of them are usual.
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let _ = stream.read(&mut [0; 4_096]).await.expect("a request");
+        let usual = [&INTERIM.repeat(3)[..], b"HTTP/1.1 204 No Content\r\n\r\n"].concat();
+        stream.write_all(&usual).await.expect("open");
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let _ = stream.read(&mut [0; 4_096]).await.expect("a request");
+        let (interim, mut sent) = (INTERIM.repeat(100), 0_usize);
+        while stream.write_all(&interim).await.is_ok() {
+            sent += interim.len();
+        }
+        sent
+    });
+    let tried = open(&file, &NameServer::default());
+    assert_eq!(once(&tried).await, "status 204");
+    assert_eq!(once(&tried).await, "it closed the connection, or its answer is not HTTP");
+    let sent = server.await.expect("the connection is closed");
+    assert!((TRY_READ_MAX_BYTES..32 << 20).contains(&sent), "{sent} bytes were taken");
+}
+
+/// A receiver over TLS with this certificate; it accepts every message.
+async fn over_tls((certificate, key): (String, String)) -> u16 {
+    let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config =
+        rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).expect("they match");
+    let (acceptor, listener) = (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await);
+    let listener = listener.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let _ = stream.read(&mut [0; 4_096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_certificates_of_the_targets_authorities_and_its_name_are_accepted() {
+    let (authority, other) = (Authority::new("receivers"), Authority::new("others"));
+    let port = over_tls(authority.for_name("hooks.example.com")).await;
+    let refused = "its certificate is not accepted, or TLS failed";
+    for (host, authorities, expected) in [
+        ("hooks.example.com", Some(&authority), "status 204"),
+        ("hooks.example.com", Some(&other), refused),
+        ("hooks.example.com", None, refused),
+        ("other.example.com", Some(&authority), refused),
+        ("127.0.0.1", Some(&authority), refused),
+    ] {
+        let file = target_at(port).await;
+        let more = authorities.map_or("", |_| "ca_file = \"ca.pem\"\n");
+        file.write_other("ca.pem", authorities.map_or("", |authority| &authority.pem));
+        let text = std::fs::read_to_string(file.path()).expect("written");
+        file.write(&(text.replace("http://127.0.0.1", &format!("https://{host}")) + more));
+        let tried = open(&file, &NameServer::of(&[&["127.0.0.1"]]));
+        assert_eq!(once(&tried).await, expected, "{host}");
+    }
 }
 
 /// The variables for proxies would send messages, and the resume URLs in them, to another machine.

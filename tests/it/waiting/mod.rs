@@ -138,9 +138,7 @@ impl Instance {
     /// Calls of a verb to the nodes so far.
     pub async fn calls(&self, verb: &str) -> usize {
         let text = self.metrics().await;
-        let of_verb = |l: &&str| {
-            l.starts_with("redlockd_node_request_duration_seconds_count{") && l.contains(&format!("\"{verb}\""))
-        };
+        let of_verb = |l: &&str| l.starts_with("redlockd_node_requests_total{") && l.contains(&format!("\"{verb}\""));
         text.lines().filter(of_verb).filter_map(|l| l.rsplit(' ').next()?.parse::<usize>().ok()).sum()
     }
 

@@ -1,0 +1,203 @@
+//! One request over one connection: to an address that is checked as it is used, through TLS where the URL says so, and with a
+//! bound on what is read, since the receiver decides how much it sends before the head of its answer ends.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::http::header::{ACCEPT, HOST, USER_AGENT};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use reqwest::Url;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::ConfigVerifierExt;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::address::AddressPolicy;
+use super::resolver::{self, AddressRefused, Lookup};
+use super::target::literal_address;
+
+/// What is read of one connection: certificates, and the head of an answer with the interim answers (1xx) before it. Bytes.
+pub const TRY_READ_MAX_BYTES: usize = 256 << 10;
+/// One address may take so long to accept a connection before the next one is tried.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Who vouches for the certificates of receivers.
+#[derive(Debug, Clone, Copy)]
+pub enum Authorities<'a> {
+    /// Those of the system.
+    System,
+    /// Nobody: for plain HTTP.
+    None,
+    /// These, and no others.
+    Pem(&'a [u8]),
+}
+
+/// Why there was no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// A rule forbids every address.
+    Blocked(&'static str),
+    /// In a few words of ours: an error's own may have the URL, or what the receiver wrote.
+    Failed(&'static str),
+}
+
+const UNKNOWN: NoAnswer = NoAnswer::Failed("no connection: its name is not known, or nobody answers there");
+const NOT_TRUSTED: NoAnswer = NoAnswer::Failed("its certificate is not accepted, or TLS failed");
+const NOT_HTTP: NoAnswer = NoAnswer::Failed("it closed the connection, or its answer is not HTTP");
+
+/// How targets with the same rules are reached.
+#[derive(Clone)]
+pub struct Connector {
+    /// Which addresses are allowed.
+    pub(super) policy: AddressPolicy,
+    lookup: Arc<dyn Lookup>,
+    /// `None`: plain HTTP only.
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl Connector {
+    /// By this policy.
+    ///
+    /// Errors: one sentence.
+    pub fn new(policy: AddressPolicy, lookup: Arc<dyn Lookup>, authorities: Authorities<'_>) -> Result<Self, String> {
+        let unusable = |error: rustls::Error| format!("cannot be used: {error}");
+        let tls = match authorities {
+            Authorities::None => None,
+            Authorities::System => Some(ClientConfig::with_platform_verifier().map_err(unusable)?),
+            Authorities::Pem(pem) => {
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
+                if roots.is_empty() {
+                    return Err("has no certificate in PEM".to_owned());
+                }
+                Some(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+            }
+        };
+        Ok(Self { policy, lookup, tls: tls.map(Arc::new) })
+    }
+
+    /// Sends a request, and returns the head of its answer. The body is not read, and the connection ends.
+    ///
+    /// Cancel: the request may have arrived.
+    pub(super) async fn exchange(
+        &self,
+        url: &Url,
+        method: Method,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<()>, NoAnswer> {
+        let host = url.host_str().unwrap_or_default();
+        let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        headers.insert(HOST, HeaderValue::from_str(&authority).map_err(|_| UNKNOWN)?);
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("redlockd/", env!("CARGO_PKG_VERSION"))));
+        let target = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
+        let mut request = Request::builder().method(method).uri(target).body(Full::new(body)).map_err(|_| NOT_HTTP)?;
+        *request.headers_mut() = headers;
+        let stream = Bounded { stream: self.connect(url).await?, left: TRY_READ_MAX_BYTES };
+        let Some(config) = self.tls.as_ref().filter(|_| url.scheme() == "https") else {
+            return head(stream, request).await;
+        };
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(|_| NOT_TRUSTED)?;
+        let connected = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+        head(connected.map_err(|error| closed(&error).unwrap_or(NOT_TRUSTED))?, request).await
+    }
+
+    /// To the first address that accepts.
+    async fn connect(&self, url: &Url) -> Result<TcpStream, NoAnswer> {
+        let port = url.port_or_known_default().ok_or(UNKNOWN)?;
+        let found: Vec<IpAddr> = match (literal_address(url), url.host_str()) {
+            (Some(ip), _) => vec![ip],
+            (None, Some(name)) => self.lookup.lookup(name.to_owned()).await.map_err(|_| UNKNOWN)?,
+            (None, None) => return Err(UNKNOWN),
+        };
+        let allowed = resolver::allowed(&found, self.policy);
+        let mut failed = UNKNOWN;
+        for ip in allowed.map_err(|AddressRefused(rule)| NoAnswer::Blocked(rule.0))? {
+            match tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(SocketAddr::new(ip, port))).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => failed = closed(&error).unwrap_or(UNKNOWN),
+                Err(_) => failed = UNKNOWN,
+            }
+        }
+        Err(failed)
+    }
+}
+
+fn closed(error: &io::Error) -> Option<NoAnswer> {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Some(NoAnswer::Failed("it refused the connection")),
+        io::ErrorKind::ConnectionReset => Some(NoAnswer::Failed("it closed the connection")),
+        _ => None,
+    }
+}
+
+async fn head<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Response<()>, NoAnswer>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|_| NOT_HTTP)?;
+    let answer = sender.send_request(request);
+    tokio::pin!(answer);
+    let answer: hyper::Result<Response<Incoming>> = tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        // It has ended, with the answer or without.
+        _ = connection => answer.await,
+    };
+    answer.map(|answer| answer.map(drop)).map_err(|error| {
+        let mut cause = std::error::Error::source(&error);
+        while let Some(inner) = cause {
+            if let Some(closed) = inner.downcast_ref().and_then(closed) {
+                return closed;
+            }
+            cause = inner.source();
+        }
+        NOT_HTTP
+    })
+}
+
+/// Of which no more than so much, and one buffer, is read: what comes after that is an error. Without the bound, a receiver that sends interim
+/// answers without end keeps the task from ever giving its thread back.
+struct Bounded {
+    stream: TcpStream,
+    left: usize,
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            return Poll::Ready(Err(io::Error::other("the answer is too long")));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buf))?;
+        self.left = self.left.saturating_sub(buf.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
