@@ -131,6 +131,8 @@ mutants! {
     FOUND_BY_REFERENCE {
         /// A process takes a view that does not name it.
         RosterNotCompared,
+        /// A process of both lists of a change votes in the new one before it was filled.
+        CommonNotFilled,
         /// A process that waits for a vote is not bound by a promise: it votes in a view that a higher one does not know of.
         WaitingUnbound,
         /// A process is filled for a view in which it has voted.
@@ -156,6 +158,8 @@ mutants! {
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
+        /// Where everybody forgot, the list of nodes is the configured one again.
+        ListForgotten,
         /// Who takes its place again is served together with the one that was first meanwhile.
         ReturnedIsSecond,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
@@ -229,6 +233,8 @@ mutants! {
     FOUND_BY_DERIVE {
         /// One node's word is enough for the address of another one.
         AddressOfOneNode,
+        /// One node that names itself alone is a quorum.
+        ListOfOneNode,
     }
     /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::background::BackgroundTasks;
 use super::error::AppError;
-use super::nodes::{ConfiguredRedlock, node_ids, observer, open_nodes, redlock_settings};
+use super::nodes::{ConfiguredRedlock, cluster_params, node_ids, observer, open_nodes, redlock_settings};
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
@@ -33,10 +33,11 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let ids = node_ids(config)?;
     let metrics = Metrics::new(&ids, &[]);
     let tasks = BackgroundTasks::default();
+    let params = Arc::new(cluster_params(config, &ids));
     let observer = observer(&metrics, &Arc::new(NodeLatencies::new(&ids)));
-    let (nodes, _) = open_nodes(config, &ids, &observer, &tasks)?;
+    let (nodes, _) = open_nodes(config, &ids, &params, &observer, &tasks)?;
     let count = nodes.len();
-    let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
+    let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &params));
     let monitor = NodeMonitor::new(engine.clone());
     let until = SystemClock.now().plus(NODES_TIMEOUT);
     let outcome = loop {

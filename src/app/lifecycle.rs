@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::background::BackgroundTasks;
 use super::error::AppError;
-use super::nodes::{ConfiguredRedlock, node_ids, observer, open_nodes, redlock_settings};
+use super::nodes::{ConfiguredRedlock, cluster_params, node_ids, node_opener, observer, open_nodes, redlock_settings};
 use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state, warn_of_readable_keys};
 use super::webhooks::{self, HooksTask};
 use crate::audit;
@@ -107,7 +107,7 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
                     authenticator.quotas().kept(name, deadline, || {
                         let store = authenticator.store();
                         let mut names = store.principals().iter().map(|known| &known.name);
-                        names.find(|name| tag_of(&cluster.cluster, name) == principal).cloned()
+                        names.find(|name| tag_of(&cluster.cluster.get(), name) == principal).cloned()
                     });
                 }
                 KeptNews::Ended { resource, token, .. } => authenticator.quotas().ended((resource, token.id())),
@@ -140,8 +140,10 @@ impl App {
         let metrics = Metrics::new(&ids, &routes::labels());
         let tasks = BackgroundTasks::default();
         let latencies = Arc::new(NodeLatencies::new(&ids));
-        let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &latencies), &tasks)?;
-        let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
+        let (params, observer) = (Arc::new(cluster_params(config, &ids)), observer(&metrics, &latencies));
+        let (nodes, embedded) = open_nodes(config, &ids, &params, &observer, &tasks)?;
+        let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &params));
+        engine.set_opener(node_opener(config, &params, &observer, &latencies, &tasks)?);
         let monitor = NodeMonitor::new(engine.clone());
         let limits = WaitLimits {
             per_resource: config.waiters_per_resource,
@@ -188,7 +190,7 @@ impl App {
     pub fn announcement(&self) -> String {
         let url = self.address().map_or_else(|_| "127.0.0.1:5625".to_owned(), |a| a.to_string());
         let url = format!("{}://{url}", if self.tls.is_some() { "https" } else { "http" });
-        let count = self.engine.nodes.len();
+        let count = self.engine.size();
         let nodes = match self.embedded.first() {
             Some(node) => {
                 let s = if count == 1 { "" } else { "s" };

@@ -12,4 +12,4 @@ mod webhooks;
 pub use error::AppError;
 pub use init::init;
 pub use lifecycle::App;
-pub use nodes::{cluster_fingerprint, node_tls};
+pub use nodes::{cluster_name, node_tls};

@@ -14,11 +14,12 @@ use crate::metrics::Metrics;
 use crate::nodes::any_node::AnyNode;
 use crate::nodes::call_observer::NodeObserver;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
-use crate::nodes::redis::{NodeTls, RedisNode, RedisNodeConfig};
-use crate::protocol::{ClusterParams, quarantine_for};
+use crate::nodes::redis::{NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
+use crate::protocol::{ClusterName, ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::engine::{Redlock, RedlockSettings};
+use crate::redlock::engine::{Opener, Redlock, RedlockSettings};
+use crate::redlock::node::Node;
 use crate::redlock::random::SystemEntropy;
 use crate::types::{Invalid, NodeId};
 use crate::waiting::wake::POLL_MAX;
@@ -34,14 +35,14 @@ pub(super) type OpenedNodes = (Vec<Arc<AnyNode>>, Vec<Arc<EmbeddedNode<SystemClo
 pub(super) fn open_nodes(
     config: &Config,
     ids: &[NodeId],
+    params: &Arc<ClusterParams>,
     observer: &Arc<dyn NodeObserver>,
     tasks: &BackgroundTasks,
 ) -> Result<OpenedNodes, AppError> {
-    let params = Arc::new(cluster_params(config, ids));
     if config.nodes.is_empty() {
         let open = |id: &NodeId| {
             let (id, dir) = (id.clone(), config.data_dir.clone());
-            EmbeddedNode::open(EmbeddedConfig { id, dir, params: (*params).clone(), clock: SystemClock })
+            EmbeddedNode::open(EmbeddedConfig { id, dir, params: (**params).clone(), clock: SystemClock })
         };
         let embedded = ids.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(observer)));
@@ -51,21 +52,57 @@ pub(super) fn open_nodes(
     let mut nodes = Vec::new();
     for (url, id) in config.node_urls()?.into_iter().zip(ids) {
         let invalid = |why: Invalid| AppError::Setting { key: "nodes", why: format!("{id}: {why}") };
-        let node = RedisNodeConfig {
-            tls: if url.is_tls() { tls.clone() } else { None },
-            key_template: config.key_template.clone(),
-            identity: config.identity,
-            connect_timeout: config.connect_timeout,
-            connections: config.connections_per_node,
-            max_in_flight: config.max_in_flight,
-            allow_replicas: config.allow_replicas,
-            ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&params), config.node_timeout)
-        };
+        let node = redis_node(config, id, url, tls.as_ref(), params);
         let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(observer))).map_err(invalid)?;
         tasks.spawn(supervisor);
         nodes.push(Arc::new(AnyNode::Redis(node)));
     }
     Ok((nodes, Vec::new()))
+}
+
+fn redis_node(
+    config: &Config,
+    id: &NodeId,
+    url: NodeUrl,
+    tls: Option<&NodeTls>,
+    params: &Arc<ClusterParams>,
+) -> RedisNodeConfig {
+    RedisNodeConfig {
+        tls: tls.filter(|_| url.is_tls()).cloned(),
+        key_template: config.key_template.clone(),
+        identity: config.identity,
+        connect_timeout: config.connect_timeout,
+        connections: config.connections_per_node,
+        max_in_flight: config.max_in_flight,
+        allow_replicas: config.allow_replicas,
+        ..RedisNodeConfig::new(id.clone(), url, Arc::clone(params), config.node_timeout)
+    }
+}
+
+/// Opens nodes that are added while the service runs, with user, password, database and certificates of the first configured
+/// one. Embedded nodes have no opener: nothing is added to them.
+///
+/// Errors: as of [`open_nodes`].
+pub(super) fn node_opener(
+    config: &Config,
+    params: &Arc<ClusterParams>,
+    observer: &Arc<dyn NodeObserver>,
+    latencies: &Arc<NodeLatencies>,
+    tasks: &BackgroundTasks,
+) -> Result<Opener<AnyNode>, AppError> {
+    let (config, tls, first) = (config.clone(), node_tls(config)?, config.node_urls()?.into_iter().next());
+    let (params, observer) = (Arc::clone(params), Arc::clone(observer));
+    let (latencies, tasks) = (Arc::clone(latencies), tasks.clone());
+    Ok(Box::new(move |name, address| {
+        let node = redis_node(&config, name, first.clone()?, tls.as_ref(), &params);
+        let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(&observer))).ok()?;
+        if !node.move_to(address) {
+            return None;
+        }
+        latencies.add(name);
+        tasks.spawn(supervisor);
+        Some(Arc::new(AnyNode::Redis(node)))
+    }))
 }
 
 /// Passes each call to the metrics and to the latency history of the pages.
@@ -87,31 +124,25 @@ pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
     ids.map_err(|why| AppError::Setting { key: "embedded_nodes", why: why.0 })
 }
 
-/// What the nodes' markers have of instances with these settings, see [`ClusterParams::cluster`].
-pub fn cluster_fingerprint(config: &Config) -> Arc<str> {
-    let ids: Vec<NodeId> = config.nodes.iter().map(|node| node.id().clone()).collect();
-    cluster_params(config, &ids).cluster
-}
-
 /// The cluster's parameters. Its fingerprint is a hash of what all instances must agree on: the nodes'
 /// names in alphabetical order, the guard, the lock delay and the key template.
-fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
+pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
     names.sort_unstable();
-    let text = format!(
-        "{}\n{}\n{}\n{}\n{}",
-        names.join("\n"),
+    let terms = format!(
+        "{}\n{}\n{}\n{}",
         config.guard.as_millis(),
         config.lock_delay.as_millis(),
         3_600_000, // once a setting
         config.key_template
     );
-    let digest = Sha256::digest(text.as_bytes());
+    let hash =
+        |text: &str| -> String { Sha256::digest(text.as_bytes()).iter().take(8).map(|b| format!("{b:02x}")).collect() };
     // 4: the version of the protocol. A node that has the rest alone is of version 1, and with a 2 of version 2 or 3: each is
     // taken over.
-    let fingerprint: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    let name = format!("4.{}", hash(&format!("{}\n{terms}", names.join("\n"))));
     ClusterParams {
-        cluster: format!("4.{fingerprint}").into(),
+        cluster: ClusterName::new(&name, &hash(&terms)),
         guard: config.guard,
         lock_delay: config.lock_delay,
         quarantine: quarantine_for(config.max_ttl, config.lock_delay, config.guard),
@@ -119,10 +150,16 @@ fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     }
 }
 
+/// What an instance with these settings calls its cluster, unless the nodes teach it another name.
+pub fn cluster_name(config: &Config) -> ClusterName {
+    let ids: Vec<NodeId> = config.nodes.iter().map(|n| n.id().clone()).collect();
+    cluster_params(config, &ids).cluster
+}
+
 /// The algorithm's settings.
-pub(super) fn redlock_settings(config: &Config, ids: &[NodeId]) -> RedlockSettings {
+pub(super) fn redlock_settings(config: &Config, params: &Arc<ClusterParams>) -> RedlockSettings {
     RedlockSettings {
-        params: Arc::new(cluster_params(config, ids)),
+        params: Arc::clone(params),
         node_timeout: config.node_timeout,
         drift_ppm: config.drift_ppm,
         drift_floor: config.drift_floor,

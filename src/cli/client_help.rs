@@ -132,6 +132,23 @@ Examples:
 Exit codes: 0 it votes, 64 wrong usage, no such node, or it got no vote in time, 69 no instance
 answers, 77 not allowed.";
 
+pub(super) const ADD_EXAMPLES: &str = "\
+Examples:
+  redlockd nodes add --reason 'two more machines' n4 redis://10.0.0.4
+      every instance uses n4 from now on, also after a restart; add n5 next: with an even number of
+      nodes no further failure is tolerated
+
+Exit codes: 0 it votes, 64 wrong usage, the name is taken, or the list was not changed in time, 69
+no instance answers, 77 not allowed.";
+
+pub(super) const REMOVE_EXAMPLES: &str = "\
+Examples:
+  redlockd nodes remove --reason 'machine is sold' n5
+      no instance uses n5 from now on; its server may be stopped before or after
+
+Exit codes: 0 it votes no more, 64 wrong usage, no such node, or the list was not changed in time,
+69 no instance answers, 77 not allowed.";
+
 pub(super) const FORGET_EXAMPLES: &str = "\
 Examples:
   redlockd nodes forget --reason 'disk burnt, host is off' n3

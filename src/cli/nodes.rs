@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::client_args::{OutputArgs, ServiceArgs, duration};
 use super::client_from_args;
-use super::client_help::{FORGET_EXAMPLES, NODES_EXAMPLES, REPLACE_EXAMPLES};
+use super::client_help::{ADD_EXAMPLES, FORGET_EXAMPLES, NODES_EXAMPLES, REMOVE_EXAMPLES, REPLACE_EXAMPLES};
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
@@ -59,6 +59,40 @@ pub(super) enum NodesAction {
     Forget(ForgetCommand),
     /// Give a node's name to another server: it is filled with what the others know, and votes
     Replace(ReplaceCommand),
+    /// Let another server vote, under a new name: a list of N nodes becomes one of N + 1
+    Add(AddCommand),
+    /// Let a node vote no more: a list of N nodes becomes one of N - 1
+    Remove(RemoveCommand),
+}
+
+/// Arguments of `nodes add`.
+#[derive(Debug, Args)]
+#[command(after_help = ADD_EXAMPLES)]
+pub(super) struct AddCommand {
+    /// Why, for the service's log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    /// The new name
+    #[arg(value_parser = node)]
+    pub(super) node: NodeId,
+    /// The server, without user and password: those of the first configured node are used
+    pub(super) url: String,
+}
+
+/// Arguments of `nodes remove`.
+#[derive(Debug, Args)]
+#[command(after_help = REMOVE_EXAMPLES)]
+pub(super) struct RemoveCommand {
+    /// Why, for the service's log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    /// The node's name
+    #[arg(value_parser = node)]
+    pub(super) node: NodeId,
 }
 
 /// Arguments of `nodes replace`.
@@ -96,6 +130,8 @@ pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, 
     match &args.action {
         Some(NodesAction::Forget(args)) => return forget(args, io),
         Some(NodesAction::Replace(args)) => return replace(args, io),
+        Some(NodesAction::Add(args)) => return list(&args.node, Some(&args.url), (&args.reason, &args.service), io),
+        Some(NodesAction::Remove(args)) => return list(&args.node, None, (&args.reason, &args.service), io),
         None => {}
     }
     io.is_json = args.output.json;
@@ -184,6 +220,25 @@ fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> 
     let client = client_from_args::client(&args.service, io.env, io.err)?;
     io.send(client.replace_node(&args.node, &args.url, &args.reason, REPLACE_TIMEOUT))?;
     print_line(io.err, &format!("redlockd: {} is the server at {} now, and votes", args.node, args.url));
+    Ok(exit::OK)
+}
+
+/// `nodes add`, and `nodes remove` where there is no URL.
+fn list<E: Environment>(
+    node: &NodeId,
+    url: Option<&str>,
+    (reason, service): (&str, &ServiceArgs),
+    io: &mut CommandIo<'_, E>,
+) -> Result<u8, u8> {
+    let client = client_from_args::client(service, io.env, io.err)?;
+    let nodes = io.send(client.list_node(node, url, reason, REPLACE_TIMEOUT))?;
+    let (of, needed) = (nodes.quorum.nodes, nodes.quorum.needed);
+    let even = match of % 2 {
+        0 => "; with an even number, one node more or less costs no safety and is cheaper",
+        _ => "",
+    };
+    let done = if url.is_some() { "votes" } else { "votes no more" };
+    print_line(io.err, &format!("redlockd: {node} {done}: there are {of} nodes, {needed} of them must agree{even}"));
     Ok(exit::OK)
 }
 

@@ -263,27 +263,27 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Publishes the waiters of this instance where they changed, and reads those of the others, once a second. Never
     /// returns; dropping it stops it, and what it published runs out after [`WAITERS_TTL`].
     pub async fn run_waiter_exchange(self) {
-        let (mut publisher, mut cursors) = (Publisher::new(self.now()), vec![0; self.engine().nodes.len()]);
+        let (mut publisher, mut cursors) = (Publisher::new(self.now()), BTreeMap::new());
         loop {
             self.exchange_waiters(&mut publisher, &mut cursors).await;
             self.clock().sleep(EXCHANGE_INTERVAL).await;
         }
     }
 
-    async fn exchange_waiters(&self, publisher: &mut Publisher, cursors: &mut [u64]) {
+    async fn exchange_waiters(&self, publisher: &mut Publisher, cursors: &mut BTreeMap<usize, u64>) {
         let (now, known) = (self.now(), &self.shared.cluster_waiters);
         let own = self.shared.waiting.queue(Queue::all_waiters);
         let entry: Option<Arc<str>> = publisher.due(OwnWaiters::of(own), now).map(|entry| entry.encode().into());
         known.begin(now);
-        let exchange = |(index, cursor): (usize, &u64)| {
+        let listed = self.engine().everyone();
+        let exchange = |index: &usize| {
+            let cursor = cursors.get(index).copied().unwrap_or_default();
             let (instance, entry) = (self.shared.instance.clone(), entry.clone());
-            let args = WaitersArgs { instance, entry, ttl: WAITERS_TTL, cursor: *cursor };
-            self.engine().exchange_waiters(index, args, |listed| known.receive(&listed, self.now()))
+            let args = WaitersArgs { instance, entry, ttl: WAITERS_TTL, cursor };
+            self.engine().exchange_waiters(*index, args, |listed| known.receive(&listed, self.now()))
         };
-        let done = futures_util::future::join_all(cursors.iter().enumerate().map(exchange)).await;
-        for (cursor, exchange) in cursors.iter_mut().zip(&done) {
-            *cursor = exchange.map_or(*cursor, |exchange| exchange.cursor);
-        }
+        let done = futures_util::future::join_all(listed.iter().map(exchange)).await;
+        cursors.extend(listed.iter().zip(&done).filter_map(|(node, done)| Some((*node, done.as_ref()?.cursor))));
         let (quorum, done) = (self.engine().quorum(), || done.iter().flatten());
         if done().filter(|exchange| exchange.is_published).count() >= quorum {
             publisher.stored_at = Some(now);

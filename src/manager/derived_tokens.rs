@@ -41,7 +41,7 @@ pub enum DerivedHolder {
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// The token of this principal's lock with this name.
     pub fn derived_token(&self, naming: Naming, principal: Option<&Principal>, name: &str) -> Token {
-        Token::derived(naming.protocol, &principal_tag(&self.engine().settings.params.cluster, principal), name)
+        Token::derived(naming.protocol, &principal_tag(&self.engine().settings.params.cluster.get(), principal), name)
     }
 
     /// Who holds the resource. Metadata of a client's own choice make no derived lease: the token must derive from them.
@@ -65,7 +65,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if Token::derived(naming.protocol, &labels.principal, &name).hash() != record.token {
             return Ok(DerivedHolder::Other);
         }
-        let is_own = labels.principal == principal_tag(&self.engine().settings.params.cluster, principal);
+        let is_own = labels.principal == principal_tag(&self.engine().settings.params.cluster.get(), principal);
         Ok(DerivedHolder::Lease { name, is_own, etag: record.fence.to_string() })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::{Notify, mpsc};
 
 use super::activity::{self, AcquireSeen, Activity, Hour};
@@ -39,7 +39,7 @@ const FOLLOW_LINGER: Duration = Duration::from_secs(60);
 pub struct EventHub {
     /// Names this run of the instance.
     name: String,
-    channels: OnceLock<Vec<Arc<Subscriptions>>>,
+    channels: RwLock<Vec<Arc<Subscriptions>>>,
     listeners: AtomicUsize,
     published: AtomicU64,
     added: Notify,
@@ -150,7 +150,7 @@ impl EventHub {
     pub fn new(instance: &InstanceName) -> Self {
         Self {
             name: instance.to_string(),
-            channels: OnceLock::new(),
+            channels: RwLock::default(),
             listeners: AtomicUsize::new(0),
             published: AtomicU64::new(0),
             added: Notify::new(),
@@ -165,11 +165,13 @@ impl EventHub {
         let _ = self.observer.set(observer);
     }
 
-    /// Sets the nodes' channels to other instances. Only the first call counts.
-    pub fn attach(&self, channels: Vec<Arc<Subscriptions>>) {
-        let _ = self.channels.set(channels);
-        for channel in self.channels() {
-            let _ = channel.subscribe(&Topic::Incidents);
+    /// Adds a node's channel to other instances.
+    pub fn attach(&self, channel: &Arc<Subscriptions>) {
+        let state = self.state.lock();
+        self.channels.write().push(Arc::clone(channel));
+        let _ = channel.subscribe(&Topic::Incidents);
+        if state.follows_cluster {
+            let _ = channel.subscribe(&Topic::Events);
         }
     }
 
@@ -188,8 +190,8 @@ impl EventHub {
         file.write(unwritten).await;
     }
 
-    fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
-        self.channels.get().into_iter().flatten()
+    fn channels(&self) -> RwLockReadGuard<'_, Vec<Arc<Subscriptions>>> {
+        self.channels.read()
     }
 
     /// Whether a stream is open, here or elsewhere. A few loads, since every request asks.
@@ -198,7 +200,7 @@ impl EventHub {
     }
 
     fn has_remote_listeners(&self) -> bool {
-        self.channels().any(|channel| channel.event_subscribers() > 0)
+        self.channels().iter().any(|channel| channel.event_subscribers() > 0)
     }
 
     /// Publishes an event of this instance to the whole cluster, and keeps it: an incident always, others where anyone
@@ -212,7 +214,7 @@ impl EventHub {
                 && let Ok(text) = serde_json::to_string(&event)
             {
                 let text: Arc<str> = text.into();
-                for channel in self.channels() {
+                for channel in self.channels().iter() {
                     topics().for_each(|topic| channel.publish(topic.clone(), &text));
                 }
             }
@@ -246,7 +248,7 @@ impl EventHub {
     pub(super) fn publish_activity(&self, wall_ms: u64) {
         for text in self.activity.due(&self.name, wall_ms, TEXT_MAX) {
             let text: Arc<str> = text.into();
-            self.channels().for_each(|channel| channel.publish(Topic::Incidents, &text));
+            self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
         }
     }
 
@@ -292,7 +294,7 @@ impl EventHub {
     fn follow(&self, state: &mut State) {
         if !state.follows_cluster {
             state.follows_cluster = true;
-            for channel in self.channels() {
+            for channel in self.channels().iter() {
                 let _ = channel.subscribe(&Topic::Events);
             }
         }
@@ -389,7 +391,7 @@ impl EventHub {
         if now.since(since) < FOLLOW_LINGER {
             return;
         }
-        self.channels().for_each(|channel| channel.unsubscribe(&Topic::Events));
+        self.channels().iter().for_each(|channel| channel.unsubscribe(&Topic::Events));
         state.buffer.interrupt();
         (state.follows_cluster, state.idle_since) = (false, None);
     }

@@ -1,6 +1,7 @@
 //! What happens to the nodes and to the quorum: since when, for how long, why, and how many requests were refused meanwhile.
 //! Each beginning and each end is logged once, published as an event, and counted for metrics.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::cluster_state::{Situation, cause};
 use super::events::{EventHub, EventKind};
 use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
+use crate::types::NodeId;
 
 /// The two clocks at one moment: durations come from the first, times that are shown from the second.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +31,7 @@ pub(super) struct Incidents {
 
 #[derive(Default)]
 struct IncidentState {
-    nodes: Vec<NodeRecord>,
+    nodes: BTreeMap<NodeId, NodeRecord>,
     /// `None` before the first observation.
     has_quorum: Option<bool>,
     loss: Option<Loss>,
@@ -92,21 +94,23 @@ impl Incidents {
     }
 
     /// How often a node was seen to begin a quarantine, by reason.
-    pub(super) fn quarantines(&self, node: usize) -> QuarantineCounts {
+    pub(super) fn quarantines(&self, node: &NodeId) -> QuarantineCounts {
         self.state.lock().nodes.get(node).map(|record| record.quarantines).unwrap_or_default()
     }
 
     /// For how long the name of a node has led to two servers.
-    pub(super) fn doubled_for(&self, node: usize, now: BootTime) -> Option<Duration> {
+    pub(super) fn doubled_for(&self, node: &NodeId, now: BootTime) -> Option<Duration> {
         self.state.lock().nodes.get(node)?.doubled.map(|since| now.since(since))
     }
 
     /// Compares the nodes with the last call. `needed`: the quorum.
     pub(super) fn observe(&self, nodes: &[NodeSummary], needed: usize, at: Moment) -> Vec<Incident> {
         let mut state = self.state.lock();
-        state.nodes.resize_with(nodes.len(), NodeRecord::default);
+        // A node that left the list is no incident, and one that is added again is new.
+        state.nodes.retain(|id, _| nodes.iter().any(|node| node.node == *id));
         let mut incidents = Vec::new();
-        for (i, (summary, record)) in nodes.iter().zip(&mut state.nodes).enumerate() {
+        for (i, summary) in nodes.iter().enumerate() {
+            let record = state.nodes.entry(summary.node.clone()).or_default();
             match (summary.has_two_servers, record.doubled) {
                 (true, None) => {
                     record.doubled = Some(at.now);
@@ -277,7 +281,6 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::NodeId;
 
     fn nodes(states: &[&str]) -> Vec<NodeSummary> {
         let node = |(i, state): (usize, &&str)| NodeSummary {
@@ -285,9 +288,13 @@ mod tests {
             votes: *state == "up",
             quarantine: (*state == "quarantined").then(|| "restart".to_owned()),
             votes_in: (*state == "quarantined").then(|| Duration::from_secs(61)),
-            ..NodeSummary::new(NodeId::parse(&format!("n{i}")).expect("valid"))
+            ..NodeSummary::new(id(i))
         };
         states.iter().enumerate().map(node).collect()
+    }
+
+    fn id(node: usize) -> NodeId {
+        NodeId::parse(&format!("n{node}")).expect("valid")
     }
 
     fn at(seconds: u64) -> Moment {
@@ -318,8 +325,11 @@ mod tests {
             [back(2, 20), Incident::QuorumBack { after: Duration::from_secs(18), refused: 3 }]
         );
         assert_eq!(incidents.quorum_loss(at(30).now), None);
-        assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "restart"), Some(("restart", 1)));
-        assert_eq!(incidents.quarantines(0), QuarantineCounts::default());
+        assert_eq!(
+            incidents.quarantines(&id(1)).by_reason().find(|(reason, _)| *reason == "restart"),
+            Some(("restart", 1))
+        );
+        assert_eq!(incidents.quarantines(&id(0)), QuarantineCounts::default());
     }
 
     #[test]
@@ -335,7 +345,10 @@ mod tests {
         let back = Incident::NodeBack { node: 1, after: Some(Duration::from_millis(700)) };
         assert_eq!(observe(5, 2), [Incident::Forgot { node: 1 }, back]);
         assert_eq!(observe(5, 3), []);
-        assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "blank"), Some(("blank", 1)));
+        assert_eq!(
+            incidents.quarantines(&id(1)).by_reason().find(|(reason, _)| *reason == "blank"),
+            Some(("blank", 1))
+        );
     }
 
     #[test]
@@ -349,9 +362,9 @@ mod tests {
         assert_eq!(observe(false, 1), [Incident::Quorum]);
         assert_eq!(observe(true, 2), [Incident::TwoServers { node: 2 }]);
         assert_eq!(observe(true, 3), []);
-        assert_eq!(incidents.doubled_for(2, at(9).now), Some(Duration::from_secs(7)));
+        assert_eq!(incidents.doubled_for(&id(2), at(9).now), Some(Duration::from_secs(7)));
         assert_eq!(observe(false, 12), [Incident::OneServer { node: 2, after: Duration::from_secs(10) }]);
-        assert_eq!(incidents.doubled_for(2, at(13).now), None);
+        assert_eq!(incidents.doubled_for(&id(2), at(13).now), None);
     }
 
     #[test]

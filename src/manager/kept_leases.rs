@@ -152,13 +152,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Whether this principal acquired the lease with these labels, which the service keeps. Without authentication everybody
     /// has.
     pub fn has_taken(&self, labels: &Labels, principal: Option<&Principal>) -> bool {
-        let own = principal_tag(&self.engine().settings.params.cluster, principal);
+        let own = principal_tag(&self.engine().settings.params.cluster.get(), principal);
         labels.kept_until_ms > 0 && labels.principal == own
     }
 
     /// Whether the record of a lease means this principal.
     pub fn is_for(&self, labels_principal: &str, name: &PrincipalName) -> bool {
-        tag_of(&self.engine().settings.params.cluster, name) == labels_principal
+        tag_of(&self.engine().settings.params.cluster.get(), name) == labels_principal
     }
 
     /// Ends a kept lease at the word of the principal that acquired it. Returns for how long it was held, as far as this

@@ -2,12 +2,14 @@
 //! rounds and one for each node, for the pages. Metrics cannot answer this, since they count for ever.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::protocol::UnreachableKind;
 use crate::redlock::clock::BootTime;
+use crate::redlock::slots::NODES_KNOWN_MAX;
 use crate::types::NodeId;
 
 /// The time that one slot covers: a chart has sixty points.
@@ -234,13 +236,21 @@ fn number(now: BootTime) -> u64 {
 
 /// A [`LatencySeries`] for each node.
 pub struct NodeLatencies {
-    nodes: Vec<(NodeId, LatencySeries)>,
+    nodes: RwLock<Vec<(NodeId, Arc<LatencySeries>)>>,
 }
 
 impl NodeLatencies {
-    /// For these nodes; others are not recorded.
+    /// For these nodes, and those that are added.
     pub fn new(nodes: &[NodeId]) -> Self {
-        Self { nodes: nodes.iter().map(|id| (id.clone(), LatencySeries::default())).collect() }
+        Self { nodes: RwLock::new(nodes.iter().map(|id| (id.clone(), Arc::default())).collect()) }
+    }
+
+    /// Records another node from now on; at most [`NODES_KNOWN_MAX`].
+    pub fn add(&self, node: &NodeId) {
+        let mut nodes = self.nodes.write();
+        if nodes.len() < NODES_KNOWN_MAX && !nodes.iter().any(|(id, _)| id == node) {
+            nodes.push((node.clone(), Arc::default()));
+        }
     }
 
     /// Records one call to a node. Cheap, since every request does it.
@@ -254,12 +264,12 @@ impl NodeLatencies {
 
     /// The last quarter of an hour of each.
     pub fn windows(&self, now: BootTime) -> Vec<(NodeId, LatencyWindow)> {
-        self.nodes.iter().map(|(id, series)| (id.clone(), series.window(now))).collect()
+        self.nodes.read().iter().map(|(id, series)| (id.clone(), series.window(now))).collect()
     }
 
     /// The series of one node.
-    pub fn of(&self, node: &NodeId) -> Option<&LatencySeries> {
-        self.nodes.iter().find(|(id, _)| id == node).map(|(_, series)| series)
+    pub fn of(&self, node: &NodeId) -> Option<Arc<LatencySeries>> {
+        self.nodes.read().iter().find(|(id, _)| id == node).map(|(_, series)| Arc::clone(series))
     }
 }
 

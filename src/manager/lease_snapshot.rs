@@ -261,7 +261,7 @@ impl Snapshots {
     pub(crate) async fn get<N: Node, C: Clock, E: Entropy>(
         &self,
         engine: &Redlock<N, C, E>,
-        has_no_vote: impl Fn() -> u32,
+        has_no_vote: impl Fn() -> u64,
     ) -> Arc<Snapshot> {
         self.state.lock().ask(engine.clock.now());
         self.fresh(engine, has_no_vote).await
@@ -270,7 +270,7 @@ impl Snapshots {
     async fn fresh<N: Node, C: Clock, E: Entropy>(
         &self,
         engine: &Redlock<N, C, E>,
-        has_no_vote: impl Fn() -> u32,
+        has_no_vote: impl Fn() -> u64,
     ) -> Arc<Snapshot> {
         let _taking = self.taking.lock().await;
         let now = engine.clock.now();
@@ -307,7 +307,7 @@ impl Snapshots {
     pub(crate) async fn overview<N: Node, C: Clock, E: Entropy>(
         &self,
         engine: &Redlock<N, C, E>,
-        has_no_vote: impl Fn() -> u32,
+        has_no_vote: impl Fn() -> u64,
     ) -> Arc<Snapshot> {
         let now = engine.clock.now();
         let latest = {
@@ -338,7 +338,7 @@ impl Snapshots {
     pub(crate) async fn keep_fresh<N: Node, C: Clock, E: Entropy>(
         &self,
         engine: &Redlock<N, C, E>,
-        has_no_vote: impl Fn() -> u32,
+        has_no_vote: impl Fn() -> u64,
     ) {
         loop {
             engine.clock.sleep(self.refresh).await;
@@ -373,15 +373,17 @@ impl Snapshots {
 async fn take<N: Node, C: Clock, E: Entropy>(
     engine: &Redlock<N, C, E>,
     now: BootTime,
-    has_no_vote: impl Fn() -> u32,
+    has_no_vote: impl Fn() -> u64,
 ) -> Snapshot {
     engine.index_now().await;
-    let merge = Mutex::new(ListMerge::new(engine.nodes.len()));
+    let (listed, members) = (engine.everyone(), engine.members());
+    let merge = Mutex::new(ListMerge::new(listed.len()));
     let add_page = &|node, page| merge.lock().add_page(node, page);
-    let scans = (0..engine.nodes.len()).map(|node| engine.scan(node, move |page| add_page(node, page)));
+    let scans = listed.iter().map(|node| engine.scan(*node, move |page| add_page(*node, page)));
     let scans = futures_util::future::join_all(scans).await;
     // A node without a vote may have forgotten leases that it does not list.
-    let unread = scans.iter().enumerate().filter(|(_, is_read)| !**is_read).fold(0, |mask, (node, _)| mask | 1 << node);
+    let unread =
+        listed.iter().zip(&scans).filter(|(_, is_read)| !**is_read).fold(0_u64, |mask, (node, _)| mask | 1 << node);
     let doubtful = unread | has_no_vote();
     let merged = merge.into_inner();
     let mut leases = BTreeMap::new();
@@ -391,7 +393,7 @@ async fn take<N: Node, C: Clock, E: Entropy>(
         }
         leases.extend(lease);
     }
-    let read = (0..engine.nodes.len()).filter(|node| doubtful & 1 << node == 0).count();
+    let read = usize::try_from((members & !doubtful).count_ones()).unwrap_or(0);
     let took = engine.clock.now().since(now);
     Snapshot { leases, taken: now, complete: read >= engine.quorum(), took }
 }

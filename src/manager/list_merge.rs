@@ -18,9 +18,9 @@ pub(super) struct ListMerge {
 /// The leases that the nodes have under one name.
 struct Copies {
     /// The nodes that have the name, one bit each.
-    nodes: u32,
+    nodes: u64,
     /// Those of them that list shared leases or permits.
-    with_members: u32,
+    with_members: u64,
     first: LeaseCopy,
     /// Other leases, where the nodes disagree, or where several are held together.
     others: Vec<LeaseCopy>,
@@ -30,7 +30,7 @@ struct Copies {
 struct LeaseCopy {
     record: LeaseRecord,
     /// One bit each.
-    nodes: u32,
+    nodes: u64,
     lefts: Vec<u64>,
 }
 
@@ -49,7 +49,7 @@ impl ListMerge {
     /// Adds a page of one node's list. A list may have a name twice: only the first entry counts, since a
     /// node has one vote.
     pub(super) fn add_page(&mut self, node: usize, page: Vec<ListedLease>) {
-        let node = 1_u32 << node;
+        let node = 1_u64 << node;
         let copy = |record, left_ms| {
             let mut lefts = Vec::with_capacity(self.nodes);
             lefts.push(left_ms);
@@ -90,7 +90,7 @@ impl ListMerge {
     pub(super) fn held(
         self,
         quorum: usize,
-        doubtful: u32,
+        doubtful: u64,
     ) -> impl Iterator<Item = Option<(ResourceName, SnapshotLease)>> {
         self.names.into_iter().map(move |(resource, copies)| {
             let Copies { nodes, first, others, .. } = *copies;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     /// What a quorum of 3 of 5 holds: name, first digit of the token, TTL, whether it is confirmed.
-    fn held(pages: Vec<(usize, ListedLease)>, doubtful: u32) -> Vec<(String, String, u128, bool)> {
+    fn held(pages: Vec<(usize, ListedLease)>, doubtful: u64) -> Vec<(String, String, u128, bool)> {
         let mut merge = ListMerge::new(5);
         for (node, listed) in pages {
             merge.add_page(node, vec![listed]);

@@ -23,6 +23,7 @@ pub(crate) mod lease_snapshot;
 mod list_merge;
 mod maintenance;
 mod no_vote_reasons;
+mod node_list;
 mod node_state;
 pub(crate) mod overview;
 mod own_leases;

@@ -11,7 +11,7 @@ use super::events::EventKind;
 use super::latency::{LatencyWindow, Round};
 use super::lease_snapshot::Snapshot;
 use super::service::LockManager;
-use super::types::{CycleEdge, Deadlock, NodeSummary, QuorumCount, WaitingAt};
+use super::types::{CycleEdge, Deadlock, NodeListState, NodeSummary, QuorumCount, WaitingAt};
 use crate::api::DeadlockEdge;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::Clock;
@@ -92,6 +92,8 @@ pub struct ClusterStatus {
     pub instance: InstanceName,
     /// The same in words, with what to do.
     pub situation: Situation,
+    /// Their view, and the change of their list that is under way.
+    pub list: NodeListState,
 }
 
 /// As another instance reported it; `None` for anything malformed.
@@ -163,7 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let granted = nodes.iter().filter(|node| node.votes).count();
         let situation = self.situation(&nodes);
         let (draining, instance) = (self.is_stopping(), self.shared.instance.clone());
-        ClusterStatus { quorum: self.count(granted), situation, nodes, draining, instance }
+        ClusterStatus { quorum: self.count(granted), situation, nodes, draining, instance, list: self.node_list() }
     }
 
     /// What happened to locks in the last hour, at all instances.

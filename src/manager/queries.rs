@@ -14,7 +14,7 @@ use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock};
 use crate::redlock::acquire::{AcquireParams, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::inspect::{ClusterInspection, HeldMember, ResourceState};
-use crate::redlock::monitor::{ForgetError, NodeHealth, ReplaceError};
+use crate::redlock::monitor::NodeHealth;
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::redlock::random::Entropy;
@@ -54,8 +54,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             ResourceState::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
-        let nodes =
-            self.engine().nodes.iter().zip(&inspected.answers).map(|(n, a)| resource_on_node(n.as_ref(), a)).collect();
+        let members = self.engine().members();
+        let answers = self.engine().nodes.iter().zip(&inspected.answers).enumerate();
+        let listed = answers.filter(|(i, _)| members >> i & 1 == 1);
+        let nodes = listed.map(|(_, (node, answer))| resource_on_node(node.as_ref(), answer)).collect();
         Inspection {
             resource: resource.clone(),
             state,
@@ -152,12 +154,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         })
     }
 
-    /// All nodes, in configured order.
+    /// All nodes of the list, in configured order.
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
         let (missing, can_ask) = (self.shared.monitor.waits_for(), self.engine().can_ask());
-        let report = |(index, (node, health)): (usize, (&std::sync::Arc<N>, NodeHealth))| {
+        let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
             let details = node.details();
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
             let (state, votes_in, why, waits_for) = describe(&health, now, &missing, ended_in);
@@ -175,11 +177,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 votes_in,
                 why,
                 quarantine: quarantine_reason(&health),
-                quarantines: self.shared.incidents.quarantines(index),
+                quarantines: self.shared.incidents.quarantines(node.id()),
                 lost_ago: health.losses.noticed_at.map(|at| now.since(at)),
                 losses: health.losses,
                 has_two_servers: health.has_two_servers,
-                doubled_for: self.shared.incidents.doubled_for(index, now),
+                doubled_for: self.shared.incidents.doubled_for(node.id(), now),
                 waits_for,
                 latency: health.latency,
                 clock_offset_ms: health.offset_us.map(|us| us / 1_000),
@@ -187,23 +189,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 version: details.version,
                 restarts: health.restarts,
                 findings,
+                view: health.status.as_ref().map(|s| s.view.id.number()).filter(|number| *number > 0),
             }
         };
-        self.engine().nodes.iter().zip(health).enumerate().map(report).collect()
-    }
-
-    /// Records an operator's report that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
-    ///
-    /// Errors: [`ForgetError`].
-    pub fn forget_node(&self, node: &NodeId) -> Result<(), ForgetError> {
-        self.shared.monitor.forget(node)
-    }
-
-    /// Replaces a node by another server: as [`crate::redlock::monitor::NodeMonitor::replace`].
-    ///
-    /// Errors and Cancel: the same.
-    pub async fn replace_node(&self, node: &NodeId, address: &str) -> Result<(), ReplaceError> {
-        self.shared.monitor.replace(node, address).await
+        let members = self.engine().members();
+        let listed = self.engine().nodes.iter().zip(health).enumerate().filter(|(i, _)| members >> i & 1 == 1);
+        listed.map(|(_, of)| report(of)).collect()
     }
 
     /// How long rounds wait for a node's answer now.
@@ -212,9 +203,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// The nodes that have no vote, one bit each: they may have forgotten leases.
-    pub(super) fn nodes_without_vote(&self) -> u32 {
-        let forgot = |node: &NodeSummary| !node.votes && node.state != "slow";
-        self.nodes().iter().enumerate().filter(|(_, node)| forgot(node)).fold(0, |mask, (i, _)| mask | 1 << i)
+    pub(super) fn nodes_without_vote(&self) -> u64 {
+        let forgot: Vec<NodeSummary> =
+            self.nodes().into_iter().filter(|node| !node.votes && node.state != "slow").collect();
+        let nodes = self.engine().nodes.iter().enumerate();
+        let is_one = |node: &NodeId| forgot.iter().any(|one| one.node == *node);
+        nodes.filter(|(_, node)| is_one(node.id())).fold(0, |mask, (i, _)| mask | 1 << i)
     }
 
     /// How many wait for a resource in this instance.
@@ -370,7 +364,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     pub(super) fn count(&self, granted: usize) -> QuorumCount {
-        QuorumCount { granted, needed: self.engine().quorum(), nodes: self.engine().nodes.len() }
+        QuorumCount { granted, needed: self.engine().quorum(), nodes: self.engine().size() }
     }
 
     pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {

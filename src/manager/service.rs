@@ -188,11 +188,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Party::new(&labels.principal, &labels.owner)
         });
         let waiting = WaitDriver::new(engine.clone(), limits, party_of);
-        for (node, channel) in waiting.channels().enumerate() {
-            channel.add_handler(node, Arc::downgrade(&held_leases) as Weak<dyn NotificationHandler>);
-            channel.add_handler(node, Arc::downgrade(&events) as Weak<dyn NotificationHandler>);
-        }
-        events.attach(waiting.channels().cloned().collect());
+        follow_channels(&waiting, &held_leases, &events);
         let deadlocks = Arc::new(Deadlocks::default());
         let (found, reports, clock) = (Arc::clone(&deadlocks), Arc::clone(&events), engine.clock.clone());
         waiting.observe_deadlocks(Box::new(move |cycle| {
@@ -273,7 +269,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (until, is_ready_to_wait) = (started.plus(request.wait), !request.wait.is_zero());
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
-        labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
+        labels.principal = principal_tag(&self.engine().settings.params.cluster.get(), request.principal.as_deref());
         if request.kept_for.is_some() {
             self.check_kept_total(resources.len()).map_err(AcquireError::TooManyKept)?;
         }
@@ -394,3 +390,25 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 #[cfg(test)]
 #[path = "waiting_tests.rs"]
 mod waiting_tests;
+
+/// Receives notices and events of all nodes, also of those that are added later.
+fn follow_channels<N: Node, C: Clock, E: Entropy>(
+    waiting: &WaitDriver<N, C, E>,
+    held_leases: &Arc<HeldLeases>,
+    events: &Arc<EventHub>,
+) {
+    let (driver, leases, hub) = (waiting.downgrade(), Arc::downgrade(held_leases), Arc::downgrade(events));
+    let known = Mutex::new(0);
+    let follow = move || {
+        let (Some(driver), Some(hub)) = (driver.upgrade(), hub.upgrade()) else { return };
+        let (channels, mut known) = (driver.channels(), known.lock());
+        for (node, channel) in channels.iter().enumerate().skip(*known) {
+            channel.add_handler(node, Weak::clone(&leases) as Weak<dyn NotificationHandler>);
+            channel.add_handler(node, Arc::downgrade(&hub) as Weak<dyn NotificationHandler>);
+            hub.attach(channel);
+        }
+        *known = channels.len();
+    };
+    follow();
+    waiting.observe_list(Box::new(follow));
+}

@@ -1,10 +1,13 @@
 //! Metrics of nodes: calls by operation, and what the node monitor last reported.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use parking_lot::RwLock;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+};
 
 use super::register::{counters, gauge, gauges, histograms, quantities, raise};
 use crate::manager::types::{NodeSummary, QuarantineCounts};
@@ -37,21 +40,35 @@ struct NodeSeries {
     findings: IntGauge,
 }
 
+/// The metrics of nodes, by their labels.
+struct NodeVectors {
+    calls: IntCounterVec,
+    durations: HistogramVec,
+    errors: IntCounterVec,
+    up: IntGaugeVec,
+    votes: IntGaugeVec,
+    votes_in: GaugeVec,
+    latency: GaugeVec,
+    clock_offset: GaugeVec,
+    restarts: IntCounterVec,
+    quarantines: IntCounterVec,
+    two_servers: IntGaugeVec,
+    findings: IntGaugeVec,
+}
+
 /// The handles of all nodes.
 pub(super) struct NodeMetrics {
     /// So few that each call searches the list.
-    series: Vec<(NodeId, NodeSeries)>,
-    calls: IntCounterVec,
-    durations: HistogramVec,
+    series: RwLock<Vec<(NodeId, Arc<NodeSeries>)>>,
+    vectors: NodeVectors,
     info: IntGaugeVec,
     configured: IntGauge,
     quorum_available: IntGauge,
     quorum_margin: IntGauge,
 }
 
-impl NodeMetrics {
-    /// Registers the series of these nodes.
-    pub(super) fn new(r: &Registry, nodes: &[NodeId]) -> Self {
+impl NodeVectors {
+    fn new(r: &Registry) -> Self {
         let calls = counters(r, "node_requests_total", "Answered calls to a node by operation.", &["node", "op"]);
         let help = "Answered calls to a node by group of operations.";
         let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "op"]);
@@ -72,40 +89,94 @@ impl NodeMetrics {
         let two_servers = gauges(r, "node_two_servers", help, &["node"]);
         let help = "Problems of the node's settings; GET /nodes explains them.";
         let findings = gauges(r, "node_findings", help, &["node"]);
-        let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
-        // What every instance sends to every node.
-        for (node, op) in nodes.iter().flat_map(|node| ["acquire", "release", "probe"].map(|op| (node, op))) {
-            calls.with_label_values(&[node.as_str(), op]);
-            durations.with_label_values(&[node.as_str(), GROUPS[group_of(op)]]);
+        Self {
+            calls,
+            durations,
+            errors,
+            up,
+            votes,
+            votes_in,
+            latency,
+            clock_offset,
+            restarts,
+            quarantines,
+            two_servers,
+            findings,
         }
-        let series = |node: &str| NodeSeries {
+    }
+
+    fn series(&self, node: &str) -> NodeSeries {
+        // What every instance sends to every node.
+        for op in ["acquire", "release", "probe"] {
+            self.calls.with_label_values(&[node, op]);
+            self.durations.with_label_values(&[node, GROUPS[group_of(op)]]);
+        }
+        let errors = UnreachableKind::ALL.iter().map(|k| (*k, self.errors.with_label_values(&[node, k.as_str()])));
+        NodeSeries {
             calls: Default::default(),
             durations: Default::default(),
-            errors: UnreachableKind::ALL.iter().map(|k| (*k, errors.with_label_values(&[node, k.as_str()]))).collect(),
-            up: up.with_label_values(&[node]),
-            votes: votes.with_label_values(&[node]),
-            votes_in: votes_in.with_label_values(&[node]),
-            latency: latency.with_label_values(&[node]),
-            clock_offset: clock_offset.with_label_values(&[node]),
-            restarts: restarts.with_label_values(&[node]),
-            quarantines: QuarantineCounts::REASONS.map(|why| quarantines.with_label_values(&[node, why])).into(),
-            two_servers: two_servers.with_label_values(&[node]),
-            findings: findings.with_label_values(&[node]),
-        };
-        let configured = gauge(r, "nodes", "Nodes configured.");
+            errors: errors.collect(),
+            up: self.up.with_label_values(&[node]),
+            votes: self.votes.with_label_values(&[node]),
+            votes_in: self.votes_in.with_label_values(&[node]),
+            latency: self.latency.with_label_values(&[node]),
+            clock_offset: self.clock_offset.with_label_values(&[node]),
+            restarts: self.restarts.with_label_values(&[node]),
+            quarantines: QuarantineCounts::REASONS.map(|why| self.quarantines.with_label_values(&[node, why])).into(),
+            two_servers: self.two_servers.with_label_values(&[node]),
+            findings: self.findings.with_label_values(&[node]),
+        }
+    }
+
+    /// Removes the series of a node that left the list: an alert on them would never end.
+    fn forget(&self, node: &str) {
+        // A series that was never used is not there.
+        OPERATIONS.iter().for_each(|op| drop(self.calls.remove_label_values(&[node, op])));
+        GROUPS.iter().for_each(|group| drop(self.durations.remove_label_values(&[node, group])));
+        UnreachableKind::ALL.iter().for_each(|kind| drop(self.errors.remove_label_values(&[node, kind.as_str()])));
+        QuarantineCounts::REASONS.iter().for_each(|why| drop(self.quarantines.remove_label_values(&[node, why])));
+        for gauges in [&self.up, &self.votes, &self.two_servers, &self.findings] {
+            drop(gauges.remove_label_values(&[node]));
+        }
+        for quantities in [&self.votes_in, &self.latency, &self.clock_offset] {
+            drop(quantities.remove_label_values(&[node]));
+        }
+        drop(self.restarts.remove_label_values(&[node]));
+    }
+}
+
+impl NodeMetrics {
+    /// Registers the series of these nodes.
+    pub(super) fn new(r: &Registry, nodes: &[NodeId]) -> Self {
+        let vectors = NodeVectors::new(r);
+        let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
+        let configured = gauge(r, "nodes", "Nodes of the list, whether or not they answer.");
         configured.set(count(nodes.len()));
         for node in nodes {
             info.with_label_values(&[node.as_str(), UNKNOWN]).set(1);
         }
+        let series = nodes.iter().map(|node| (node.clone(), Arc::new(vectors.series(node.as_str()))));
         Self {
-            series: nodes.iter().map(|node| (node.clone(), series(node.as_str()))).collect(),
-            calls,
-            durations,
+            series: RwLock::new(series.collect()),
+            vectors,
             info,
             configured,
             quorum_available: gauge(r, "quorum_available", "1 while a quorum of nodes votes."),
             quorum_margin: gauge(r, "quorum_margin", "Voting nodes minus the quorum; negative: no quorum."),
         }
+    }
+
+    /// Follows the list of nodes. Labels come from it alone, and it has at most 15 names.
+    fn follow(&self, reports: &[NodeSummary]) {
+        let is_listed = |node: &NodeId| reports.iter().any(|report| report.node == *node);
+        let mut series = self.series.write();
+        series.extract_if(.., |(node, _)| !is_listed(node)).for_each(|(node, _)| self.vectors.forget(node.as_str()));
+        for NodeSummary { node, .. } in reports {
+            if !series.iter().any(|(known, _)| known == node) {
+                series.push((node.clone(), Arc::new(self.vectors.series(node.as_str()))));
+            }
+        }
+        self.configured.set(count(reports.len()));
     }
 
     /// Counts a call. An unknown node or operation is ignored.
@@ -116,10 +187,10 @@ impl NodeMetrics {
             Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
                 let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };
-                let new = || self.calls.with_label_values(&[node.as_str(), operation]);
+                let new = || self.vectors.calls.with_label_values(&[node.as_str(), operation]);
                 series.calls[index].get_or_init(new).inc();
                 let group = group_of(operation);
-                let new = || self.durations.with_label_values(&[node.as_str(), GROUPS[group]]);
+                let new = || self.vectors.durations.with_label_values(&[node.as_str(), GROUPS[group]]);
                 series.durations[group].get_or_init(new).observe(took.as_secs_f64());
             }
             // How long a call took that failed is no latency: a node that refuses connections would be the fastest.
@@ -127,12 +198,15 @@ impl NodeMetrics {
         }
     }
 
-    fn of(&self, node: &NodeId) -> Option<&NodeSeries> {
-        self.series.iter().find(|(id, _)| id == node).map(|(_, series)| series)
+    fn of(&self, node: &NodeId) -> Option<Arc<NodeSeries>> {
+        self.series.read().iter().find(|(id, _)| id == node).map(|(_, series)| Arc::clone(series))
     }
 
     /// Sets the gauges from the reports of all nodes. One caller at a time.
     pub(super) fn set(&self, reports: &[NodeSummary]) {
+        if !reports.is_empty() {
+            self.follow(reports);
+        }
         for report in reports {
             let Some(series) = self.of(&report.node) else { continue };
             series.up.set(i64::from(report.state != "down"));

@@ -90,6 +90,12 @@ impl Node for AnyNode {
         }
     }
 
+    fn set_open(&self, is_open: bool) {
+        if let Self::Redis(node) = self {
+            node.set_open(is_open);
+        }
+    }
+
     fn notifications(&self) -> NotificationSource<'_> {
         match self {
             Self::Redis(node) => node.notifications(),

@@ -447,6 +447,7 @@ mod tests {
                 draining: false,
                 instance: InstanceName::from_random(1),
                 situation: Default::default(),
+                list: Default::default(),
             };
             let layout = Layout::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
             let page = LockPage::new(layout, &resource, Ok(&inspection), &[], None, "http://h", 0);

@@ -49,6 +49,7 @@ pub(crate) fn layout() -> Layout {
             draining: false,
             instance: crate::protocol::InstanceName::from_random(1),
             situation: Default::default(),
+            list: Default::default(),
         },
         crate::pages::layout::Tab::Locks,
         "Locks",

@@ -56,6 +56,10 @@ pub(crate) struct NodeCard {
     pub run: String,
     /// Number of restarts that this instance detected.
     pub restarts: u64,
+    /// The number of the view that it has installed; empty if it has none.
+    pub view: String,
+    /// It is another one than that in which this instance asks for votes.
+    pub is_elsewhere: bool,
     /// Problems of the server's settings.
     pub findings: Vec<FindingRow>,
     /// Latency over time.
@@ -125,6 +129,8 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration, wa
         version: report.version.as_deref().map(format::visible).unwrap_or_else(|| "-".to_owned()),
         run: report.run_id.as_deref().map(|run| run.chars().take(RUN_ID_SHOWN).collect()).unwrap_or_default(),
         restarts: report.restarts,
+        view: report.view.map(|number| number.to_string()).unwrap_or_default(),
+        is_elsewhere: false,
         findings: report.findings.iter().map(finding).collect(),
         spark: charts::sparkline(window, charts::SPARK_WIDTH, charts::SPARK_HEIGHT),
         heat: charts::heat(window, node_timeout),
@@ -138,6 +144,11 @@ pub(crate) struct NodesPage {
     layout: Layout,
     nodes: Vec<NodeCard>,
     node_timeout: String,
+    /// The number of the view in which this instance asks for votes; empty before the first.
+    view: String,
+    /// The change of the list that is under way; empty if there is none.
+    change: String,
+    change_badge: Badge,
 }
 
 impl NodesPage {
@@ -152,8 +163,17 @@ impl NodesPage {
     ) -> Self {
         let mut reports: Vec<&NodeSummary> = status.nodes.iter().collect();
         reports.sort_by_key(|report| Reverse(trouble(report)));
-        let nodes = reports.iter().map(|report| node(report, &window(&report.node), node_timeout, wall_ms)).collect();
-        Self { layout, nodes, node_timeout: format::time(node_timeout) }
+        let card = |report: &&NodeSummary| {
+            let is_elsewhere = report.view.is_some() && report.view != status.list.view;
+            NodeCard { is_elsewhere, ..node(report, &window(&report.node), node_timeout, wall_ms) }
+        };
+        let names = |names: &[NodeId]| names.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
+        let change = status.list.change.as_ref();
+        let change = change.map(|(from, to)| format!("from {} to {}", names(from), names(to))).unwrap_or_default();
+        let view = status.list.view.map(|number| number.to_string()).unwrap_or_default();
+        let (nodes, node_timeout) = (reports.iter().map(card).collect(), format::time(node_timeout));
+        let change_badge = badge("being changed", Severity::Warn);
+        Self { layout, nodes, node_timeout, view, change, change_badge }
     }
 }
 
@@ -161,6 +181,7 @@ impl NodesPage {
 mod tests {
     use super::*;
     use crate::manager::latency::LatencySeries;
+    use crate::manager::types::NodeListState;
     use crate::redlock::clock::BootTime;
 
     /// 2026-11-20T18:07:03.120Z.
@@ -171,6 +192,7 @@ mod tests {
         let named = |name: &str, state: &str, votes| NodeSummary {
             node: NodeId::parse(name).expect("valid"),
             findings: Vec::new(),
+            view: Some(7),
             ..report(state, votes)
         };
         let all =
@@ -181,12 +203,17 @@ mod tests {
             draining: false,
             instance: crate::protocol::InstanceName::from_random(1),
             situation: Default::default(),
+            list: NodeListState { view: Some(8), change: Some((vec![named("a", "up", true).node], Vec::new())) },
         };
         let layout = crate::pages::locks::tests::layout();
         let page = NodesPage::new(layout, &status, |_| LatencyWindow::default(), Duration::from_millis(50), NOW_MS);
         let order: Vec<_> = page.nodes.iter().map(|n| n.node.as_str()).collect();
         assert_eq!(order, ["d", "c", "n1", "a"], "a finding counts as well");
         let html = page.render().expect("a page");
+        assert!(
+            html.contains("is being changed from a to") && html.contains("7 <strong>not that of this instance, 8"),
+            "{html}"
+        );
         assert!(html.contains("since 18:05:48") && html.contains("until 18:09:14"), "{html}");
     }
 

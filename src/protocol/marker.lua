@@ -9,6 +9,7 @@
 --   the length of a quarantine); and, read only if those do not match: last (hw when gen began), run, st ('a' active | 'q' quarantined), cfg (cluster;
 --   '' on a node that was blank until somebody gives it a vote), proto (version of the protocol), view (installed; none: 32
 --   zeros), promised (no lower view is installed), admitted (view of the last admission), roster (the installed view's record),
+--   pending (a view that changes the list, and for which this process, which it has installed, was not filled yet: no vote),
 --   fill (view|nonce|pages|pages done), filled (view of the last fill), until (us), owed (us: end
 --   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us);
 --   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), sees:INSTANCE (us, then name and run of each process that it sees)
@@ -28,11 +29,12 @@ local sound = m[6] and string.sub(PASS, 1, cut) == m[1] and string.byte(PASS, cu
   and (string.sub(PASS, cut + 2) == m[6] or (tonumber(string.sub(PASS, cut + 2)) or 1e15) <= tonumber(m[6])) and NOW >= m[2] - GUARD
 local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
 -- The full check. Returns nil if this node may vote, else the refusal to reply; with an order, the new quarantine. V: it votes
--- in another view than the sender's, whose record it replies if that is the higher one.
+-- in another view than the sender's, whose record it replies if that is the higher one, or is to be filled for this one.
 local function judge(order)
   local RUN, CFG, VIEW, ASK = string.match(PASS, '^(%x*)|(.*)|(%x+)|(%d+)$')
   ASK = tonumber(ASK)
-  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'until', 'owed', 'proto', 'ask', 'qms', 'view', 'roster')
+  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'until', 'owed', 'proto', 'ask', 'qms', 'view', 'roster',
+    'pending')
   local run, st, cfg, till, owed, proto = x[1], x[2], x[3], tonumber(x[4] or 0), tonumber(x[5] or 0), tonumber(x[6] or 1)
   if proto > PROTO then return { 'P', proto } end -- of a later version, whose rules this script does not know: changes nothing
   local seen, ask = tonumber(m[2] or 0), tonumber(x[7] or 0)
@@ -63,7 +65,7 @@ local function judge(order)
     if math.abs(NOW - SENT) > GUARD then owed = math.max(owed, SENT + longest * 1000) end
     st, till = 'q', NOW + longest * 1000
     -- ev may be of another process: the next probe stores it again. A fill gives no vote to a process that lost it since.
-    redis.call('HDEL', META, 'ev', 'fill')
+    redis.call('HDEL', META, 'ev', 'fill', 'pending')
     redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'proto', ours and PROTO or proto,
       'until', till, 'owed', owed, 'why', lost, 'since', NOW)
   elseif longest > Q then
@@ -84,6 +86,6 @@ local function judge(order)
     return { 'S', hw } -- quarantine served: it needs the other nodes' highest fence
   end
   local view = x[9] or NONE
-  if view ~= VIEW then return { 'V', view > VIEW and x[10] or view } end
+  if view ~= VIEW or x[11] then return { 'V', view > VIEW and x[10] or view } end
   return nil
 end

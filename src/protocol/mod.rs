@@ -45,7 +45,7 @@ pub use index::{INDEX_MAX, IndexArgs};
 pub use intent::{INTENT_TTL, IntentArgs};
 pub use kept::{KEPT_PAGE_MAX, KEPT_PAUSE, KeptArgs, KeptPage};
 pub use list::ListArgs;
-pub use params::{ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
+pub use params::{ClusterName, ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
 pub use read::{ReadArgs, ReadEntry, Tombstone};
 pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS, MEMBERS_MAX};
 pub use release::{CancelArgs, ReleaseArgs};
@@ -61,7 +61,7 @@ pub use tickets::{
     NamedTicket, TICKET_PAUSE, TICKET_SERVED, TICKETS_DUE_MAX, TICKETS_PAGE_MAX, TicketsArgs, TicketsPage,
 };
 pub use update::UpdateArgs;
-pub use view::{RosterEntry, View, ViewId};
+pub use view::{NodeList, OldList, RosterEntry, View, ViewId};
 pub use view_change::AdmitArgs;
 pub use waiters::{
     FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,

@@ -1,7 +1,10 @@
 //! The parameters on which all instances over one set of nodes agree, what follows from them, and the time of a request.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use super::reply::{NoVote, NodeResult, Reply};
 use super::request::Request;
@@ -47,7 +50,7 @@ impl RequestStamp {
 
     fn names(&self, name: &NodeId, run: &str) -> bool {
         let is_unknown = run.is_empty() || self.view.id == ViewId::NONE;
-        is_unknown || self.view.entry(name).is_some_and(|entry| *entry.run == *run)
+        is_unknown || self.view.run_of(name).is_some_and(|named| **named == *run)
     }
 }
 
@@ -58,12 +61,64 @@ impl From<RequestTime> for RequestStamp {
     }
 }
 
+/// Names a cluster: the fingerprint under which it was declared. An instance whose configured list is a later one of the same
+/// cluster learns it from the nodes.
+#[derive(Clone)]
+pub struct ClusterName {
+    /// Shared by all clones.
+    name: Arc<RwLock<Arc<str>>>,
+    terms: Arc<str>,
+}
+
+impl ClusterName {
+    /// The fingerprint of these settings, and that of all of them but the list of nodes: letters and digits.
+    pub fn new(name: &str, terms: &str) -> Self {
+        Self { name: Arc::new(RwLock::new(name.into())), terms: terms.into() }
+    }
+
+    /// The name now.
+    pub fn get(&self) -> Arc<str> {
+        Arc::clone(&self.name.read())
+    }
+
+    /// Takes the name that the nodes have: they agree in all settings but the list.
+    pub(crate) fn learn(&self, name: &str) {
+        *self.name.write() = name.into();
+    }
+
+    /// What instances of one cluster have in common whatever its list is.
+    pub fn terms(&self) -> &Arc<str> {
+        &self.terms
+    }
+}
+
+impl<T: AsRef<str>> From<T> for ClusterName {
+    fn from(name: T) -> Self {
+        let terms: String = name.as_ref().chars().filter(char::is_ascii_alphanumeric).collect();
+        Self::new(name.as_ref(), &terms)
+    }
+}
+
+impl fmt::Debug for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.get())
+    }
+}
+
+impl PartialEq for ClusterName {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get() && self.terms == other.terms
+    }
+}
+
+impl Eq for ClusterName {}
+
 /// What all instances over one set of nodes must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterParams {
     /// Fingerprint of node names, guard, lock delay, fence TTL and key template. A node with another fingerprint does not
     /// vote for this instance.
-    pub cluster: Arc<str>,
+    pub cluster: ClusterName,
     /// The maximum clock offset, and the maximum age of a request, with which a node votes.
     pub guard: Duration,
     /// Added to each TTL on the nodes, but not to the validity that a holder is promised.

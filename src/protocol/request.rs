@@ -130,6 +130,21 @@ impl Request {
         matches!(self, Self::Acquire(_) | Self::AcquireSet(_) | Self::AcquireShared(_) | Self::Downgrade(_))
     }
 
+    /// Whether it is about the process and the list, and asked also of processes that are in no list yet, or no longer.
+    pub fn is_of_membership(&self) -> bool {
+        matches!(
+            self,
+            Self::Probe(_)
+                | Self::Init { .. }
+                | Self::Quarantine { .. }
+                | Self::Promise { .. }
+                | Self::Install { .. }
+                | Self::Admit(_)
+                | Self::Read(_)
+                | Self::Fill(_)
+        )
+    }
+
     /// The operation's name in metrics and logs.
     pub fn operation(&self) -> &'static str {
         match self {

@@ -84,7 +84,7 @@ pub struct ScriptContext<'a> {
 /// process to which the connection is bound, see [`NodeStatus::run`](super::reply::NodeStatus::run); if it is empty, each
 /// script reads it itself.
 pub fn marker_fingerprint(params: &ClusterParams, run: &str, view: ViewId) -> String {
-    format!("{run}|{}|{view}|{}", params.cluster, millis(params.quarantine))
+    format!("{run}|{}|{view}|{}", params.cluster.get(), millis(params.quarantine))
 }
 
 /// Whole milliseconds in the range that a node can add up.

@@ -1,7 +1,7 @@
 //! Views: which process votes under each node name. See `docs/views.md`. A higher view replaces a lower one; votes of two
 //! views are never counted together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
@@ -67,6 +67,28 @@ pub struct View {
     pub id: ViewId,
     /// Who votes under each name of the list.
     pub roster: BTreeMap<NodeId, RosterEntry>,
+    /// The names that vote, once an operator changed them; before that, those that all instances have configured.
+    pub list: Option<Arc<NodeList>>,
+}
+
+/// The names that vote in a view.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeList {
+    /// At least one.
+    pub names: BTreeSet<NodeId>,
+    /// A hash of the settings on which all instances must agree ([`ClusterParams::terms`](super::ClusterParams::terms)).
+    pub terms: Arc<str>,
+    /// The list that this view changes; `None` in every later view.
+    pub old: Option<OldList>,
+}
+
+/// The list before a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OldList {
+    /// The names that voted.
+    pub names: BTreeSet<NodeId>,
+    /// Who voted under them, since when at least.
+    pub before: BTreeMap<NodeId, (Arc<str>, ViewId)>,
 }
 
 impl View {
@@ -75,14 +97,41 @@ impl View {
         self.roster.get(name)
     }
 
+    /// The list that it changes, if it changes one: nobody votes in it before it was filled for it.
+    pub fn old(&self) -> Option<&OldList> {
+        self.list.as_ref()?.old.as_ref()
+    }
+
+    /// The process that is asked under this name: the one that votes, or that voted before the change of the list.
+    pub(super) fn run_of(&self, name: &NodeId) -> Option<&Arc<str>> {
+        let before = || self.old().and_then(|old| old.before.get(name)).map(|(run, _)| run);
+        self.entry(name).map(|entry| &entry.run).or_else(before)
+    }
+
     /// Whether it names this process, with that last admission, under some name.
     pub(super) fn names(&self, run: &str, since: ViewId) -> bool {
         self.roster.values().any(|entry| *entry.run == *run && entry.since == since)
     }
 
-    /// As text: the id, then for each name a line of name, run, `since`, and the address if there is one.
+    /// Whether this process, with that last admission, voted in the list that this view changes, or was admitted since.
+    pub(super) fn names_before(&self, run: &str, admitted: ViewId) -> bool {
+        self.old().is_some_and(|old| old.before.values().any(|(of, since)| **of == *run && admitted >= *since))
+    }
+
+    /// As text: the id, then for each name a line of name, run, `since`, and the address if there is one. Where the list was
+    /// changed, lines of `=list`, `=terms`, and in the view that changes it `=old` and for each of its processes `=before`.
     pub fn encode(&self) -> String {
         let mut text = self.id.to_string();
+        if let Some(list) = &self.list {
+            let names = |names: &BTreeSet<NodeId>| names.iter().map(NodeId::as_str).collect::<Vec<_>>().join(" ");
+            let _ = write!(text, "\n=list {}\n=terms {}", names(&list.names), list.terms);
+            if let Some(old) = &list.old {
+                let _ = write!(text, "\n=old {}", names(&old.names));
+                for (name, (run, since)) in &old.before {
+                    let _ = write!(text, "\n=before {name} {run} {since}");
+                }
+            }
+        }
         for (name, RosterEntry { run, since, address }) in &self.roster {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n{name} {run} {since}");
@@ -95,22 +144,47 @@ impl View {
 
     /// Reads [`Self::encode`]'s text; `None` where it is another one.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut lines = text.split('\n');
-        let mut view = Self { id: ViewId::parse(lines.next()?)?, roster: BTreeMap::new() };
-        for line in lines {
-            let mut words = line.split(' ');
-            let (name, run, since) = (words.next()?, words.next()?, words.next()?);
-            let is_run = !run.is_empty() && run.bytes().all(|b| b.is_ascii_alphanumeric());
-            let address = words.next().map(|address| (!address.is_empty()).then(|| address.into()).ok_or(()));
-            let (run, since) = (is_run.then(|| run.into())?, ViewId::parse(since)?);
-            let entry = RosterEntry { run, since, address: address.transpose().ok()? };
-            let is_new = view.roster.insert(NodeId::parse(name).ok()?, entry).is_none();
-            if !is_new || words.next().is_some() {
-                return None;
+        let mut lines = text.split('\n').peekable();
+        let mut view = Self { id: ViewId::parse(lines.next()?)?, roster: BTreeMap::new(), list: None };
+        let mut next = |tag: &str| lines.next_if(|line| line.starts_with(tag)).map(|line| &line[tag.len()..]);
+        if let Some(names) = next("=list ") {
+            let mut list = NodeList { names: name_set(names)?, terms: hash(next("=terms ")?)?, old: None };
+            if let Some(names) = next("=old ") {
+                let mut old = OldList { names: name_set(names)?, before: BTreeMap::new() };
+                while let Some(line) = next("=before ") {
+                    let (name, RosterEntry { run, since, address: None }) = words(line)? else { return None };
+                    old.before.insert(name, (run, since)).is_none().then_some(())?;
+                }
+                list.old = Some(old);
             }
+            view.list = Some(Arc::new(list));
+        }
+        for line in lines {
+            let (name, entry) = words(line)?;
+            view.roster.insert(name, entry).is_none().then_some(())?;
         }
         Some(view)
     }
+}
+
+/// One or more names, each once.
+fn name_set(text: &str) -> Option<BTreeSet<NodeId>> {
+    let mut names = BTreeSet::new();
+    text.split(' ').all(|name| NodeId::parse(name).is_ok_and(|name| names.insert(name))).then_some(names)
+}
+
+/// Text of letters and digits.
+fn hash(text: &str) -> Option<Arc<str>> {
+    (!text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric())).then(|| text.into())
+}
+
+/// Name, run, view, and an address if there is one.
+fn words(line: &str) -> Option<(NodeId, RosterEntry)> {
+    let mut words = line.split(' ');
+    let (name, run, since) = (NodeId::parse(words.next()?).ok()?, hash(words.next()?)?, ViewId::parse(words.next()?)?);
+    let address =
+        words.next().map(|address| (!address.is_empty()).then(|| address.into()).ok_or(())).transpose().ok()?;
+    words.next().is_none().then_some((name, RosterEntry { run, since, address }))
 }
 
 #[cfg(test)]
@@ -126,8 +200,16 @@ mod tests {
         let moved = |run: &str, since| RosterEntry { address: Some("h:1".into()), ..entry(run, since) };
         let name = |text| NodeId::parse(text).expect("valid");
         let roster = [(name("a/1"), entry("0f", first)), (name("b"), moved("ff", second))].into();
-        let view = View { id: second, roster };
+        let view = View { id: second, roster, list: None };
         assert_eq!(View::parse(&view.encode()), Some(view.clone()));
+        let names = |texts: &[&'static str]| texts.iter().map(|text| name(text)).collect::<BTreeSet<_>>();
+        let before = [(name("a/1"), ("0f".into(), first))].into();
+        let old = Some(OldList { names: names(&["a/1"]), before });
+        for old in [None, old] {
+            let list = NodeList { names: names(&["a/1", "b"]), terms: "0a".into(), old };
+            let changed = View { list: Some(Arc::new(list)), ..view.clone() };
+            assert_eq!(View::parse(&changed.encode()), Some(changed));
+        }
         let twice = format!("{}\nb 00 {first}", view.encode());
         for bad in [
             "",
@@ -138,6 +220,11 @@ mod tests {
             &format!("{second}\nb f-f {first}"),
             &format!("{second}\nb ff {first} "),
             &format!("{second}\nb ff {first} h i"),
+            &format!("{second}\n=list a a\n=terms 0"),
+            &format!("{second}\n=list a"),
+            &format!("{second}\n=old a"),
+            &format!("{second}\n=list a\n=terms 0\n=before a 0f {first}"),
+            &format!("{second}\n=list a\n=terms 0\n=old a\n=before a 0f {first} h"),
         ] {
             assert_eq!(View::parse(bad), None, "{bad}");
         }

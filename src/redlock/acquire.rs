@@ -11,7 +11,7 @@ use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
 use super::permit_slots::slots_taken;
-use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in, quorum_of};
+use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in};
 use super::random::Entropy;
 use super::round::{Until, VIEW_REPEATS};
 use super::set::{granted, joined, request_for, withdrawal_of};
@@ -220,7 +220,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if tally.decision() == Decision::Reached || repeats == 0 || !self.has_moved_on(&tally) {
                 let joined = own.iter().enumerate().map(|(resource, own)| {
                     let is_old = |(i, a): &(usize, &NodeResult)| joined(a, resource) && !own.contains(i);
-                    tally.received().filter(is_old).count() >= self.quorum()
+                    tally.received().filter(is_old).count() >= tally.quorum()
                 });
                 let joined = joined.collect();
                 return (tally, Rounds { joined, took_effect });
@@ -256,7 +256,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let fences: Vec<Fence> = tally.received().filter_map(|(_, a)| granted(a, index)).map(|l| l.fence).collect();
         let mut highest = fences.iter().copied().max()?;
         let mut refused = None::<Fence>;
-        if fences.iter().filter(|f| **f == highest).count() >= self.quorum() || mutant::is(Mutant::NoWriteBack) {
+        if fences.iter().filter(|f| **f == highest).count() >= tally.quorum() || mutant::is(Mutant::NoWriteBack) {
             return Some(highest);
         }
         for _ in 0..FENCE_ROUNDS {
@@ -301,7 +301,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Refusal {
         let blocker = Blocker::most_common(tally);
         let voters = tally.received().filter(|(_, a)| is_vote(a)).count();
-        let silent = tally.answers().iter().filter(|a| a.is_none()).count();
+        let silent = tally.size().saturating_sub(tally.received().count());
         let failed = tally.received().filter(|(_, a)| a.is_err()).count();
         let is_blocked = |a: &NodeResult| matches!(a, Ok(Reply::NoVote(NoVote::Blocked { .. })));
         let blocked = tally.received().filter(|(_, a)| is_blocked(a)).count();
@@ -309,7 +309,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             Ok(Reply::Ended { reason }) => Some(*reason),
             _ => None,
         });
-        let need = quorum_of(tally.answers().len());
+        let need = tally.quorum();
         let kind = match (ended, &blocker) {
             (Some(reason), _) => RefusalKind::Ended(reason),
             _ if tally.received().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
@@ -318,14 +318,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             (None, Some(b)) if b.nodes + blocked + silent + failed >= need => RefusalKind::Held,
             _ => RefusalKind::Split,
         };
-        let taken = tally.answers().iter().map(|answer| match answer {
-            None | Some(Ok(Reply::Granted { .. })) => Some(Duration::ZERO),
-            Some(Ok(Reply::Missing)) => Some(Duration::ZERO),
-            Some(Ok(Reply::Held { left_ms, .. })) => left_ms.map(Duration::from_millis),
-            Some(Ok(Reply::NoVote(NoVote::Blocked { left_ms }))) => Some(Duration::from_millis(*left_ms)),
-            Some(Ok(Reply::Admitted { .. })) => Some(Duration::ZERO),
-            Some(answer) => members_left(answer),
+        let taken = tally.received().map(|(_, answer)| match answer {
+            Ok(Reply::Granted { .. } | Reply::Missing | Reply::Admitted { .. }) => Some(Duration::ZERO),
+            Ok(Reply::Held { left_ms, .. }) => left_ms.map(Duration::from_millis),
+            Ok(Reply::NoVote(NoVote::Blocked { left_ms })) => Some(Duration::from_millis(*left_ms)),
+            answer => members_left(answer),
         });
+        let taken = taken.chain(std::iter::repeat_n(Some(Duration::ZERO), silent));
         Refusal {
             kind,
             resource: resource.clone(),
@@ -336,7 +335,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             holder_nodes: blocker.as_ref().map_or(0, |b| b.nodes),
             holder_left: blocker.as_ref().and_then(|b| b.left),
             holder: blocker.and_then(|b| b.record),
-            free_in: quorum_free_in(taken),
+            free_in: quorum_free_in(taken, need),
             members: members_in(tally).into_iter().cloned().collect(),
             taken: slots_taken(tally),
             is_intent: held_in(tally).any(|held| held.is_intent),

@@ -1,6 +1,7 @@
 //! Acquire of a shared lease or a permit: one attempt as for an exclusive lease, with a slot that is free on a quorum, and a
 //! fence that a quorum has given to this very lease (`docs/modes.md`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,7 +19,7 @@ use super::set::{granted, request_for, withdrawal_of};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     AcquireSharedArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply, Request,
-    UpdateArgs,
+    UpdateArgs, View,
 };
 use crate::types::{Fence, Labels, Mode, ResourceName, SlotChoice, TokenHash, WantedMode};
 
@@ -101,7 +102,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let (ttl, labels) = (params.ttl, labels_text.clone());
             let args = AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed: None };
             let given = tally.answers().iter().map(|answer| granted(answer.as_ref()?, index).map(|lease| lease.fence));
-            self.settle_member_fence(args, given.collect())
+            self.settle_member_fence(args, given.collect(), tally.view())
         });
         let Some(fences) = join_all(settled).await.into_iter().collect::<Option<Vec<Fence>>>() else {
             return Err((refused(Some(RefusalKind::Split)), tally));
@@ -129,14 +130,20 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Has a quorum give one fence to this lease. A node gives each number once, so that no two leases get the same: the rule
     /// for exclusive leases, which writes the highest one back whoever has it, would. Where the answers differ, the highest is
     /// proposed to all; a node gives it if it is above all that it gave, and its next number otherwise. A later proposal lies
-    /// ahead, since others have been given numbers meanwhile. `None` where that fails.
+    /// ahead, since others have been given numbers meanwhile. `None` where that fails, or the view changes: numbers that were
+    /// given in two views do not add up, and may be of two lists.
     ///
     /// Why a fence is above all that were answered before its caller asked: a node of both quorums gave the earlier one before
     /// it gave any number to this lease.
-    async fn settle_member_fence(&self, args: AcquireSharedArgs, mut given: Vec<Option<Fence>>) -> Option<Fence> {
-        let mut too_far = None::<Fence>;
+    async fn settle_member_fence(
+        &self,
+        args: AcquireSharedArgs,
+        mut given: Vec<Option<Fence>>,
+        view: &Arc<View>,
+    ) -> Option<Fence> {
+        let (mut too_far, quorum) = (None::<Fence>, quorum_of(self.size_in(view)));
         for round in 0..MEMBER_FENCE_ROUNDS {
-            if let Some(fence) = agreed(&given, self.quorum()) {
+            if let Some(fence) = agreed(&given, quorum) {
                 self.store_agreed_fence(&args, fence, &given);
                 return Some(fence);
             }
@@ -150,6 +157,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let deadline = now.plus(self.node_timeout_for(Some(args.ttl)));
             let is_yes = |a: &NodeResult| fence_in(Some(a)) == Some(proposed);
             let tally = self.round(&self.everyone(), request, now, deadline, Until::Decided, is_yes).await;
+            if tally.view().id != view.id && !mutant::is(Mutant::ViewsMixed) {
+                return None;
+            }
+            // A node that was added meanwhile has the next index.
+            given.resize(tally.answers().len().max(given.len()), None);
             for (index, answer) in tally.received() {
                 given[index] = fence_in(Some(answer)).or(given[index]);
                 if matches!(answer, Ok(Reply::FenceTooFarAhead)) {
@@ -157,7 +169,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 }
             }
         }
-        agreed(&given, self.quorum())
+        agreed(&given, quorum)
     }
 
     /// Stores a fence that a quorum gave on the other nodes, so that later rounds find one number. Not awaited: nothing
@@ -220,7 +232,7 @@ fn agreed(given: &[Option<Fence>], quorum: usize) -> Option<Fence> {
 
 /// Why a shared lease or a permit was refused, if it is a reason that exclusive leases do not have.
 pub(super) fn kind_of(tally: &Tally, wanted: WantedMode, unknown: usize) -> Option<RefusalKind> {
-    let need = quorum_of(tally.answers().len());
+    let need = tally.quorum();
     let (mut modes, mut limits) = (Vec::new(), Vec::new());
     for (_, answer) in tally.received() {
         match answer {

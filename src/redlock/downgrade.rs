@@ -77,7 +77,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut shown: Vec<_> = shown.collect();
         shown.sort_by_key(|(_, left_ms)| Reverse(*left_ms));
         let newest = shown.iter().map(|(record, _)| *record).max_by_key(|record| record.recency());
-        match (tally.decision(), newest, shown.get(self.quorum().saturating_sub(1))) {
+        match (tally.decision(), newest, shown.get(tally.quorum().saturating_sub(1))) {
             (Decision::Reached, Some(record), Some((_, left_ms))) => {
                 let delay_ms = u64::try_from(self.settings.params.lock_delay.as_millis()).unwrap_or(u64::MAX);
                 let left_ms = if mutant::is(Mutant::DowngradeLengthens) {
@@ -86,7 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     left_ms.saturating_sub(delay_ms)
                 };
                 let deadline = Ttl::from_ms(left_ms).map_or(started, |left| self.deadline(started, left));
-                let fence = certain_fence(&tally, None, self.quorum()).unwrap_or(record.fence);
+                let fence = certain_fence(&tally, None, tally.quorum()).unwrap_or(record.fence);
                 Ok(ConfirmedDowngrade { record: LeaseRecord { fence, ..record.clone() }, deadline })
             }
             _ if is_permit(&tally) => Err(DowngradeRefusal::Permit),

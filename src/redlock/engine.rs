@@ -1,10 +1,11 @@
 //! What the operations (acquire, extend, release, inspect, list) share: the nodes, the clocks, the
 //! settings, and the tasks that outlive a request.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
@@ -17,10 +18,11 @@ use super::node::Node;
 use super::quorum::{NodeOutcome, Verdict, quorum_of};
 use super::random::Entropy;
 use super::round_trip::AnswerTimeout;
+use super::slots::{self, Slots};
 use super::validity;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{ClusterParams, NodeResult};
-use crate::types::Ttl;
+use crate::protocol::{ClusterParams, NodeResult, View};
+use crate::types::{NodeId, Ttl};
 
 /// Settings of the algorithm. The configuration checks them against each other.
 #[derive(Debug, Clone)]
@@ -64,8 +66,12 @@ impl<N, C, E> std::ops::Deref for Redlock<N, C, E> {
 
 /// The shared state behind [`Redlock`].
 pub struct Engine<N, C, E> {
-    /// The nodes, in configured order.
-    pub nodes: Vec<Arc<N>>,
+    /// The nodes, in configured order, then those that were added since.
+    pub nodes: Slots<N>,
+    /// So many of them are configured.
+    configured: usize,
+    opener: OnceLock<Opener<N>>,
+    list_observers: Mutex<Vec<ListObserver>>,
     /// Time of all decisions.
     pub clock: C,
     /// Source of tokens, attempt ids and jitter.
@@ -84,6 +90,12 @@ pub struct Engine<N, C, E> {
     pub(super) answers: AnswerTimeout,
     counts: Counts,
 }
+
+/// Opens a node that is not configured: `None` where it is no address, or such nodes cannot be opened.
+pub(crate) type Opener<N> = Box<dyn Fn(&NodeId, &str) -> Option<Arc<N>> + Send + Sync>;
+
+/// Is called when nodes were added, or the list of those that vote is another one.
+pub(crate) type ListObserver = Box<dyn Fn() + Send + Sync>;
 
 /// Counters of background work.
 #[derive(Debug, Default)]
@@ -104,16 +116,127 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             CurrentView::default(),
             AnswerTimeout::new(settings.node_timeout, settings.params.guard),
         );
-        let engine =
-            Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, late, views, answers, counts };
-        Self(Arc::new(engine))
+        let (configured, nodes) = (nodes.len(), Slots::from(nodes));
+        let (opener, list_observers) = (OnceLock::new(), Mutex::default());
+        Self(Arc::new(Engine {
+            nodes,
+            configured,
+            opener,
+            list_observers,
+            clock,
+            entropy,
+            cluster_clock,
+            settings,
+            tasks,
+            cleanups,
+            late,
+            views,
+            answers,
+            counts,
+        }))
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
-    /// Number of nodes that must agree.
+    /// Number of nodes that must agree, in the present view.
     pub fn quorum(&self) -> usize {
-        quorum_of(self.nodes.len())
+        quorum_of(self.size())
+    }
+
+    /// How many nodes are configured, which vote until the list is changed.
+    pub(super) fn configured(&self) -> usize {
+        self.configured
+    }
+
+    /// The number of the present view; 0 before the first.
+    pub fn view_number(&self) -> u64 {
+        self.views.current().id.number()
+    }
+
+    /// Number of nodes of the present view's list, whether or not they can be reached.
+    pub fn size(&self) -> usize {
+        self.size_in(&self.views.current())
+    }
+
+    /// The same of another view.
+    pub(super) fn size_in(&self, view: &View) -> usize {
+        view.list.as_ref().map_or(self.configured, |list| list.names.len())
+    }
+
+    /// The nodes of the present view's list, one bit each.
+    pub fn members(&self) -> u64 {
+        self.members_in(&self.views.current())
+    }
+
+    /// The same of another view.
+    pub(super) fn members_in(&self, view: &View) -> u64 {
+        let Some(list) = &view.list else { return slots::first(self.configured) };
+        let bit = |(i, node): (usize, &Arc<N>)| if list.names.contains(node.id()) { 1 << i } else { 0 };
+        self.nodes.iter().enumerate().map(bit).fold(0, std::ops::BitOr::bitor)
+    }
+
+    /// Takes a view if it is a higher one and [`Self::may_take`] allows it. `shown_by`: who has installed one with its list.
+    pub(super) fn take_view(&self, view: &Arc<View>, shown_by: &[usize]) {
+        if self.may_take(view, shown_by) && self.views.take(view) {
+            self.list_changed();
+        }
+    }
+
+    /// A view with another list than the present one's counts only with the word of more than a minority of that list: one node
+    /// could name itself alone.
+    pub(super) fn may_take(&self, view: &View, shown_by: &[usize]) -> bool {
+        let current = self.views.current();
+        let (members, size) = (self.members_in(&current), self.size_in(&current));
+        let is_same = self.members_in(view) == members && self.size_in(view) == size;
+        let witnesses = shown_by.iter().filter(|i| members >> **i & 1 == 1).count();
+        is_same || witnesses > size - quorum_of(size) || mutant::is(Mutant::ListOfOneNode)
+    }
+
+    /// The node of the present view's list that has this name.
+    pub(super) fn member(&self, name: &NodeId) -> Option<usize> {
+        let members = self.members();
+        self.nodes.iter().enumerate().find(|(i, node)| members >> i & 1 == 1 && node.id() == name).map(|(i, _)| i)
+    }
+
+    /// Whether a node, by index, is of the present view's list.
+    pub fn is_member(&self, node: usize) -> bool {
+        self.members() >> node & 1 == 1
+    }
+
+    /// Sets how nodes are opened that are not configured. Only the first call counts.
+    pub(crate) fn set_opener(&self, opener: Opener<N>) {
+        let _ = self.opener.set(opener);
+    }
+
+    /// Calls this when nodes were added, or the list is another one.
+    pub(crate) fn observe_list(&self, observer: ListObserver) {
+        self.list_observers.lock().push(observer);
+    }
+
+    pub(super) fn list_changed(&self) {
+        self.list_observers.lock().iter().for_each(|observer| observer());
+    }
+
+    /// Connects to a node from now on, or closes what is open.
+    pub(super) fn set_open(&self, node: usize, is_open: bool) {
+        self.nodes.set_open(node, is_open);
+        self.nodes[node].set_open(is_open);
+    }
+
+    /// The index of the node of this name, which is connected to from now on. `None` where it cannot be opened.
+    pub(super) fn open(&self, name: &NodeId, address: &str) -> Option<usize> {
+        if let Some(index) = self.nodes.iter().position(|node| node.id() == name) {
+            let node = &self.nodes[index];
+            if node.address().is_none_or(|own| *own != *address) && !node.move_to(address) {
+                return None;
+            }
+            self.set_open(index, true);
+            return Some(index);
+        }
+        let node = self.opener.get()?(name, address)?;
+        let index = self.nodes.push(node)?;
+        self.list_changed();
+        Some(index)
     }
 
     /// End of the validity: `started` + TTL - drift.
@@ -178,7 +301,9 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
 
     /// Each node's outcome, by its answer.
     pub(crate) fn outcomes(&self, answers: &[Option<NodeResult>]) -> Vec<NodeOutcome> {
+        let members = self.members();
         let verdicts = answers.iter().map(|a| Verdict::of(a.as_ref()));
-        self.nodes.iter().zip(verdicts).map(|(n, verdict)| NodeOutcome { node: n.id().clone(), verdict }).collect()
+        let listed = self.nodes.iter().zip(verdicts).enumerate().filter(|(i, _)| members >> i & 1 == 1);
+        listed.map(|(_, (n, verdict))| NodeOutcome { node: n.id().clone(), verdict }).collect()
     }
 }

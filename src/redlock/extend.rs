@@ -145,17 +145,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             match member {
                 None => {}
                 // A slot that an earlier attempt left behind answered first, or a fence that no quorum has.
-                Some((_, agreeing)) if agreeing.min(votes) < self.quorum() && until == Until::Won && !minority => {
+                Some((_, agreeing)) if agreeing.min(votes) < tally.quorum() && until == Until::Won && !minority => {
                     until = Until::All;
                     continue;
                 }
-                Some((mode, agreeing)) if agreeing >= self.quorum() || minority => {
-                    let fence = certain_fence(&tally, Some(mode), self.quorum()).unwrap_or(most_common);
+                Some((mode, agreeing)) if agreeing >= tally.quorum() || minority => {
+                    let fence = certain_fence(&tally, Some(mode), tally.quorum()).unwrap_or(most_common);
                     return self.extended(extension, ttl, started, (fence, Some(mode)), &tally);
                 }
                 Some(_) => return Err(self.unknown(&tally)),
             }
-            if votes < self.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
+            if votes < tally.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
                 // The nodes have different fences: bring the highest to a quorum first.
                 (fence, renewal, lower) = (Some(highest), false, next);
                 continue;
@@ -197,7 +197,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             |a: &NodeResult| misses_the_lease(a) || member.is_some() && matches!(a, Ok(Reply::Other { fence: None }));
         let missing: Vec<usize> = tally.received().filter(|(_, a)| misses(a)).map(|(i, _)| i).collect();
         // A member's fence is put on a node only if a quorum has given it to this lease, and one form of it.
-        let is_certain = member.is_none() || !is_mixed && all().filter(|of| of.fence == fence).count() >= self.quorum();
+        let is_certain =
+            member.is_none() || !is_mixed && all().filter(|of| of.fence == fence).count() >= tally.quorum();
         if !missing.is_empty() && is_certain {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
@@ -251,7 +252,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 _ => {}
             }
         }
-        if missing + other + ended.len() < self.quorum() {
+        if missing + other + ended.len() < tally.quorum() {
             return self.unknown(tally);
         }
         match (ended.first(), requested, changed) {

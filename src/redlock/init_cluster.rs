@@ -48,7 +48,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             Some((node.id().clone(), RosterEntry { run, since: id, address: None }))
         };
         let roster = self.engine.nodes.iter().zip(answers.tally.answers()).filter_map(entry).collect();
-        let view = Arc::new(View { id, roster });
+        let view = Arc::new(View { id, roster, list: None });
         let answers = self.send_to_all(Request::Init { view: Arc::clone(&view) }.in_view(&view)).await;
         self.check_statuses(&answers.tally, |status| status.vote == Vote::Active)?;
         self.engine.views.take(&view);

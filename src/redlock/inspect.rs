@@ -81,12 +81,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         };
         let mut tally = round(Until::WonAndGrace).await;
         // Where leases come and go, the first answers may differ: then those of all nodes say what a quorum has.
-        let is_open = |(_, agreeing): (ResourceState, usize)| agreeing < self.quorum();
+        let quorum = tally.quorum();
+        let is_open = |(_, agreeing): (ResourceState, usize)| agreeing < quorum;
         if tally.answers().iter().any(Option::is_none) && self.majority_state(&tally).is_none_or(is_open) {
             tally = round(Until::All).await;
         }
         let answers = tally.answers().to_vec();
-        if tally.yes() < self.quorum() {
+        if tally.yes() < tally.quorum() {
             return Err(answers);
         }
         match self.majority_state(&tally) {
@@ -102,7 +103,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// The lease of this token as a single node has it, for display only: no quorum says so. The token chooses the node.
     pub async fn inspect_on_one(&self, resource: &ResourceName, token: &TokenHash) -> Option<LeaseRecord> {
-        let connected: Vec<usize> = (0..self.nodes.len()).filter(|i| self.nodes[*i].is_connected()).collect();
+        let connected: Vec<usize> = self.everyone().into_iter().filter(|i| self.nodes[*i].is_connected()).collect();
         let turn = token.as_str().bytes().map(usize::from).sum::<usize>();
         let index = *connected.get(turn.checked_rem(connected.len())?)?;
         let (request, now) = (Request::Inspect { resource: resource.clone() }, self.clock.now());
@@ -138,8 +139,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 }
             }
         }
-        let quorum = self.quorum();
-        let unknown = tally.answers().len() - known;
+        let quorum = tally.quorum();
+        let unknown = tally.size().saturating_sub(known);
         if groups.is_empty() && unknown >= quorum {
             return None;
         }

@@ -135,7 +135,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let everyone = engine.everyone();
         let marked = engine.round(&everyone, Request::Update(update), started, deadline, Until::Won, is_yes);
         let (marked, is_indexed) = futures_util::future::join(marked, index).await;
-        marked.yes() >= engine.quorum() && is_indexed
+        marked.yes() >= marked.quorum() && is_indexed
     }
 
     /// Indexes a lease on a quorum. Whether a quorum has it.
@@ -148,7 +148,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let deadline = started.plus(engine.node_timeout());
         let is_yes = |answer: &NodeResult| matches!(answer, Ok(Reply::Kept(KeptPage { is_indexed: true, .. })));
         let tally = engine.round(&engine.everyone(), request, started, deadline, Until::Won, is_yes).await;
-        tally.yes() >= engine.quorum()
+        tally.yes() >= tally.quorum()
     }
 
     /// Renews this lease from now on, as its granter. `record`: as the nodes have it, with its end; without one, which
@@ -217,7 +217,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
             };
             stale.take(KEPT_PAGE_MAX).map(refresh).collect()
         };
-        let nodes = (0..self.engine.nodes.len()).map(|node| self.exchange_with(node, add.clone()));
+        let nodes = self.engine.everyone().into_iter().map(|node| self.exchange_with(node, add.clone()));
         let mut due = BTreeMap::new();
         for listed in join_all(nodes).await.into_iter().flatten() {
             due.entry((listed.resource.clone(), listed.record.token.clone())).or_insert(listed);
@@ -284,7 +284,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         if ends.len() < self.engine.quorum() {
             return Confirmed::Unknown;
         }
-        Confirmed::Lease(record, KeptTimes::of(ends, self.engine.nodes.len()))
+        Confirmed::Lease(record, KeptTimes::of(ends, self.engine.size()))
     }
 
     /// What is due in this instance's own list, that with the earliest deadline first.

@@ -37,6 +37,7 @@ pub(crate) mod release;
 mod round;
 pub(crate) mod round_trip;
 mod set;
+pub mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod tickets;
 mod validity;

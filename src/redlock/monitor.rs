@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::clock::{BootTime, Clock};
@@ -14,6 +14,7 @@ use super::engine::Redlock;
 pub use super::health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth};
 use super::health::{rival, vote_kind};
 pub use super::init_cluster::InitError;
+pub use super::membership::relist::ListError;
 pub use super::membership::replace_node::ReplaceError;
 pub use super::membership::silent_nodes::ForgetError;
 use super::node::Node;
@@ -77,6 +78,10 @@ pub(super) struct MonitorState {
     pub(super) waits_reported: Vec<NodeId>,
     /// The node that an operator moves to another server just now.
     pub(super) replacing: Option<usize>,
+    /// The name that an operator adds or removes just now.
+    pub(super) listing: Option<NodeId>,
+    /// A change of the list that is not complete, and since when this instance knows it.
+    pub(super) half_done: Option<(ViewId, BootTime)>,
 }
 
 /// Answers of all nodes, with their times.
@@ -108,14 +113,23 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             refused: None,
             waits_reported: Vec::new(),
             replacing: None,
+            listing: None,
+            half_done: None,
         };
         let state = Arc::new(Mutex::new(state));
         Self { engine, change_needed: Arc::default(), instance, state }
     }
 
-    /// What is known of each node, in configured order.
+    /// What is known of each node, by its index.
     pub fn health(&self) -> Vec<NodeHealth> {
-        self.state.lock().nodes.clone()
+        self.state().nodes.clone()
+    }
+
+    /// With an entry of each node, also of those that were added.
+    pub(super) fn state(&self) -> MutexGuard<'_, MonitorState> {
+        let (mut state, now) = (self.state.lock(), self.engine.clock.now());
+        state.nodes.resize_with(self.engine.nodes.len(), || NodeHealth::new(now));
+        state
     }
 
     /// Two names that lead to the same server process: a mistake in the list of nodes.
@@ -209,7 +223,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     /// A probe, with this instance's notes as of the last one.
     pub(super) fn probe(&self) -> Request {
-        let (state, now) = (self.state.lock(), self.engine.clock.now());
+        let (state, now) = (self.state(), self.engine.clock.now());
         let named = self.engine.nodes.iter().zip(&state.nodes);
         let alive = named.filter_map(|(node, health)| {
             let is_seen = health.answered_at.is_some_and(|at| now.since(at) <= SEEN_FOR);
@@ -221,10 +235,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     pub(super) async fn send_to_all(&self, request: impl Into<Posed>) -> ProbeAnswers {
-        let (everyone, posed) = (self.engine.everyone(), request.into());
+        let (everyone, posed) = (self.engine.nodes.opened(), request.into());
         let view = posed.view.unwrap_or_else(|| self.engine.views.current());
         let sent = self.engine.clock.now();
-        let received = Mutex::new(vec![None; everyone.len()]);
+        let received = Mutex::new(vec![None; self.engine.nodes.len()]);
         let rounds = everyone.iter().map(|i| {
             let (engine, request, received) = (&self.engine, posed.request.clone().in_view(&view), &received);
             async move {
@@ -236,7 +250,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             }
         });
         let answers = futures_util::future::join_all(rounds).await;
-        let mut tally = Tally::new(everyone.len());
+        let mut tally = Tally::new(self.engine.nodes.len());
         for (i, answer) in answers {
             if let Some(answer) = answer {
                 let yes = answer.is_ok();
@@ -247,7 +261,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     pub(super) fn record(&self, ProbeAnswers { tally, sent, received, .. }: &ProbeAnswers) {
-        let mut state = self.state.lock();
+        let mut state = self.state();
         for ((health, answer), received) in state.nodes.iter_mut().zip(tally.answers()).zip(received) {
             let received = received.unwrap_or(*sent);
             let before = (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote)));
@@ -279,8 +293,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     /// Rounds wait for as long as the nodes need that can be part of a quorum; a node that needs longer is slow.
     fn adapt_timeout(&self) {
-        let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state.lock());
-        let answered = state.nodes.iter().filter(|health| health.error.is_none());
+        let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state());
+        let members = engine.members();
+        let answers = |(i, health): &(usize, &NodeHealth)| members >> i & 1 == 1 && health.error.is_none();
+        let answered = state.nodes.iter().enumerate().filter(answers).map(|(_, health)| health);
         let measured: Vec<RoundTrip> = answered.filter_map(|health| health.round_trip).collect();
         engine.answers.follow(&measured, engine.quorum());
         let timeout = engine.answers.present();
@@ -342,7 +358,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// process has run out, a restart cannot be distinguished from a second server: it has no vote and is not logged.
     fn report_rivals(&self) {
         let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
-        let (now, mut state) = (self.engine.clock.now(), self.state.lock());
+        let (now, mut state) = (self.engine.clock.now(), self.state());
         let answered = |health: &NodeHealth| health.status.clone().filter(|_| health.error.is_none());
         let states: Vec<Option<NodeStatus>> = state.nodes.iter().map(answered).collect();
         for (i, health) in state.nodes.iter_mut().enumerate() {
@@ -361,7 +377,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// node's stepped clock has no effect while other nodes do not answer.
     fn clocks(&self) -> Option<Clocks> {
         let state = self.state.lock();
-        let answered = state.nodes.iter().enumerate().filter(|(_, h)| h.error.is_none());
+        let members = self.engine.members();
+        let answered = state.nodes.iter().enumerate().filter(|(i, h)| members >> i & 1 == 1 && h.error.is_none());
         let mut offsets: Vec<(i64, usize)> = answered.filter_map(|(i, h)| Some((h.offset_us?, i))).collect();
         if offsets.len() < self.engine.quorum() {
             return None;

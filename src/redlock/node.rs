@@ -74,6 +74,9 @@ pub trait Node: Send + Sync + 'static {
         false
     }
 
+    /// Whether it is to be connected to. One that left the list is not: what was open is closed.
+    fn set_open(&self, _is_open: bool) {}
+
     /// How this instance receives the ends of leases there.
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::PollOnly

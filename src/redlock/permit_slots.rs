@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::acquire_shared::held_in;
-use super::quorum::{Tally, quorum_of};
+use super::quorum::Tally;
 use super::random::Entropy;
 use crate::protocol::{HeldByMembers, Reply};
 use crate::types::{PermitLimit, SlotSet, WantedMode};
@@ -27,7 +27,7 @@ impl Slots {
 
     /// What an attempt met.
     pub(super) fn see(&mut self, tally: &Tally, wanted: WantedMode) {
-        self.nodes = tally.answers().len();
+        self.nodes = tally.size();
         let mut own: BTreeMap<u8, usize> = BTreeMap::new();
         for (index, answer) in tally.received() {
             match answer {
@@ -67,10 +67,9 @@ impl Slots {
 
 /// The slots of permits that no quorum has free.
 pub(super) fn slots_taken(tally: &Tally) -> SlotSet {
-    let nodes = tally.answers().len();
     let mut takers: BTreeMap<u8, usize> = BTreeMap::new();
     held_in(tally).flat_map(|held| &held.taken).for_each(|slot| *takers.entry(*slot).or_default() += 1);
-    takers.into_iter().filter(|(_, takers)| takers + quorum_of(nodes) > nodes).map(|(slot, _)| slot).collect()
+    takers.into_iter().filter(|(_, takers)| takers + tally.quorum() > tally.size()).map(|(slot, _)| slot).collect()
 }
 
 #[cfg(test)]

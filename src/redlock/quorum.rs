@@ -34,13 +34,30 @@ pub(crate) struct Tally {
     answers: Vec<Option<NodeResult>>,
     yes: usize,
     no: usize,
+    /// Number of nodes of the list, whether or not they are known.
+    size: usize,
     view: Arc<View>,
 }
 
 impl Tally {
-    /// For a round over `nodes` nodes.
+    /// For a round over all of `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { answers: vec![None; nodes], yes: 0, no: 0, view: Arc::default() }
+        Self::of_list(nodes, nodes)
+    }
+
+    /// For a round over a list of `size` nodes, of `known` that the instance knows.
+    pub(crate) fn of_list(known: usize, size: usize) -> Self {
+        Self { answers: vec![None; known], yes: 0, no: 0, size, view: Arc::default() }
+    }
+
+    /// How many votes are needed.
+    pub(crate) fn quorum(&self) -> usize {
+        quorum_of(self.size)
+    }
+
+    /// How many nodes may vote.
+    pub(crate) fn size(&self) -> usize {
+        self.size
     }
 
     /// The view of which these are votes.
@@ -66,10 +83,10 @@ impl Tally {
 
     /// State of the vote.
     pub(crate) fn decision(&self) -> Decision {
-        let quorum = quorum_of(self.answers.len());
+        let quorum = self.quorum();
         if self.yes >= quorum {
             Decision::Reached
-        } else if self.answers.len() - self.no < quorum {
+        } else if self.size.saturating_sub(self.no) < quorum {
             Decision::Impossible
         } else {
             Decision::Open
@@ -89,7 +106,7 @@ impl Tally {
     /// The same votes, each with its meaning for one part of the request.
     pub(crate) fn map(&self, meaning: impl Fn(&NodeResult) -> NodeResult) -> Self {
         let answers = self.answers.iter().map(|answer| answer.as_ref().map(&meaning)).collect();
-        Self { answers, yes: self.yes, no: self.no, view: Arc::clone(&self.view) }
+        Self { answers, yes: self.yes, no: self.no, size: self.size, view: Arc::clone(&self.view) }
     }
 
     /// Takes one node's answer out.
@@ -105,14 +122,10 @@ impl Tally {
 
 /// The earliest time after which a quorum can be free, given how long the resource is still held on
 /// each node: the q-th smallest. `None`: unknown, of a node as of the result.
-pub(crate) fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>) -> Option<Duration> {
-    let (mut known, mut nodes) = (Vec::new(), 0);
-    for left in held {
-        nodes += 1;
-        known.extend(left);
-    }
+pub(crate) fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>, quorum: usize) -> Option<Duration> {
+    let mut known: Vec<Duration> = held.into_iter().flatten().collect();
     known.sort_unstable();
-    known.get(quorum_of(nodes) - 1).copied()
+    known.get(quorum.checked_sub(1)?).copied()
 }
 
 /// One node's part in an outcome, as reported to callers.
@@ -222,10 +235,10 @@ mod tests {
     #[test]
     fn a_quorum_is_free_after_the_qth_smallest_ttl() {
         let ms = |n| Some(Duration::from_millis(n));
-        assert_eq!(quorum_free_in([ms(900), ms(100), ms(500)]), ms(500));
-        assert_eq!(quorum_free_in([ms(0), None, ms(70)]), ms(70));
-        assert_eq!(quorum_free_in([None, None, ms(70)]), None);
-        assert_eq!(quorum_free_in([ms(3)]), ms(3));
+        assert_eq!(quorum_free_in([ms(900), ms(100), ms(500)], 2), ms(500));
+        assert_eq!(quorum_free_in([ms(0), None, ms(70)], 2), ms(70));
+        assert_eq!(quorum_free_in([None, None, ms(70)], 2), None);
+        assert_eq!(quorum_free_in([ms(3)], 1), ms(3));
     }
 
     fn yes() -> NodeResult {

@@ -188,16 +188,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 _ => {}
             }
         }
-        let unknown = self.nodes.len() - (mine + other + nothing);
-        let is_reached = tally.received().filter(|(_, a)| a.is_ok()).count() >= self.quorum();
-        if is_reached && mine > 0 && mine + unknown >= self.quorum() {
+        let unknown = tally.size().saturating_sub(mine + other + nothing);
+        let is_reached = tally.received().filter(|(_, a)| a.is_ok()).count() >= tally.quorum();
+        if is_reached && mine > 0 && mine + unknown >= tally.quorum() {
             return ReleaseOutcome::Released;
         }
-        if !is_reached || (earlier.is_none() && other + nothing < self.quorum()) {
+        if !is_reached || (earlier.is_none() && other + nothing < tally.quorum()) {
             let mut nodes = self.outcomes(tally.answers());
             for (index, answer) in votes.into_iter().flat_map(|(votes, _)| votes.received()) {
+                let id = self.nodes[index].id();
                 if let (Ok(Reply::Inspected(NodeInspection { no_vote: Some(why), .. })), Some(node)) =
-                    (answer, nodes.get_mut(index))
+                    (answer, nodes.iter_mut().find(|node| node.node == *id))
                 {
                     node.verdict = Verdict::NoVote(why.clone());
                 }

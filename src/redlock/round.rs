@@ -146,9 +146,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         until: Until,
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> (Tally, Option<LateCalls>) {
-        let mut tally = Tally::new(self.nodes.len());
         let Posed { request, view } = request.into();
         let view = view.unwrap_or_else(|| self.views.current());
+        let mut tally = Tally::of_list(self.nodes.len(), self.size_in(&view));
+        // What is not of the view's list has no vote in it.
+        let members = if request.is_of_membership() { u64::MAX } else { self.members_in(&view) };
+        let targets = targets.iter().filter(|i| members >> **i & 1 == 1);
         let request = Arc::new(request);
         let (sent, request) = match request.resource() {
             _ if self.can_ask_in(&view) || !request.needs_vote() => (Sent::Request, request),
@@ -162,7 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let call = Arc::clone(&self.nodes[*i]).call(stamp.clone(), Arc::clone(&request));
             (*i, Box::pin(call))
         };
-        let mut fanout = Fanout { sent, calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
+        let mut fanout = Fanout { sent, calls: targets.map(call).collect(), ready: VecDeque::new() };
         let mut ends = deadline;
         let mut timer = std::pin::pin!(self.clock.sleep_until(ends));
         loop {
@@ -209,9 +212,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.views.current().id > tally.view().id
     }
 
-    /// Indexes of all nodes.
-    pub(super) fn everyone(&self) -> Vec<usize> {
-        (0..self.nodes.len()).collect()
+    /// Indexes of all nodes of the present view's list.
+    pub(crate) fn everyone(&self) -> Vec<usize> {
+        let members = self.members();
+        (0..self.nodes.len()).filter(|i| members >> i & 1 == 1).collect()
     }
 }
 

@@ -124,7 +124,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(crate) async fn raise_ticket(&self, writer: &TicketWriter<'_>, head: TicketHead) -> TicketRaised {
         let tally = self.write_ticket(writer, TicketOrder::Raise, head, Arc::default(), self.clock.now()).await;
         let heads = || tally.received().filter_map(|(_, answer)| stored(answer)).map(|stored| stored.head);
-        if heads().filter(|shown| *shown == head).count() >= self.needed() {
+        if heads().filter(|shown| *shown == head).count() >= needed(&tally) {
             return TicketRaised::Done;
         }
         match heads().max().filter(|shown| *shown > head) {
@@ -137,7 +137,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(crate) async fn exchange_tickets(&self, args: TicketsArgs) -> TicketsShown {
         let mut shown = TicketsShown::default();
         shown.named.resize(args.served.len() + args.asked.len(), ShownTicket::default());
-        let nodes = (0..self.nodes.len()).map(|node| self.exchange_tickets_with(node, args.clone()));
+        let nodes = self.everyone().into_iter().map(|node| self.exchange_tickets_with(node, args.clone()));
         for page in join_all(nodes).await.into_iter().flatten() {
             for (all, one) in shown.named.iter_mut().zip(page.named) {
                 let NamedTicket { is_own, head, asked_ms } = one;
@@ -191,20 +191,20 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let shown: Vec<&StoredTicket> = tally.received().filter_map(|(_, answer)| stored(answer)).collect();
         let same = |body: &Arc<str>| shown.iter().filter(|stored| stored.body == *body).count();
         let votes = tally.received().filter(|(_, answer)| is_vote(answer)).count();
-        let unknown = self.nodes.len() - votes;
+        let unknown = tally.size().saturating_sub(votes);
         let Some(most) = shown.iter().max_by_key(|stored| same(&stored.body)) else {
-            return if unknown < self.needed() { TicketFound::Absent } else { TicketFound::Unknown };
+            return if unknown < needed(tally) { TicketFound::Absent } else { TicketFound::Unknown };
         };
         let agreeing = same(&most.body);
-        if agreeing < self.needed() {
-            let can_be = agreeing + unknown >= self.needed();
+        if agreeing < needed(tally) {
+            let can_be = agreeing + unknown >= needed(tally);
             return if can_be { TicketFound::Unknown } else { TicketFound::Absent };
         }
         let (Some(ticket), Some(head)) = (Ticket::parse(&most.body), shown.iter().map(|stored| stored.head).max())
         else {
             return TicketFound::Absent;
         };
-        let is_settled = shown.iter().filter(|stored| stored.head == head).count() >= self.needed();
+        let is_settled = shown.iter().filter(|stored| stored.head == head).count() >= needed(tally);
         if is_settled || mutant::is(Mutant::TicketUnsettled) {
             return TicketFound::Known(ticket, head);
         }
@@ -250,11 +250,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         };
         Duration::from_millis(until_ms.saturating_sub(now_ms)).saturating_add(TICKET_MEMORY)
     }
+}
 
-    /// On how many nodes a ticket counts.
-    fn needed(&self) -> usize {
-        if mutant::is(Mutant::TicketByMinority) { 1 } else { self.quorum() }
-    }
+/// On how many nodes of the round's list a ticket counts.
+fn needed(tally: &Tally) -> usize {
+    if mutant::is(Mutant::TicketByMinority) { 1 } else { tally.quorum() }
 }
 
 fn stored(answer: &NodeResult) -> Option<&StoredTicket> {

@@ -74,7 +74,7 @@ fn engine() -> TestEngine {
     let id = ViewId::NONE.above(1);
     let name = |i: usize| NodeId::parse(&format!("n{i}")).expect("valid");
     let entry = |i: usize| (name(i), RosterEntry { run: format!("run {i}").into(), since: id, address: None });
-    let view = Arc::new(View { id, roster: (0..NODES).map(entry).collect() });
+    let view = Arc::new(View { id, list: None, roster: (0..NODES).map(entry).collect() });
     let node = |i: usize| {
         let mut reference = ReferenceNode::new(&format!("run {i}"));
         let stamp = RequestStamp { sent_at: RequestTime(START_US), view: Arc::clone(&view) };

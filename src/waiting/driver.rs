@@ -2,9 +2,9 @@
 //! The task of a waiter's request executes the queue's actions for that waiter, so a caller that hangs up ends its attempt.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::absent_callers::{KeepPlace, Permit, PlaceKey, Places};
@@ -44,8 +44,8 @@ struct Slot {
     changed: Notify,
 }
 
-struct State {
-    queue: Queue,
+pub(super) struct State {
+    pub(super) queue: Queue,
     slots: BTreeMap<WaiterId, Arc<Slot>>,
     places: Places,
     /// The tokens of waiters that have left intents.
@@ -61,9 +61,9 @@ pub(crate) type PartyOf = Box<dyn Fn(&LeaseRecord) -> Option<Party> + Send + Syn
 
 pub(super) struct Shared<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// By node; `None`: it publishes nothing, or only this process ends leases there.
-    channels: Vec<Option<Arc<Subscriptions>>>,
+    pub(super) channels: RwLock<Vec<Option<Arc<Subscriptions>>>>,
     party_of: PartyOf,
     on_deadlock: OnceLock<DeadlockObserver>,
 }
@@ -80,17 +80,10 @@ impl<N, C, E> Clone for WaitDriver<N, C, E> {
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Receives the notices of the engine's nodes from now on.
     pub(crate) fn new(engine: Redlock<N, C, E>, limits: WaitLimits, party_of: PartyOf) -> Self {
-        let mut local_nodes = 0;
-        let channel = |(i, node): (usize, &Arc<N>)| match node.notifications() {
-            NotificationSource::PollOnly => None,
-            NotificationSource::Local => {
-                local_nodes |= 1_u64.checked_shl(u32::try_from(i).unwrap_or(u32::MAX)).unwrap_or(0);
-                None
-            }
-            NotificationSource::Subscriptions(channel) => Some(Arc::clone(channel)),
-        };
-        let channels: Vec<_> = engine.nodes.iter().enumerate().map(channel).collect();
-        let (nodes, retry, poll) = (channels.len(), engine.settings.retry, engine.settings.poll);
+        let is_local = |node: &N| matches!(node.notifications(), NotificationSource::Local);
+        let local = engine.nodes.iter().enumerate().filter(|(_, node)| is_local(node));
+        let local_nodes = local.fold(0, |set, (i, _)| set | 1 << i);
+        let (nodes, retry, poll) = (engine.size(), engine.settings.retry, engine.settings.poll);
         let queue = Queue::new(QueueSettings { limits, nodes, local_nodes, retry, poll });
         let state = Mutex::new(State {
             queue,
@@ -99,15 +92,15 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             intents: BTreeMap::new(),
             next: 0,
         });
-        let shared = Arc::new(Shared { engine, state, channels, party_of, on_deadlock: OnceLock::new() });
-        let handler = Arc::downgrade(&shared) as Weak<dyn NotificationHandler>;
-        for (node, channel) in shared.channels.iter().enumerate() {
-            let Some(channel) = channel else { continue };
-            channel.add_handler(node, Weak::clone(&handler));
-            if channel.is_connected() {
-                shared.handle(Event::Connection { node, is_up: true });
+        let (channels, on_deadlock) = (RwLock::default(), OnceLock::new());
+        let shared = Arc::new(Shared { engine, state, channels, party_of, on_deadlock });
+        shared.follow_list();
+        let weak = Arc::downgrade(&shared);
+        shared.engine.observe_list(Box::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.follow_list();
             }
-        }
+        }));
         Self(shared)
     }
 
@@ -263,14 +256,9 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         read(&self.0.state.lock().queue)
     }
 
-    /// The channels of all nodes that have one.
-    pub(crate) fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
-        self.0.channels.iter().flatten()
-    }
-
     /// Subscribes to the ends of this resource's leases until the guard is dropped.
     pub(crate) fn subscribe(&self, resource: &ResourceName) -> SubscriptionGuard {
-        SubscriptionGuard::new(self.channels().cloned().collect(), Topic::LeaseEnded(resource.clone()))
+        SubscriptionGuard::new(self.channels(), Topic::LeaseEnded(resource.clone()))
     }
 }
 
@@ -280,7 +268,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
     }
 
     /// Under the lock, so that actions take effect in the order of their events.
-    fn handle_in(&self, state: &mut State, event: Event) {
+    pub(super) fn handle_in(&self, state: &mut State, event: Event) {
         let (mut event, mut more) = (Some(event), Vec::new());
         while let Some(next) = event.take().or_else(|| more.pop()) {
             let (now, random) = (self.engine.clock.now(), self.engine.entropy.bits());
@@ -299,13 +287,14 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
                     }
                     Action::Subscribe(resource) => {
                         let topic = Topic::LeaseEnded(resource.clone());
-                        let nodes = self.channels.iter().enumerate();
+                        let channels = self.channels.read();
+                        let nodes = channels.iter().enumerate();
                         let active = nodes.filter(|(_, node)| node.as_ref().is_some_and(|n| n.subscribe(&topic)));
                         more.extend(active.map(|(node, _)| Event::Subscribed(resource.clone(), node)));
                     }
                     Action::Unsubscribe(resource) => {
                         let topic = Topic::LeaseEnded(resource);
-                        self.channels.iter().flatten().for_each(|node| node.unsubscribe(&topic));
+                        self.channels.read().iter().flatten().for_each(|node| node.unsubscribe(&topic));
                     }
                 }
             }

@@ -91,6 +91,11 @@ pub enum Event {
     Notice(ResourceName, usize, Notice),
     /// The node with this index confirmed the subscription to this resource.
     Subscribed(ResourceName, usize),
+    /// These nodes vote, one bit each.
+    List {
+        /// By index.
+        members: u64,
+    },
     /// The connection for notices of a node was opened, with all its subscriptions, or lost.
     Connection {
         /// The node's index.

@@ -53,9 +53,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// trip). True if no node can answer.
     async fn has_other_subscribers(&self, resource: &ResourceName) -> bool {
         let topic = Topic::LeaseEnded(resource.clone());
-        let Some(node) = self.channels().find(|node| node.is_connected()) else {
-            return self.channels().next().is_some()
-                || self.0.engine.nodes.iter().any(|node| is_poll_only(node.as_ref()));
+        let Some(node) = self.channels().into_iter().find(|node| node.is_connected()) else {
+            return !self.channels().is_empty() || self.0.engine.nodes.iter().any(|node| is_poll_only(node.as_ref()));
         };
         let own = usize::from(node.is_active(&topic));
         tokio::select! {

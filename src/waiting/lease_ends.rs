@@ -52,7 +52,7 @@ impl Queue {
         }
         let count = |nodes: usize| u32::try_from(nodes).unwrap_or(u32::MAX);
         let (nodes, quorum) = (count(self.settings.nodes), count(quorum_of(self.settings.nodes)));
-        let silent = nodes.saturating_sub(self.connected.count_ones());
+        let silent = nodes.saturating_sub((self.connected & self.members).count_ones());
         let needed = NeededNotices { ended: quorum.saturating_sub(silent).max(1), withdrawn: quorum };
         let known = self.resources.get_mut(resource);
         let after = known.and_then(|known| {
@@ -81,9 +81,20 @@ impl Queue {
     /// the one that held a lease, so its end is reported.
     pub(super) fn is_subscribed(&self, resource: &ResourceName) -> bool {
         let own = self.resources.get(resource).map_or(0, |known| known.subscribed);
-        let nodes = (own | self.settings.local_nodes) & self.connected;
+        let nodes = (own | self.settings.local_nodes) & self.connected & self.members;
         let needed = if is(Mutant::SubscribedByOne) { 1 } else { quorum_of(self.settings.nodes) };
         nodes.count_ones() as usize >= needed
+    }
+
+    /// The resources whose ends are subscribed to.
+    pub(super) fn subscribed_to(&self) -> Vec<ResourceName> {
+        let subscribed = self.resources.iter().filter(|(_, known)| known.wants_subscription);
+        subscribed.map(|(resource, _)| resource.clone()).collect()
+    }
+
+    pub(super) fn list(&mut self, members: u64) {
+        self.members = members;
+        self.settings.nodes = usize::try_from(members.count_ones()).unwrap_or(usize::MAX);
     }
 
     pub(super) fn subscribe(&mut self, resource: &ResourceName) {
@@ -112,7 +123,8 @@ impl Queue {
     }
 
     pub(super) fn connection(&mut self, node: usize, is_up: bool) {
-        let has_quorum = |queue: &Self| queue.connected.count_ones() as usize >= quorum_of(queue.settings.nodes);
+        let has_quorum =
+            |queue: &Self| (queue.connected & queue.members).count_ones() as usize >= quorum_of(queue.settings.nodes);
         let had_quorum = has_quorum(self);
         if is_up {
             self.connected |= bit(node);

@@ -4,6 +4,7 @@
 
 pub(crate) mod absent_callers;
 mod already_held;
+mod channels;
 mod compatible_waiters;
 pub mod deadlock;
 pub(crate) mod driver;

@@ -45,6 +45,7 @@ impl Queue {
             asking: 0,
             queued: 0,
             connected: settings.local_nodes,
+            members: crate::redlock::slots::first(settings.nodes),
             now: BootTime::default(),
             random: 0,
             actions: Vec::new(),
@@ -78,13 +79,12 @@ impl Queue {
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
+            Event::List { members } => self.list(members),
             Event::HeldUntil(resource, until, mode) => self.set_held(&resource, until, mode),
         }
         self.start_due();
         std::mem::take(&mut self.actions)
     }
-
-    // Joining and leaving.
 
     fn enqueue(&mut self, id: WaiterId, request: WaitRequest) {
         if let Some(reason) = self.refusal_at_once(&request) {

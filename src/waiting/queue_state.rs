@@ -21,7 +21,7 @@ pub(super) const NEVER: BootTime = BootTime::from_nanos(u64::MAX);
 pub struct QueueSettings {
     /// How many may wait.
     pub limits: WaitLimits,
-    /// N.
+    /// N, until the first [`Event::List`](super::event::Event::List).
     pub nodes: usize,
     /// Nodes on which only this process ends leases, one bit each: no end is missed there.
     pub local_nodes: u64,
@@ -48,6 +48,8 @@ pub struct Queue {
     pub(super) queued: usize,
     /// Nodes whose notices arrive, one bit each.
     pub(super) connected: u64,
+    /// Nodes that vote, one bit each.
+    pub(super) members: u64,
     /// The time of the event that is handled.
     pub(super) now: BootTime,
     pub(super) random: u64,

@@ -234,6 +234,7 @@ impl<'a> Pair<'a> {
         Arc::new(View {
             id,
             roster: [(NodeId::parse("n").expect("valid"), RosterEntry { run, since, address: None })].into(),
+            list: None,
         })
     }
 

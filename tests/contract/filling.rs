@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireSharedArgs, AdmitArgs, ClusterParams, EndReason, FillArgs, FillEntry, Found, LeaseRecord, NoVote, ReadArgs,
-    ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs, StoredLock, Tombstone, UpdateArgs,
-    View, Vote,
+    AcquireSharedArgs, AdmitArgs, ClusterParams, EndReason, FillArgs, FillEntry, Found, LeaseRecord, NoVote, NodeList,
+    OldList, ReadArgs, ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs, StoredLock,
+    Tombstone, UpdateArgs, View, Vote,
 };
-use redlockd::types::{Fence, Mode};
+use redlockd::types::{Fence, Mode, NodeId};
 
 use super::subject::{
     Server, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, revoke, token, ttl, view,
@@ -505,4 +505,79 @@ pub fn an_edit_of_a_resource_with_a_block_is_no_vote(node: &mut impl Server) {
         labels: Some("{}".into()),
     });
     blocked_ms(&node.ask(&edit));
+}
+
+/// The list of nodes changes: who voted in the old one keeps its keys, and votes again only when it was filled.
+pub fn a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled(node: &mut impl Server) {
+    let member = |reply| match reply {
+        Reply::Member(member) => member,
+        other => panic!("{other:?}"),
+    };
+    for resource in ["own", "longer", "other", "unknown"] {
+        assert!(matches!(node.ask(&acquire(resource, 1, 1, 20_000)), Reply::Granted { .. }));
+    }
+    assert!(matches!(node.ask(&release("unknown", 1)), Reply::Released(_)));
+    let run = node.run();
+    let new = changed(&run, 7, Some(0));
+    // One that this change did not find voting has to be filled like one that forgot.
+    let promise = Request::Promise { view: new.id };
+    assert!(member(node.ask(&promise)).is_done);
+    let installed = member(node.ask(&Request::Install { view: Arc::clone(&new) }));
+    assert_eq!((installed.is_done, installed.vote, installed.view), (true, Vote::Active, Arc::clone(&new)));
+    node.set_view(&new);
+    let only_id = Arc::new(View { id: new.id, ..View::default() });
+    let unfilled = Reply::NoVote(NoVote::OtherView { view: only_id });
+    assert_eq!(node.ask(&acquire("free", 2, 2, 1_000)), unfilled);
+    assert_eq!(node.ask(&extend("own", 1, None, None)), unfilled);
+    assert!(matches!(node.ask(&Request::Read(ReadArgs { cursor: 0, count: 500 })), Reply::Knowledge { .. }));
+    let keep = |node: &mut _, resource: &str, by: u64, left_ms| FillEntry::Keep {
+        resource: name(resource),
+        record: record(node, by, &[by, 9]),
+        left_ms,
+    };
+    let entries = vec![
+        tombstone("over", 5, EndReason::Released),
+        keep(node, "longer", 1, 90_000),
+        keep(node, "other", 2, 30_000),
+        keep(node, "missed", 3, 30_000),
+        keep(node, "unknown", 1, 30_000),
+        keep(node, "over", 5, 30_000),
+    ];
+    let (nonce, page, pages) = (3, 1, 1);
+    let admit = AdmitArgs { view: Arc::clone(&new), nonce, pages, seed: Fence(0), by_clock: false };
+    assert!(!member(node.ask(&Request::Admit(admit.clone()))).is_done, "it was not filled");
+    let filled = node.ask(&Request::Fill(FillArgs { view: Arc::clone(&new), nonce, page, pages, entries }));
+    assert_eq!(filled, Reply::Filled { done: 1 });
+    assert_eq!(node.ask(&acquire("free", 2, 2, 1_000)), unfilled, "before it is admitted");
+    let admitted = member(node.ask(&Request::Admit(admit.clone())));
+    assert_eq!((admitted.is_done, admitted.admitted), (true, new.id));
+    assert!(member(node.ask(&Request::Admit(admit))).is_done, "a repeated request");
+    assert!(matches!(node.ask(&extend("own", 1, None, None)), Reply::Updated { .. }));
+    assert!(
+        matches!(node.ask(&extend("longer", 1, Some(1_000), None)), Reply::Updated { before_ms, .. } if before_ms > 80_000)
+    );
+    let is_blocked = |reply| matches!(reply, Reply::NoVote(NoVote::Blocked { left_ms }) if left_ms > 20_000);
+    assert!(is_blocked(node.ask(&extend("other", 1, None, None))), "another token may hold it");
+    assert!(is_blocked(node.ask(&acquire("missed", 4, 4, 1_000))), "it holds what it does not know");
+    assert!(matches!(node.ask(&acquire("unknown", 4, 4, 1_000)), Reply::Granted { .. }), "it was released here");
+    assert!(matches!(node.ask(&acquire("over", 4, 4, 1_000)), Reply::Granted { .. }));
+    // Whoever completes the change knows the record of before: one that was admitted since is in it, too.
+    let again = changed(&run, 8, Some(0));
+    assert!(member(node.ask(&Request::Install { view: Arc::clone(&again) })).is_done);
+    node.set_view(&again);
+    assert!(matches!(node.ask(&acquire("free", 2, 2, 1_000)), Reply::NoVote(NoVote::OtherView { .. })));
+    // Of another life than the change found.
+    let other = changed("00", 9, Some(0));
+    assert!(!member(node.ask(&Request::Install { view: other })).is_done);
+    assert!(matches!(ask_brief(node, &Request::probe()), Reply::Status(s) if s.why == "displaced"));
+}
+
+/// A view that makes a list of two of a list of one. `before`: the view in which this process voted.
+fn changed(run: &str, number: u64, before: Option<u64>) -> Arc<View> {
+    let of = |text: &str| NodeId::parse(text).expect("valid");
+    let (n, m) = (of("n"), of("m"));
+    let before = before.map(|since| (n.clone(), (run.into(), view(since, run).id)));
+    let old = OldList { names: [n.clone()].into(), before: before.into_iter().collect() };
+    let list = NodeList { names: [m, n].into(), terms: "0".into(), old: Some(old) };
+    Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(number, run)) })
 }

@@ -45,7 +45,7 @@ pub fn views_only_rise_and_name_the_process_that_takes_them(node: &mut impl Serv
     let named = |number, since| {
         let name = NodeId::parse("n").expect("valid");
         let roster = [(name, RosterEntry { run: run.as_str().into(), since: view_id(since), address: None })].into();
-        Arc::new(View { id: view_id(number), roster })
+        Arc::new(View { id: view_id(number), roster, list: None })
     };
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
     let mut install = |view| member(&mut |r| node.ask(r), Request::Install { view });

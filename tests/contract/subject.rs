@@ -13,7 +13,11 @@ use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, 
 pub fn view(number: u64, run: &str) -> Arc<View> {
     let id = view_id(number);
     let name = NodeId::parse("n").expect("a valid name");
-    Arc::new(View { id, roster: [(name, RosterEntry { run: run.into(), since: id, address: None })].into() })
+    Arc::new(View {
+        id,
+        list: None,
+        roster: [(name, RosterEntry { run: run.into(), since: id, address: None })].into(),
+    })
 }
 
 pub fn view_id(number: u64) -> ViewId {

@@ -38,6 +38,7 @@ mod recipes_page;
 mod recipes_plugs;
 mod redis_node;
 mod regions;
+mod relist;
 mod restarts;
 mod rolling;
 mod run;

@@ -52,6 +52,9 @@ pub(super) enum HardState {
     QueueServed,
     PlaceTakenAgain,
     PlaceTakenOver,
+    NodeAdded,
+    NodeRemoved,
+    ChangeCompleted,
     SharedTogether,
     PermitsTogether,
     Downgraded,
@@ -65,7 +68,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 57] = {
+pub(super) const ALL: [HardState; 60] = {
     use HardState::*;
     [
         Granted,
@@ -116,6 +119,9 @@ pub(super) const ALL: [HardState; 57] = {
         QueueServed,
         PlaceTakenAgain,
         PlaceTakenOver,
+        NodeAdded,
+        NodeRemoved,
+        ChangeCompleted,
         SharedTogether,
         PermitsTogether,
         Downgraded,

@@ -237,7 +237,7 @@ impl World {
     fn is_followed_by_some(&self, node: usize) -> bool {
         let ahead_us = self.node_clock(node).cast_signed() - self.now.cast_signed();
         let follows = |inst: &Inst| inst.reckoned_us.map(|us| (us - ahead_us).unsigned_abs() <= GUARD_MS * 1_000);
-        let insts = self.insts.iter().enumerate().filter(|(i, _)| self.profile.list_of(*i).contains(&node));
+        let insts = self.insts.iter().enumerate().filter(|(i, _)| self.profile.reach_of(*i).contains(&node));
         let follows: Vec<bool> = insts.filter_map(|(_, inst)| follows(inst)).collect();
         follows.contains(&true) && (follows.contains(&false) || !self.can_notice())
     }
@@ -352,6 +352,28 @@ impl World {
         }
     }
 
+    /// An operator adds a name to the list or removes one, at some instance.
+    pub(super) fn relist(&mut self, inst: usize) {
+        if self.calm {
+            return;
+        }
+        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
+        let is_listed = |server: &usize| match &highest.list {
+            Some(list) => list.names.contains(&self.profile.name_of(*server)),
+            None => *server < self.profile.nodes,
+        };
+        let (listed, others): (Vec<usize>, Vec<usize>) = (0..self.servers.len()).partition(is_listed);
+        let adds = others.len() > 1 || listed.len() <= self.profile.shortest_list() || self.fault_rng.chance(40);
+        let from = if adds && !others.is_empty() { others } else { listed };
+        let (is_added, server) = (adds && from.len() < self.servers.len(), self.fault_rng.pick(&from));
+        // What it has of released leases is nobody's business while it is not of the list.
+        self.checker.lost_tail.insert(server);
+        self.trace(|| format!("an operator asks i{inst}: n{server} {}", if is_added { "added" } else { "removed" }));
+        self.todo.push(Todo::Relist { inst, server, is_added });
+        let (gap, next) = (self.fault_rng.range(300, 3_500) * MS, self.fault_rng.index(self.insts.len()));
+        self.at(self.now + gap, Event::Relist { inst: next });
+    }
+
     /// Its process ends and does not come back; two seconds later an operator says so.
     fn end_for_good(&mut self, node: usize) {
         self.kill_node(node, Memory::Nothing);
@@ -427,6 +449,26 @@ impl World {
                 (link.cut_in, link.cut_out) = (link.cut_in.min(now), link.cut_out.min(now));
             }
         }
+        if self.profile.relists {
+            self.correct_configurations();
+        }
         self.plan_liveness_checks();
+    }
+
+    /// Instances that were started with an old list may know too few nodes of the present one: an operator corrects that.
+    fn correct_configurations(&mut self) {
+        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id);
+        let Some(list) = highest.and_then(|view| view.list.clone()) else { return };
+        let old = list.old.as_ref().map(|old| &old.names);
+        let is_listed = |server: &usize| {
+            let name = self.profile.name_of(*server);
+            list.names.contains(&name) || old.is_some_and(|old| old.contains(&name))
+        };
+        self.profile.corrected = Some((0..self.servers.len()).filter(is_listed).collect());
+        for inst in 0..self.insts.len() {
+            if self.insts[inst].life > 0 {
+                self.crash(inst);
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::clients::{ClientRequest, Operation, Requester, keeps_place, kept_for_
 use super::clock::SimClock;
 use super::coverage::HardState;
 use super::invariants::{Promise, now_serving};
-use super::network::SimNode;
+use super::network::{SimNode, address_of};
 use super::notices;
 use super::rng::{Rng, SimEntropy};
 use super::sets;
@@ -112,7 +112,17 @@ impl Host {
                 let (node, channel) = node.feed();
                 runtime.spawn(notices::subscribe(clock.clone(), node, channel));
             }
-            Redlock::new(nodes, clock, entropy, settings)
+            let (shared, subscriber, handle) = (Arc::clone(world), clock.clone(), runtime.handle().clone());
+            let engine = Redlock::new(nodes, clock, entropy, settings);
+            engine.set_opener(Box::new(move |_, address| {
+                let server: usize = address.strip_prefix("server:")?.parse().ok()?;
+                let node = Arc::new(SimNode::new(&shared, inst, server));
+                lock(&shared).connect_to(inst, server);
+                let (feed, channel) = node.feed();
+                handle.spawn(notices::subscribe(subscriber.clone(), feed, channel));
+                Some(node)
+            }));
+            engine
         };
         let monitor = NodeMonitor::new(engine.clone());
         let waiting = WaitDriver::new(engine.clone(), LIMITS, Box::new(|_| None));
@@ -152,6 +162,22 @@ impl Host {
     /// An operator's word that a node has ended. Whether it was taken.
     pub(super) fn forget(&self, node: &NodeId) -> bool {
         self.monitor.forget(node).is_ok()
+    }
+
+    /// An operator adds a server to the list, or removes it.
+    pub(super) fn relist(&self, server: usize, is_added: bool) {
+        let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
+        let name = lock(&world).profile.name_of(server);
+        self.runtime.spawn(async move {
+            let done = match is_added {
+                true => monitor.add(&name, &address_of(server)).await,
+                false => monitor.remove(&name).await,
+            };
+            if done.is_ok() {
+                lock(&world).coverage.count(if is_added { HardState::NodeAdded } else { HardState::NodeRemoved });
+            }
+            lock(&world).trace(|| format!("{name} added: {is_added}: {done:?}"));
+        });
     }
 
     /// Runs its tasks until all of them wait.

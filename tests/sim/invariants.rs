@@ -9,6 +9,7 @@ use super::coverage::HardState;
 use super::profile::{GUARD_MS, Variant};
 use super::world::{EPOCH_US, MS, SEC, Us, World};
 use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, LeaseRecord, Request, RequestTime};
+use crate::redlock::quorum::quorum_of;
 use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
 /// Maximum time, after all faults healed and the instance runs again, until released leases and those of abandoned
@@ -242,7 +243,8 @@ impl World {
     fn may_fall(&self, since: Us) -> bool {
         let is_untold = |at: Us| at >= since || self.profile.variant == Variant::OtherCluster;
         let forgot = self.servers.iter().filter(|s| s.forgot.is_some_and(is_untold)).count();
-        self.checker.clocks_stepped && forgot > self.profile.nodes / 2
+        let shortest = self.profile.shortest_list();
+        self.checker.clocks_stepped && forgot + quorum_of(shortest) > shortest
     }
 
     /// The token was released before: it must not come back while its tombstones stand.
@@ -386,8 +388,8 @@ impl World {
             });
             has || self.servers[*node].disturbed.is_some_and(|at| at + 10 * MS >= sent) || !self.servers[*node].up
         };
-        let holding = self.profile.list_of(request.inst).iter().filter(|node| holds(node)).count();
-        if holding <= self.profile.nodes / 2 && promise.at == self.now {
+        let holding = self.profile.reach_of(request.inst).iter().filter(|node| holds(node)).count();
+        if holding < quorum_of(self.profile.shortest_list()) && promise.at == self.now {
             let text = format!("{what} of {:?} promises {left_ms} ms, but only {holding} nodes hold it", request.token);
             self.fail(text);
         }

@@ -32,7 +32,10 @@ impl World {
     /// When clients request for nothing more. Where all clocks went back, a quarantine that another one replaced may be
     /// owed once more; where a node has ended, the others wait for one from the operator's word on.
     pub(super) fn closing_time(&self) -> Us {
-        let quarantines = 1 + u64::from(self.checker.clocks_back_us > 0) + u64::from(self.profile.one_ends);
+        let quarantines = 1
+            + u64::from(self.checker.clocks_back_us > 0)
+            + u64::from(self.profile.one_ends)
+            + u64::from(self.profile.relists);
         (self.profile.calm_ms + quarantines * self.quarantine_ms()) * MS + RECOVERY
     }
 

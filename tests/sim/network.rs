@@ -83,6 +83,14 @@ impl Node for SimNode {
         &self.id
     }
 
+    fn address(&self) -> Option<Arc<str>> {
+        Some(address_of(self.node))
+    }
+
+    fn move_to(&self, address: &str) -> bool {
+        *address == *address_of(self.node)
+    }
+
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::Subscriptions(&self.subscriptions)
     }
@@ -94,6 +102,11 @@ impl Node for SimNode {
     ) -> impl Future<Output = NodeResult> + Send + 'static {
         PendingCall { node: self, stamp, request, call: None }
     }
+}
+
+/// Where a server is.
+pub(super) fn address_of(server: usize) -> Arc<str> {
+    format!("server:{server}").into()
 }
 
 struct PendingCall {
@@ -347,13 +360,16 @@ impl World {
 
     /// An instance's process starts: all its connections are opened.
     pub(super) fn connect_all(&mut self, inst: usize) {
+        self.profile.list_of(inst).into_iter().for_each(|node| self.connect_to(inst, node));
+    }
+
+    /// An instance uses a node from now on.
+    pub(super) fn connect_to(&mut self, inst: usize, node: usize) {
         let (life, now) = (self.insts[inst].life, self.now);
-        for node in self.profile.list_of(inst) {
-            for connection in 0..self.profile.connections {
-                let generation = self.insts[inst].links[node][connection].generation;
-                let at = now + self.net_rng.range(1, 10) * MS;
-                self.at(at, Event::Connect { inst, life, node, connection, generation });
-            }
+        for connection in 0..self.profile.connections {
+            let generation = self.insts[inst].links[node][connection].generation;
+            let at = now + self.net_rng.range(1, 10) * MS;
+            self.at(at, Event::Connect { inst, life, node, connection, generation });
         }
     }
 }

@@ -111,6 +111,16 @@ impl World {
                     self.coverage.count(HardState::SeededWithoutEnded);
                 }
             }
+            // A half-done change was begun anew, by whoever was there.
+            Request::Install { view }
+                if view.old().is_some_and(|old| {
+                    old.before.iter().any(|(name, (run, since))| {
+                        *name == self.profile.name_of(packet.node) && *run == member.run && member.admitted > *since
+                    })
+                }) =>
+            {
+                self.coverage.count(HardState::ChangeCompleted);
+            }
             Request::Promise { .. } | Request::Install { .. } if !member.is_done => {
                 self.coverage.count(HardState::ChangeDisplaced);
             }

@@ -159,6 +159,10 @@ pub(super) struct Profile {
     pub(super) one_ends: bool,
     /// Instances keep some of the leases.
     pub(super) keeps: bool,
+    /// An operator adds nodes to the list and removes others, until the calm. There is a server more.
+    pub(super) relists: bool,
+    /// The list with which instances start from now on.
+    pub(super) corrected: Option<Vec<usize>>,
     /// How clients share resources.
     pub(super) sharing: Sharing,
     /// Some clients acquire several resources at once.
@@ -170,7 +174,8 @@ pub(super) struct Profile {
 impl Profile {
     /// How many servers there are: the nodes, and one more where an instance has another list.
     pub(super) fn servers(&self) -> usize {
-        self.nodes + usize::from(matches!(self.variant, Variant::OtherCluster | Variant::SecondServer))
+        let has_more = self.relists || matches!(self.variant, Variant::OtherCluster | Variant::SecondServer);
+        self.nodes + usize::from(has_more)
     }
 
     /// What the client with this token asks for.
@@ -187,6 +192,9 @@ impl Profile {
 
     /// The servers on an instance's node list.
     pub(super) fn list_of(&self, inst: usize) -> Vec<usize> {
+        if let Some(list) = &self.corrected {
+            return list.clone();
+        }
         match self.variant {
             Variant::OtherCluster if inst + 1 == self.instances => (1..self.nodes + 1).collect(),
             Variant::SecondServer if inst + 1 == self.instances => {
@@ -194,6 +202,16 @@ impl Profile {
             }
             _ => (0..self.nodes).collect(),
         }
+    }
+
+    /// The servers that an instance may use: those of its configured list, and those that are added.
+    pub(super) fn reach_of(&self, inst: usize) -> Vec<usize> {
+        if self.relists { (0..self.servers()).collect() } else { self.list_of(inst) }
+    }
+
+    /// The length of the shortest list.
+    pub(super) fn shortest_list(&self) -> usize {
+        if self.relists { 1 } else { self.nodes }
     }
 
     /// What instances call a server.
@@ -250,6 +268,8 @@ impl Profile {
             heals_only: false,
             one_ends: false,
             keeps: false,
+            relists: false,
+            corrected: Option::None,
             sharing: Sharing::None,
             has_sets: false,
             shares_sets: false,
@@ -272,9 +292,11 @@ impl Profile {
             profile.variant = Variant::No; // two lists of one node have none in common
         }
         profile.keeps = r.chance(25);
-        // Of a stream of its own, so that the rest of a seed stays as it was.
+        // Of streams of their own, so that the rest of a seed stays as it was.
         use Sharing::{Mixed, None, Permits, Readers};
         profile.sharing = Rng::new(seed, 9).pick(&[None, None, None, Readers, Readers, Permits, Permits, Mixed]);
+        let may_relist = is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
+        profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 10).chance(25);
         profile.has_sets = r.chance(50);
         // Not drawn, so that other seeds stay as they are.
         profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;

@@ -1,8 +1,9 @@
 //! Runs one seed from its first event to its outcome, and many seeds on all cores. The loop alternates
 //! between the world and the processes in it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use super::coverage::CoverageCounts;
 use super::host::Host;
@@ -12,6 +13,23 @@ use crate::mutant::{self, Mutant};
 
 /// More events than any run takes: beyond it the run is in an endless loop.
 const EVENTS_MAX: u64 = 400_000;
+
+thread_local! {
+    /// Whether code panicked on this thread: the runtime keeps the panic of a task to itself.
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn notice_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICKED.set(true);
+            report(panic);
+        }));
+    });
+    PANICKED.set(false);
+}
 
 /// Result of one seed.
 #[derive(Debug)]
@@ -29,6 +47,7 @@ pub(super) struct Outcome {
 
 /// Runs one seed, with a mutant or without.
 pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
+    notice_panics();
     let profile = Profile::of(seed);
     let counters_only = profile.counters_only;
     let before = mutant::plant(bug, counters_only);
@@ -63,7 +82,10 @@ pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
     }
     close(&world, &mut hosts);
     mutant::restore(before);
-    let w = lock(&world);
+    let mut w = lock(&world);
+    if w.violation.is_none() && PANICKED.get() {
+        w.fail("a task panicked".into());
+    }
     let (grants, extends) = (w.checker.grants, w.checker.extends);
     Outcome {
         seed,
@@ -128,6 +150,12 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 let mut w = lock(world);
                 let again = w.now + 500 * MS;
                 w.at(again, Event::Forget { inst, node });
+            }
+        }
+        Todo::Relist { inst, server, is_added } => {
+            if let Some(host) = &mut hosts[inst] {
+                host.relist(server, is_added);
+                busy[inst] = true;
             }
         }
         Todo::Boot(inst) => {
@@ -198,6 +226,7 @@ impl World {
             Event::WatchQueue { resource } => self.watch_queue(resource),
             Event::BreakFeed { inst, node } => self.break_feed(inst, node),
             Event::Forget { inst, node } => self.todo.push(Todo::Forget(inst, node)),
+            Event::Relist { inst } => self.relist(inst),
             Event::Done => self.done = true,
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }
@@ -226,6 +255,7 @@ pub(super) fn run_many(
     progress: fn(&Summary),
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
+    let only_relists = std::env::var("SIM_RELISTS").is_ok();
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -234,6 +264,9 @@ pub(super) fn run_many(
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= from + count || summary.lock().expect("no panic").failed.len() >= most_failures {
                         return;
+                    }
+                    if only_relists && !Profile::of(seed).relists {
+                        continue;
                     }
                     let mut outcome = run(seed, None, false);
                     if seed.is_multiple_of(twice_every) && run(seed, None, false).hash != outcome.hash {

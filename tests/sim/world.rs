@@ -95,6 +95,8 @@ pub(super) enum Event {
     BreakFeed { inst: usize, node: usize },
     /// An operator says to an instance that a node has ended.
     Forget { inst: usize, node: usize },
+    /// An operator changes the list of nodes at an instance.
+    Relist { inst: usize },
     /// The run is over.
     Done,
     /// An instance starts.
@@ -118,6 +120,8 @@ pub(super) enum Todo {
     Boot(usize),
     /// An operator says to an instance that a node has ended.
     Forget(usize, usize),
+    /// An operator adds a server to the list at an instance, or removes it.
+    Relist { inst: usize, server: usize, is_added: bool },
 }
 
 struct Entry {
@@ -247,6 +251,10 @@ impl World {
         self.at(first * MS, Event::Fault);
         self.at(self.profile.calm_ms * MS, Event::Calm);
         self.at(SEC, Event::Fsync);
+        if self.profile.relists {
+            let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
+            self.at(at * MS, Event::Relist { inst: 0 });
+        }
     }
 
     /// The longest quarantine of any instance; or how long a healing may take.

@@ -301,6 +301,25 @@ impl Client {
         self.send(&ApiRequest::new(Method::POST, hook_path(name, "replay"))).await?.json()
     }
 
+    /// `POST /nodes/{node}`: adds a name with the server at this URL, or removes it (`None`). `timeout`: for the answer.
+    ///
+    /// Errors: [`ClientError`]. Cancel: the list may or may not be changed.
+    pub async fn list_node(
+        &self,
+        node: &NodeId,
+        url: Option<&str>,
+        reason: &str,
+        timeout: Duration,
+    ) -> Result<api::Nodes, ClientError> {
+        let body = Some(match url {
+            Some(url) => json!({ "action": "add", "url": url, "reason": reason }),
+            None => json!({ "action": "remove", "reason": reason }),
+        });
+        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) })
+            .await?
+            .json()
+    }
+
     /// `GET /health/live` or `/health/ready`.
     ///
     /// Errors: [`ClientError`]; a service that is not ready is a refusal. Cancel: nothing is left behind.

@@ -73,6 +73,8 @@ pub(super) struct ObservedMarker {
     pub now_us: u64,
     /// The view that it has installed.
     pub view: Option<View>,
+    /// That changes the list, and it was not filled for it yet: no vote.
+    pub is_pending: bool,
     /// Names with runs that instances saw alive within the last seconds.
     pub alive: BTreeSet<(String, String)>,
 }
@@ -165,6 +167,7 @@ fn observed(marker: &HashMap<String, String>, now_us: u64) -> Option<ObservedMar
         why: text("why"),
         until_us: text("until").parse().unwrap_or(0),
         now_us,
+        is_pending: marker.contains_key("pending"),
         view: marker.get("roster").and_then(|record| View::parse(record)),
         alive: pairs.collect(),
     })

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::collect::{NodeCheck, NodeObservation};
+use super::views::{self, NodeNames};
 use crate::client::error::one_line;
-use crate::redlock::quorum::quorum_of;
+use crate::protocol::ClusterName;
 use crate::redlock::round_trip::{AnswerTimeout, RoundTrip};
 use crate::types::NodeId;
 
@@ -22,7 +23,7 @@ pub(super) struct Thresholds<'a> {
     /// The setting `guard`: maximum clock offset; rounds wait for half of it at most.
     pub guard: Duration,
     /// What the markers have of instances with these settings.
-    pub cluster: &'a str,
+    pub cluster: &'a ClusterName,
 }
 
 /// The findings.
@@ -53,24 +54,30 @@ pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds<'_>) -> Dia
     }
     let seen: Vec<(&str, &NodeObservation)> =
         checks.iter().filter_map(|c| Some((c.node.as_str(), c.result.as_ref().ok()?))).collect();
-    speed(&seen, checks.len(), thresholds, &mut all);
+    let names = views::names(checks, &seen, &mut all);
+    speed(&seen, &names, thresholds, &mut all);
     clocks(&seen, thresholds, &mut all);
-    identities(&seen, thresholds.cluster, &mut all);
+    identities(&seen, &mut all);
+    views::configuration(&seen, thresholds.cluster, &mut all);
     servers(&seen, &mut all);
-    votes(&seen, checks.len(), &mut all);
-    leftovers(&seen, checks.len(), &mut all);
+    views::compare(&seen, &names, &mut all);
+    votes(&seen, &names, &mut all);
+    leftovers(&seen, &names, &mut all);
     all
 }
 
 fn line(node: &str, seen: &NodeObservation) -> String {
     let state = match &seen.marker {
         None => "new".to_owned(),
+        Some(marker) if marker.state == "a" && marker.is_pending => "no vote until it is filled".to_owned(),
         Some(marker) if marker.state == "a" => "votes".to_owned(),
         Some(marker) => {
             let left = marker.until_us.saturating_sub(marker.now_us).div_ceil(1_000_000);
             format!("no vote ({}), {left} s of quarantine left", one_line(&marker.why))
         }
     };
+    let view = seen.marker.as_ref().and_then(|marker| marker.view.as_ref());
+    let state = view.map_or_else(|| state.clone(), |view| format!("{state}, view {}", view.id.number()));
     format!(
         "{node}: Redis {}, {state}, answers in {} us, clock {:+} ms, {} lease(s)",
         one_line(&seen.server.version),
@@ -118,10 +125,11 @@ fn single(node: &str, seen: &NodeObservation, all: &mut Diagnosis) {
 }
 
 /// Whether rounds of `serve` would wait for the answers of each node.
-fn speed(seen: &[(&str, &NodeObservation)], nodes: usize, thresholds: &Thresholds<'_>, all: &mut Diagnosis) {
+fn speed(seen: &[(&str, &NodeObservation)], of: &NodeNames, thresholds: &Thresholds<'_>, all: &mut Diagnosis) {
     let timeout = AnswerTimeout::new(thresholds.node_timeout, thresholds.guard);
-    let trips: Vec<RoundTrip> = seen.iter().map(|(_, seen)| RoundTrip::steady(seen.latency)).collect();
-    timeout.follow(&trips, quorum_of(nodes));
+    let voters = seen.iter().filter(|(node, _)| of.has(node));
+    let trips: Vec<RoundTrip> = voters.map(|(_, seen)| RoundTrip::steady(seen.latency)).collect();
+    timeout.follow(&trips, of.quorum());
     let timeout = timeout.present();
     for (node, seen) in seen {
         let (latency_us, timeout_us) = (seen.latency.as_micros(), timeout.as_micros());
@@ -171,7 +179,7 @@ fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds<'_>, all: &
 }
 
 /// Two names of one server, nodes of different clusters, and of another one than `own`.
-fn identities(seen: &[(&str, &NodeObservation)], own: &str, all: &mut Diagnosis) {
+fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
     for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
         if let Some(other) = runs.insert(&seen.server.run_id, node) {
@@ -189,12 +197,6 @@ fn identities(seen: &[(&str, &NodeObservation)], own: &str, all: &mut Diagnosis)
         all.problems.push(format!(
             "the nodes belong to clusters with different settings (node list, guard, lock_delay, key_template): {}",
             groups.join("; ")
-        ));
-    } else if let Some((_, nodes)) = clusters.first_key_value().filter(|(cluster, _)| **cluster != own) {
-        all.problems.push(format!(
-            "{}: other settings than these (node list, guard, lock_delay, fence_ttl, key_template) are in force: an instance with \
-             these gets no vote. Compare `redlockd config show` of a running instance",
-            nodes.join(", ")
         ));
     }
 }
@@ -226,8 +228,9 @@ fn servers(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     }
 }
 
-fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
-    let need = quorum_of(nodes);
+fn votes(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &mut Diagnosis) {
+    let (nodes, need) = (of.names.len(), of.quorum());
+    let seen: Vec<_> = seen.iter().filter(|(node, _)| of.has(node)).collect();
     let new = seen.iter().filter(|(_, s)| s.marker.is_none()).count();
     if new > 0 && new == nodes {
         all.problems
@@ -241,13 +244,15 @@ fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
     }
     let votes = seen
         .iter()
-        .filter(|(_, s)| s.marker.as_ref().is_some_and(|m| m.state == "a" && m.run == s.server.run_id))
+        .filter(|(_, s)| s.marker.as_ref().is_some_and(|m| m.state == "a" && !m.is_pending && m.run == s.server.run_id))
         .count();
-    if votes < need {
+    if votes < need && votes + of.unchecked.len() >= need {
+        all.remarks.push(format!("{votes} of {nodes} nodes vote as far as they were checked, {need} are needed"));
+    } else if votes < need {
         all.problems.push(format!("{votes} of {nodes} nodes vote and {need} are needed: no lock can be acquired"));
-    } else if votes < nodes && votes == need {
+    } else if votes + of.unchecked.len() < nodes && votes + of.unchecked.len() == need {
         all.problems.push(format!("{votes} of {nodes} nodes vote, {need} are needed: the next failure is an outage"));
-    } else if votes < nodes {
+    } else if votes + of.unchecked.len() < nodes {
         all.remarks.push(format!("{votes} of {nodes} nodes vote, {need} are needed: {} more may fail", votes - need));
     }
     if nodes.is_multiple_of(2) {
@@ -256,7 +261,9 @@ fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
 }
 
 /// Leases on fewer nodes than a quorum: an acquire in progress, or the rest of one.
-fn leftovers(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
+fn leftovers(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &mut Diagnosis) {
+    let nodes = of.names.len();
+    let seen: Vec<_> = seen.iter().filter(|(node, _)| of.has(node)).collect();
     if seen.len() < nodes {
         return; // the others may have the rest
     }
@@ -265,7 +272,7 @@ fn leftovers(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosi
         let entry = holders.entry((&lease.key, &lease.token_id)).or_default();
         *entry = (entry.0 + 1, entry.1.max(lease.left_ms));
     }
-    for ((key, token_id), (count, left_ms)) in holders.into_iter().filter(|(_, (count, _))| *count < quorum_of(nodes)) {
+    for ((key, token_id), (count, left_ms)) in holders.into_iter().filter(|(_, (count, _))| *count < of.quorum()) {
         all.remarks.push(format!(
             "{}: the lease {token_id} is on {count} of {nodes} nodes, less than a quorum: an acquire in progress or the rest of one; it ends in \
              at most {} s",

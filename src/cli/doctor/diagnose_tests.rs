@@ -3,10 +3,13 @@
 use super::*;
 use crate::cli::doctor::collect::{ForeignKey, ObservedLease, ObservedMarker};
 use crate::nodes::redis::{ServerFinding, ServerInfo};
-use crate::protocol::{RosterEntry, View, ViewId};
+use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
 
-const THRESHOLDS: Thresholds<'_> =
-    Thresholds { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500), cluster: "x" };
+fn diagnose_as(cluster: &str, checks: &[NodeCheck]) -> Diagnosis {
+    let cluster = ClusterName::new(cluster, "t");
+    let (node_timeout, guard) = (Duration::from_millis(50), Duration::from_millis(500));
+    diagnose(checks, &Thresholds { node_timeout, guard, cluster: &cluster })
+}
 
 /// Three nodes without a fault.
 fn healthy() -> Vec<NodeCheck> {
@@ -35,7 +38,7 @@ fn with_first(change: impl FnOnce(&mut NodeObservation)) -> (String, String) {
 }
 
 fn findings(checks: &[NodeCheck]) -> (String, String) {
-    let diagnosis = diagnose(checks, &THRESHOLDS);
+    let diagnosis = diagnose_as("x", checks);
     assert_eq!(diagnosis.lines.len(), checks.len());
     (diagnosis.problems.join("\n"), diagnosis.remarks.join("\n"))
 }
@@ -69,8 +72,7 @@ fn each_fault_is_a_problem() {
 /// S5: healthy nodes that instances with other settings use are no pass for a roll-out.
 #[test]
 fn s5_nodes_of_instances_with_other_settings_are_a_problem() {
-    let other = Thresholds { cluster: "y", ..THRESHOLDS };
-    let found = diagnose(&healthy(), &other);
+    let found = diagnose_as("y", &healthy());
     assert!(
         found.problems.len() == 1 && found.problems[0].starts_with("a, b, c: other settings than these"),
         "{found:?}"
@@ -79,7 +81,7 @@ fn s5_nodes_of_instances_with_other_settings_are_a_problem() {
         .into_iter()
         .map(|check| NodeCheck { result: check.result.map(|seen| NodeObservation { marker: None, ..seen }), ..check })
         .collect();
-    assert!(!diagnose(&new, &other).problems.concat().contains("other settings"), "new nodes have none");
+    assert!(!diagnose_as("y", &new).problems.concat().contains("other settings"), "new nodes have none");
 }
 
 /// S5: that the next failure is an outage is nothing to be content with.
@@ -128,7 +130,7 @@ fn remarks_are_not_problems() {
 fn f1_a_name_that_leads_to_two_servers_and_a_process_outside_the_view_are_named() {
     let id = ViewId::NONE.above(1);
     let entry = RosterEntry { run: "run-former".into(), since: id, address: None };
-    let view = View { id, roster: [(NodeId::parse("a").expect("valid"), entry)].into() };
+    let view = View { id, list: None, roster: [(NodeId::parse("a").expect("valid"), entry)].into() };
     let mut checks = healthy();
     let marker = |checks: &mut Vec<NodeCheck>, i: usize| {
         checks[i].result.as_mut().expect("reachable").marker.take().expect("has one")
@@ -166,4 +168,59 @@ fn missing_votes_new_and_unreachable_nodes_are_reported() {
     let mut checks = healthy();
     checks.pop();
     assert!(findings(&checks).1.contains("2 nodes tolerate no more failures than 1"));
+}
+
+/// Each configured node in a view of this list; `pending`: the first nodes that were not filled for it.
+fn in_list(names: &[&str], old: Option<&[&str]>, pending: usize) -> Vec<NodeCheck> {
+    let id = ViewId::NONE.above(6);
+    let set = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
+    let old = old.map(|names| OldList { names: set(names), before: BTreeMap::new() });
+    let list = NodeList { names: set(names), terms: "t".into(), old };
+    let view = View { id, list: Some(list.into()), roster: BTreeMap::new() };
+    let mut checks = healthy();
+    for (i, check) in checks.iter_mut().enumerate() {
+        let marker = check.result.as_mut().expect("reachable").marker.as_mut().expect("has one");
+        (marker.view, marker.is_pending) = (Some(view.clone()), i < pending);
+    }
+    checks
+}
+
+#[test]
+fn the_nodes_list_counts_and_not_the_configured_one() {
+    let (problems, remarks) = findings(&in_list(&["a", "b", "d"], None, 0));
+    assert_eq!(problems, "");
+    assert!(remarks.contains("the nodes' list has d, not configured here"), "{remarks}");
+    assert!(remarks.contains("c: not of the nodes' list any more"), "{remarks}");
+    let mut checks = in_list(&["a", "b", "c", "d", "e"], None, 0);
+    checks[0].result = Err("the connection is refused".into());
+    let (problems, remarks) = findings(&checks);
+    assert_eq!(problems.lines().count(), 1, "{problems}");
+    assert!(remarks.contains("2 of 5 nodes vote as far as they were checked, 3 are needed"), "{remarks}");
+    let mut checks = in_list(&["a", "b", "c"], None, 0);
+    let marker = checks[2].result.as_mut().expect("reachable").marker.as_mut().expect("has one");
+    let higher = marker.view.as_ref().map(|view| View { id: view.id.above(6), ..view.clone() });
+    marker.view = higher;
+    let (problems, remarks) = findings(&checks);
+    assert!(remarks.contains("a: it is in view 1, others are in view 2"), "{problems} {remarks}");
+}
+
+#[test]
+fn a_change_of_the_list_that_is_half_done_is_a_problem() {
+    let (problems, _) = findings(&in_list(&["a", "b", "c"], Some(&["a", "b", "c", "d"]), 1));
+    assert!(!problems.contains("is being changed"), "two of three vote: {problems}");
+    let (problems, _) = findings(&in_list(&["a", "b", "c"], Some(&["a", "b", "c", "d"]), 2));
+    assert!(problems.contains("is being changed from a, b, c, d to a, b, c, and nobody votes"), "{problems}");
+}
+
+#[test]
+fn s5_a_cluster_whose_list_was_changed_since_is_the_configured_one() {
+    let other = |checks: &mut Vec<NodeCheck>| {
+        for check in checks {
+            check.result.as_mut().expect("reachable").marker.as_mut().expect("has one").cluster = "y".into();
+        }
+    };
+    // The list was changed since it was declared: an instance takes the name from the nodes.
+    let mut checks = in_list(&["a", "b", "c"], None, 0);
+    other(&mut checks);
+    assert_eq!(findings(&checks).0, "");
 }

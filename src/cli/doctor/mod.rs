@@ -3,12 +3,13 @@
 
 mod collect;
 mod diagnose;
+mod views;
 
 use std::io::Write;
 
 use super::exit;
 use super::output::print_line;
-use crate::app::{cluster_fingerprint, node_tls};
+use crate::app::{cluster_name, node_tls};
 use crate::config::{Config, Loaded};
 use diagnose::{Diagnosis, Thresholds, diagnose};
 
@@ -34,7 +35,7 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
             return exit::CONFIG;
         }
     };
-    let cluster = cluster_fingerprint(config);
+    let cluster = cluster_name(config);
     let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard, cluster: &cluster };
     let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds);
     remarks.extend(loaded.warnings.iter().map(ToString::to_string));

@@ -226,6 +226,13 @@ pub(crate) enum NodeChange {
         /// Where that is.
         address: String,
     },
+    /// A server is to vote under this new name.
+    Add {
+        /// Where that is.
+        address: String,
+    },
+    /// It is to vote no more.
+    Remove,
 }
 
 /// Parses `POST /nodes/{node}`: the change and its reason.
@@ -242,17 +249,19 @@ pub(crate) async fn change_node(
     let mut change = NodeChange::Forget;
     match (action.as_str(), url) {
         ("forget", None) => {}
-        ("forget", Some(_)) => fields.wrong("url", "is for action=replace"),
+        ("remove", None) => change = NodeChange::Remove,
+        ("forget" | "remove", Some(_)) => fields.wrong("url", "is for action=replace and action=add"),
         // The credentials are those of the configuration: the view is readable on every node.
-        ("replace", Some(url)) if url.contains('@') || url.contains('?') => {
+        ("replace" | "add", Some(url)) if url.contains('@') || url.contains('?') => {
             fields.wrong("url", "has no user, password or options: those of the configuration are used");
         }
-        ("replace", Some(url)) => match NodeUrl::parse(&url) {
-            Ok(url) => change = NodeChange::Replace { address: url.address().to_owned() },
+        ("replace" | "add", Some(url)) => match NodeUrl::parse(&url).map(|url| url.address().to_owned()) {
+            Ok(address) if action == "add" => change = NodeChange::Add { address },
+            Ok(address) => change = NodeChange::Replace { address },
             Err(why) => fields.wrong("url", why.0),
         },
-        ("replace", None) => fields.wrong("url", "is required: where the new server is"),
-        _ => fields.wrong("action", "must be forget (the node has ended for good) or replace"),
+        ("replace" | "add", None) => fields.wrong("url", "is required: where the new server is"),
+        _ => fields.wrong("action", "must be forget (the node has ended for good), replace, add or remove"),
     }
     let reason = fields.text("reason").unwrap_or_default();
     if reason.trim().is_empty() {

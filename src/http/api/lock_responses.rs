@@ -20,10 +20,11 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AnswerTime;
 use crate::manager::cluster_state::Situation;
 use crate::manager::types::{
-    ExtendedLease, Forced, GrantedLease, Inspection, ListPage, LockState, NodeSummary, QuorumCount, Readiness, mode_of,
+    ExtendedLease, Forced, GrantedLease, Inspection, ListPage, LockState, NodeListState, NodeSummary, QuorumCount,
+    Readiness, mode_of,
 };
 use crate::redlock::quorum::quorum_of;
-use crate::types::{PermitLimit, ResourceName, Token, WantedMode};
+use crate::types::{NodeId, PermitLimit, ResourceName, Token, WantedMode};
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
 pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
@@ -333,7 +334,12 @@ pub(crate) fn past_events(past: &api::PastEvents) -> Response {
 }
 
 /// 200 with all nodes. `node_timeout`: how long rounds wait for their answers.
-pub(crate) fn nodes(reports: &[NodeSummary], node_timeout: Duration, format: ResponseFormat) -> Response {
+pub(crate) fn nodes(
+    reports: &[NodeSummary],
+    list: &NodeListState,
+    node_timeout: Duration,
+    format: ResponseFormat,
+) -> Response {
     let nodes: Vec<api::NodeState> = reports.iter().map(to_wire::node_state).collect();
     let row = |node: &api::NodeState| {
         let number = |value: Option<String>| value.unwrap_or_default();
@@ -345,7 +351,11 @@ pub(crate) fn nodes(reports: &[NodeSummary], node_timeout: Duration, format: Res
         ResponseFormat::Text => text(StatusCode::OK, nodes.iter().map(row).collect::<String>()),
         ResponseFormat::Json => {
             let node_timeout_ms = u64::try_from(node_timeout.as_millis()).ok();
-            json(StatusCode::OK, &api::Nodes { nodes, quorum: to_wire::quorum(voting(reports)), node_timeout_ms })
+            let names = |names: &[NodeId]| names.iter().map(ToString::to_string).collect();
+            let change = list.change.as_ref();
+            let change = change.map(|(from, to)| api::NodeListChange { from: names(from), to: names(to) });
+            let quorum = to_wire::quorum(voting(reports));
+            json(StatusCode::OK, &api::Nodes { nodes, quorum, node_timeout_ms, view: list.view, change })
         }
     }
 }

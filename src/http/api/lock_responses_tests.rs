@@ -365,8 +365,11 @@ fn report(name: &str, votes: bool) -> NodeSummary {
 
 #[tokio::test]
 async fn nodes_are_shown_with_the_vote_that_they_make() {
+    let names = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
+    let list = NodeListState { view: Some(8), change: Some((names(&["n1", "n2"]), names(&["n1", "n2", "n3"]))) };
     let json = value(nodes(
         &[report("n1", true), report("n2", false), report("n3", true)],
+        &list,
         Duration::from_millis(60),
         ResponseFormat::Json,
     ))
@@ -376,6 +379,7 @@ async fn nodes_are_shown_with_the_vote_that_they_make() {
     assert_eq!((&second["state"], &second["votes_in_ms"]), (&json!("quarantined"), &json!(4_200)));
     assert_eq!((&second["latency_us"], &second["clock_offset_ms"]), (&json!(310), &json!(-3)));
     assert_eq!(second["findings"][0]["bars"], true);
+    assert_eq!((&json["view"], &json["change"]), (&json!(8), &json!({"from": ["n1", "n2"], "to": ["n1", "n2", "n3"]})));
 }
 
 #[tokio::test]

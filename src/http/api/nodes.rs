@@ -12,12 +12,13 @@ use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
-use crate::redlock::monitor::{ForgetError, ReplaceError};
+use crate::redlock::monitor::{ForgetError, ListError, ReplaceError};
+use crate::types::NodeId;
 
 /// Answers from the manager's view; calls no node.
 pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = lock_requests::nodes(&request)?;
-    Ok(lock_responses::nodes(&state.manager.nodes(), state.manager.node_timeout(), format))
+    Ok(lock_responses::nodes(&state.manager.nodes(), &state.manager.node_list(), state.manager.node_timeout(), format))
 }
 
 /// `POST /nodes/{node}`: answers as `GET /nodes`.
@@ -30,19 +31,42 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
     let (action, outcome) = match &change {
         NodeChange::Forget => ("forget-node", "forgotten"),
         NodeChange::Replace { .. } => ("replace-node", "replaced"),
+        NodeChange::Add { .. } => ("add-node", "added"),
+        NodeChange::Remove => ("remove-node", "removed"),
     };
     audit_scope.note(|record| {
         record.action = action.to_owned();
         record.node = Some(node.to_string());
         record.reason = Some(reason.clone());
     });
-    match &change {
-        NodeChange::Forget => state.manager.forget_node(&node).map_err(|error| match error {
+    Box::pin(carry_out(&state, &node, &change)).await?;
+    tracing::warn!(%node, action, principal, reason, "an operator changed what is known of a node");
+    audit_scope.note(|record| record.outcome = outcome.to_owned());
+    Ok(lock_responses::nodes(
+        &state.manager.nodes(),
+        &state.manager.node_list(),
+        state.manager.node_timeout(),
+        ResponseFormat::Json,
+    ))
+}
+
+async fn carry_out(state: &AppState, node: &NodeId, change: &NodeChange) -> Result<(), Problem> {
+    let of_list = |error: ListError| match error {
+        ListError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
+        ListError::Address | ListError::Timeout(_) if matches!(change, NodeChange::Add { .. }) => {
+            Problem::invalid_field("url", error.to_string())
+        }
+        _ => Problem::invalid_field("node", error.to_string()),
+    };
+    match change {
+        NodeChange::Add { address } => state.manager.add_node(node, address).await.map_err(of_list)?,
+        NodeChange::Remove => state.manager.remove_node(node).await.map_err(of_list)?,
+        NodeChange::Forget => state.manager.forget_node(node).map_err(|error| match error {
             ForgetError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
             ForgetError::Answers | ForgetError::AnswersOthers => Problem::invalid_field("node", error.to_string()),
         })?,
         NodeChange::Replace { address } => {
-            let replaced = Box::pin(state.manager.replace_node(&node, address)).await;
+            let replaced = state.manager.replace_node(node, address).await;
             replaced.map_err(|error| match error {
                 ReplaceError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
                 ReplaceError::Busy => Problem::invalid_field("node", error.to_string()),
@@ -52,7 +76,5 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
             })?;
         }
     }
-    tracing::warn!(%node, action, principal, reason, "an operator changed what is known of a node");
-    audit_scope.note(|record| record.outcome = outcome.to_owned());
-    Ok(lock_responses::nodes(&state.manager.nodes(), state.manager.node_timeout(), ResponseFormat::Json))
+    Ok(())
 }

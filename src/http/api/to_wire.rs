@@ -122,6 +122,7 @@ pub(crate) fn node_state(report: &NodeSummary) -> api::NodeState {
         version: report.version.clone(),
         restarts: report.restarts,
         findings: report.findings.iter().map(finding).collect(),
+        view: report.view,
     }
 }
 

@@ -99,7 +99,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let TicketRequest { resource, others, terms, mut labels, token, principal, callback, permit } = request;
         let AskedTerms { ttl, wait, keep, mode, refuses_deadlock } = terms;
-        labels.principal = principal_tag(&self.engine().settings.params.cluster, principal.as_deref());
+        labels.principal = principal_tag(&self.engine().settings.params.cluster.get(), principal.as_deref());
         let (made_ms, token) = (self.ticket_now_ms(), token.hash());
         let ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         let (keep_ms, wait_until_ms) = (ms(keep), made_ms.saturating_add(ms(wait)));
@@ -164,7 +164,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Whether this principal made the ticket. Without authentication everybody has.
     pub fn has_made(&self, found: &FoundTicket, principal: Option<&Principal>) -> bool {
-        found.ticket.body.labels.principal == principal_tag(&self.engine().settings.params.cluster, principal)
+        found.ticket.body.labels.principal == principal_tag(&self.engine().settings.params.cluster.get(), principal)
     }
 
     /// Its position in this instance's queue; `None` if it is in none.

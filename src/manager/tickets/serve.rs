@@ -83,7 +83,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         token: &TokenHash,
     ) -> TicketId {
         let least = others.into_iter().fold(first, |least, name| least.min(name));
-        TicketId::of(&self.engine().settings.params.cluster, least, token)
+        TicketId::of(&self.engine().settings.params.cluster.get(), least, token)
     }
 
     /// Writes a state to a majority. False if a later state is known, or if it must be tried again.

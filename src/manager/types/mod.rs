@@ -16,6 +16,6 @@ pub use requests::{
 };
 pub use results::{
     EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,
-    NodeFinding, NodeSummary, QuarantineCounts, QuorumCount, QuorumLoss, Readiness, ResourceOnNode, WaiterInfo,
-    WaitingAt, mode_of, permits_free,
+    NodeFinding, NodeListState, NodeSummary, QuarantineCounts, QuorumCount, QuorumLoss, Readiness, ResourceOnNode,
+    WaiterInfo, WaitingAt, mode_of, permits_free,
 };

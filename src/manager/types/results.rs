@@ -337,6 +337,17 @@ pub struct NodeSummary {
     pub restarts: u64,
     /// What makes the server unsuitable, or should be looked into.
     pub findings: Vec<NodeFinding>,
+    /// The number of the view that it has installed, if it has one.
+    pub view: Option<u64>,
+}
+
+/// The list of the nodes that vote.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeListState {
+    /// The number of the view in which this instance asks for votes; `None` before the first.
+    pub view: Option<u64>,
+    /// The change that is under way: the former names, and those that are to vote. Nobody votes meanwhile.
+    pub change: Option<(Vec<NodeId>, Vec<NodeId>)>,
 }
 
 impl NodeSummary {
@@ -362,6 +373,7 @@ impl NodeSummary {
             version: None,
             restarts: 0,
             findings: Vec::new(),
+            view: None,
         }
     }
 }

@@ -35,6 +35,7 @@ pub(super) struct CommandContext {
 struct Fingerprint {
     run: Arc<str>,
     view: ViewId,
+    cluster: Arc<str>,
     text: Arc<str>,
 }
 
@@ -45,12 +46,14 @@ impl CommandContext {
     }
 
     fn fingerprint(&self, run: &Arc<str>, view: ViewId) -> Arc<str> {
-        let mut last = self.fingerprint.lock();
-        if let Some(known) = last.as_ref().filter(|known| known.view == view && known.run == *run) {
+        let (mut last, cluster) = (self.fingerprint.lock(), self.params.cluster.get());
+        let is_same =
+            |known: &&Fingerprint| known.view == view && known.run == *run && Arc::ptr_eq(&known.cluster, &cluster);
+        if let Some(known) = last.as_ref().filter(is_same) {
             return Arc::clone(&known.text);
         }
         let text: Arc<str> = commands::marker_fingerprint(&self.params, run, view).into();
-        *last = Some(Fingerprint { run: Arc::clone(run), view, text: Arc::clone(&text) });
+        *last = Some(Fingerprint { run: Arc::clone(run), view, cluster, text: Arc::clone(&text) });
         text
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool::managed;
@@ -86,6 +86,8 @@ impl managed::Manager for ConnectionManager {
 /// Where a node is now.
 struct Location {
     target: RwLock<Target>,
+    /// The node is not of the list: nothing is connected to.
+    is_closed: AtomicBool,
     /// How often that changed.
     moves: AtomicU64,
 }
@@ -123,7 +125,11 @@ impl Connector {
         let client = url.client(tls)?;
         let info = client.get_connection_info();
         let (target, settings) = (Target::new(info, tls)?, info.redis_settings().clone());
-        let location = Arc::new(Location { target: RwLock::new(target), moves: AtomicU64::new(0) });
+        let location = Arc::new(Location {
+            target: RwLock::new(target),
+            is_closed: AtomicBool::new(false),
+            moves: AtomicU64::new(0),
+        });
         Ok(Self { location, settings, limits, bind_run, allow_replicas })
     }
 
@@ -136,7 +142,19 @@ impl Connector {
         true
     }
 
-    /// How often the address changed: a connection that is older leads elsewhere.
+    /// Whether connections are built from now on.
+    pub(super) fn set_open(&self, is_open: bool) {
+        if self.location.is_closed.swap(!is_open, Ordering::SeqCst) == is_open {
+            self.location.moves.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether none are built.
+    pub(super) fn is_closed(&self) -> bool {
+        self.location.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// How often the address changed, or the node was closed or opened: a connection that is older leads elsewhere.
     pub(super) fn moves(&self) -> u64 {
         self.location.moves.load(Ordering::SeqCst)
     }
@@ -185,6 +203,9 @@ impl Connector {
 
     /// A socket, authenticated and in the right database.
     async fn open(&self) -> Result<Wire, RedisError> {
+        if self.is_closed() {
+            return Err(errors::closed());
+        }
         let target = self.location.target.read().clone();
         let mut wire = Wire::new(target.connect().await?);
         if let Some(password) = self.settings.password() {
@@ -217,6 +238,9 @@ impl Connector {
         let options = AsyncConnectionConfig::new().set_push_sender(on_push);
         let options = options.set_response_timeout(Some(ANSWER_BACKSTOP));
         let settings = self.settings.clone().set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
+        if self.is_closed() {
+            return Err(errors::closed());
+        }
         let target = self.location.target.read().clone();
         let socket = Metered::new(target.connect().await?);
         let (connection, driver) = MultiplexedConnection::new_with_config(&settings, socket, options).await?;

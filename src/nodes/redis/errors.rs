@@ -98,6 +98,11 @@ pub(super) fn lost() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe))
 }
 
+/// The node is not of the list.
+pub(super) fn closed() -> RedisError {
+    RedisError::from(io::Error::new(io::ErrorKind::NotConnected, "the node is not of the list"))
+}
+
 /// A timeout of ours, as an error of the driver.
 pub(super) fn timed_out() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))

@@ -225,6 +225,14 @@ impl Node for RedisNode {
         is_address
     }
 
+    fn set_open(&self, is_open: bool) {
+        self.connector.set_open(is_open);
+        if !is_open {
+            let why = Unreachable::new(UnreachableKind::Disconnected, "the node is not of the list");
+            self.connections.close_all(why, self.clock.now());
+        }
+    }
+
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::Subscriptions(&self.subscriptions)
     }

@@ -47,7 +47,7 @@ pub(super) async fn run(
             Ok(()) => Unreachable::new(UnreachableKind::Broken, "the connection was lost"),
             Err(error) => errors::of_call(&error),
         };
-        if retry.is_to_be_reported(error.kind, clock.now()) {
+        if retry.is_to_be_reported(error.kind, clock.now()) && !connector.is_closed() {
             tracing::warn!(node = %id, %error, "no notices from the node: waiters poll it");
         }
         let delay = retry.next_delay(error.kind);

@@ -34,8 +34,8 @@ pub(super) async fn supervise(
     entropy: impl Entropy,
 ) {
     let _closing = CloseAll { connections: Arc::clone(&connections), clock };
-    let maintained =
-        pools.iter().enumerate().map(|(index, pool)| maintain(&id, &connections, index, pool, clock, entropy.clone()));
+    let of_slot = |(index, pool)| maintain(&id, &connections, (index, pool), &connector, clock, entropy.clone());
+    let maintained = pools.iter().enumerate().map(of_slot);
     join(join_all(maintained), watch_server(&id, &connections, &connector, clock)).await;
 }
 
@@ -57,8 +57,8 @@ impl Drop for CloseAll {
 async fn maintain(
     id: &NodeId,
     connections: &NodeConnections,
-    index: usize,
-    pool: &Pool,
+    (index, pool): (usize, &Pool),
+    connector: &Connector,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
@@ -86,7 +86,7 @@ async fn maintain(
                     PoolError::Backend(error) => error,
                     other => Unreachable::new(UnreachableKind::Disconnected, other.to_string()),
                 };
-                if retry.is_to_be_reported(error.kind, clock.now()) {
+                if retry.is_to_be_reported(error.kind, clock.now()) && !connector.is_closed() {
                     tracing::warn!(node = %id, connection = index, %error, "cannot connect to the node; retrying");
                 }
                 let delay = retry.next_delay(error.kind);

@@ -32,7 +32,7 @@ pub(in crate::protocol) fn init(
     if let Some(m) = &mut marker.0 {
         // The request is sent in it.
         let id = context.view;
-        (m.view, m.promised, m.admitted) = (Arc::new(View { id, roster: view.roster.clone() }), id, id);
+        (m.view, m.promised, m.admitted) = (Arc::new(View { id, ..(**view).clone() }), id, id);
     }
     status(marker, context, Vote::Active, "")
 }
@@ -49,7 +49,7 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
         until_us: 0,
         owed_us: 0,
         seen_us: context.now_us,
-        cluster: context.params.cluster.clone(),
+        cluster: context.params.cluster.get(),
         asked_ms,
         quarantine_ms: longest_ms,
         period_ends_us: context.in_ms(longest_ms),
@@ -61,6 +61,7 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
         promised: ViewId::NONE,
         admitted: ViewId::NONE,
         filled: ViewId::NONE,
+        pending: false,
         fill: None,
         why: "init",
         since_us: context.now_us,

@@ -4,7 +4,8 @@
 --       each entry:
 --       kind, resource, px_ms, token, value
 -- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's, or M and a member's) |
---        b block (value: the token's claims) | f foreign lock (value: the lock's, '' = not known)
+--        k the same where this process has the token's lease, else a block | b block (value: the token's claims) |
+--        f foreign lock (value: the lock's, '' = not known)
 -- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or names another process)
 --   | K C P
 -- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
@@ -12,9 +13,10 @@ local no, V = judge(), ARGV[10]
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 -- A view in which this process has voted would not know its own votes; it must name this very process; and one below a
 -- promise admits nobody.
-local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised'), string.match(PASS, '^%x*')
-if V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
-if not no or no[1] == 'V' then -- it votes in a view that the new one replaces
+local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised', 'pending'), string.match(PASS, '^%x*')
+local keeps = no and no[1] == 'V' and x[5] == V -- in both lists of a change: it keeps its keys, and the record that it installed
+if not keeps and V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
+if not keeps and (not no or no[1] == 'V') then -- it votes in a view that the new one replaces
   judge('replaced')
   x[2] = nil
 end
@@ -56,7 +58,7 @@ local function ended(resource, token, claims)
   end
   return found[1], claims
 end
-local function copy(resource, token, px, value, claims)
+local function copy(resource, token, px, value, claims, only_own)
   local LOCK = head .. resource .. tail
   local v = redis.call('MGET', LOCK)[1]
   local renewals, ttl, fence, _, labels = string.match(value, '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$', 66)
@@ -66,7 +68,7 @@ local function copy(resource, token, px, value, claims)
     claims, px = union(c, claims), math.max(px, redis.call('PTTL', LOCK))
     if tonumber(f) > tonumber(fence) then fence = f end
     if tonumber(r) > tonumber(renewals) then renewals = r end
-  elseif redis.call('EXISTS', LOCK) == 1 then
+  elseif only_own or redis.call('EXISTS', LOCK) == 1 then
     return false -- of another type
   end
   redis.call('SET', LOCK, table.concat({ token, renewals, ttl, fence, claims, labels }, '|'), 'PX', px)
@@ -74,13 +76,14 @@ local function copy(resource, token, px, value, claims)
   return true
 end
 -- A member beside those that it may be held with; false: something else is there.
-local function copy_member(resource, token, px, value, claims)
+local function copy_member(resource, token, px, value, claims, only_own)
   local LOCK, HASH = head .. resource .. tail, 'redlockd:m:' .. resource
   local mode, renewals, ttl, fence, labels = string.match(value, '^M([^|]*)|%x+|(%d+)|(%d+)|(%d+)|[^|]*|(.*)$')
   if not mode then return false end
   local kind, slot, ends = 'S|' .. string.gsub(mode, '%d+/', ''), string.match(mode, '^p(%d+)/'), NOW_MS + px
-  local v, all, others = redis.call('MGET', LOCK)[1], redis.call('HGETALL', HASH), 0
+  local v, all, others, own = redis.call('MGET', LOCK)[1], redis.call('HGETALL', HASH), 0, false
   if not v then
+    if only_own then return false end
     if redis.call('EXISTS', LOCK) == 1 then return false end -- of another type
     if #all > 0 then redis.call('DEL', HASH) end
     all = {}
@@ -94,7 +97,7 @@ local function copy_member(resource, token, px, value, claims)
     elseif all[i] == token then
       if m ~= mode then return false end
       local n, f, c = string.match(r, '^(%d+)|%d+|(%d+)|([^|]*)|')
-      claims, ends, others = union(c, claims), math.max(ends, e), others + 1
+      claims, ends, others, own = union(c, claims), math.max(ends, e), others + 1, true
       if tonumber(f) > tonumber(fence) then fence = f end
       if tonumber(n) > tonumber(renewals) then renewals = n end
     else
@@ -102,7 +105,7 @@ local function copy_member(resource, token, px, value, claims)
       if slot and string.match(m, '^p(%d+)/') == slot then return false end
     end
   end
-  if v and others == 0 then return false end -- a foreign client's value
+  if v and others == 0 or only_own and not own then return false end -- a foreign client's value
   redis.call('SET', LOCK, kind, 'NX', 'PX', px)
   local rest = table.concat({ mode, renewals, ttl, fence, claims, labels }, '|')
   redis.call('HSET', HASH, token, string.format('%.0f', ends) .. '|' .. rest)
@@ -125,14 +128,14 @@ for at = 12, #ARGV, 5 do
     block(resource, '*', '', px)
     if value ~= '' then redis.call('SET', head .. resource .. tail, value, 'NX', 'PX', px) end
   else
-    local is_member = kind == 'c' and string.byte(value) == 77
+    local is_member = (kind == 'c' or kind == 'k') and string.byte(value) == 77
     local plain = is_member and string.match(value, '^M[^|]*|(.*)$') or value
     local had = kind == 'b' and value or string.match(plain, '^%d+|%d+|%d+|([^|]*)|', 66)
     local reason, claims = ended(resource, token, had)
     -- A revoked lease is held until its end, and is never copied: a copy would be a vote.
     if (not reason or reason == 'revoked') and claims ~= '' then
       local put = is_member and copy_member or copy
-      local copied = kind == 'c' and not reason and put(resource, token, px, value, claims)
+      local copied = kind ~= 'b' and not reason and put(resource, token, px, value, claims, kind == 'k')
       if not copied then block(resource, token, claims, px) end
     end
   end

@@ -45,6 +45,8 @@ pub enum FillEntry {
     /// A lease that a quorum of others shows: it counts like one that the process granted itself. A process that has
     /// another key there, or a tombstone, takes a block or nothing instead.
     Copy { resource: ResourceName, record: LeaseRecord, left_ms: u64 },
+    /// The same for a process that has the token's key already; for any other one a block.
+    Keep { resource: ResourceName, record: LeaseRecord, left_ms: u64 },
     /// No vote on this resource until then, unless the token, or all its claims, end before.
     Block { resource: ResourceName, token: TokenHash, claims: Arc<str>, left_ms: u64 },
     /// A foreign client's lock: a block, and the lock itself if its value is known.
@@ -57,6 +59,7 @@ impl FillEntry {
         match self {
             Self::Tombstone(Tombstone { left_ms, .. })
             | Self::Copy { left_ms, .. }
+            | Self::Keep { left_ms, .. }
             | Self::Block { left_ms, .. }
             | Self::Foreign { left_ms, .. } => *left_ms,
         }
@@ -85,8 +88,9 @@ pub(super) fn build(
                 );
                 command.text("t").text(&key).number(lifetime(*left_ms)).text("").text(reason.as_str());
             }
-            FillEntry::Copy { resource, record, left_ms } => {
-                command.text("c").text(resource.as_str()).number(lifetime(*left_ms));
+            FillEntry::Copy { resource, record, left_ms } | FillEntry::Keep { resource, record, left_ms } => {
+                let kind = if matches!(entry, FillEntry::Copy { .. }) { "c" } else { "k" };
+                command.text(kind).text(resource.as_str()).number(lifetime(*left_ms));
                 command.text(record.token.as_str()).text(&record.encode());
             }
             FillEntry::Block { resource, token, claims, left_ms } => {

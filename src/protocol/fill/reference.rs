@@ -23,11 +23,13 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     // promise admits nobody.
     let view = args.view.id;
     let (own, promised) = memory.marker.0.as_ref().map_or_else(Default::default, |m| (m.view.id, m.promised));
-    let is_above = view > own && view >= promised || mutant::is(Mutant::SameViewAgain);
+    // In both lists of a change: it keeps its keys.
+    let keeps = votes && memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && own == view);
+    let is_above = (keeps || view > own) && view >= promised || mutant::is(Mutant::SameViewAgain);
     if !is_above || !args.view.names(context.run, view) {
         return Reply::FillNotNeeded;
     }
-    if votes {
+    if votes && !keeps {
         // In a view that the new one replaces.
         memory.marker.quarantine(context, "replaced");
     }
@@ -62,14 +64,18 @@ fn fill(memory: &mut Memory, context: &CallContext<'_>, entry: &FillEntry) {
                 memory.locks.put(resource, LockValue::from_bytes(value), Some(end_ms));
             }
         }
-        FillEntry::Copy { resource, record, left_ms } => {
+        FillEntry::Copy { resource, record, left_ms } | FillEntry::Keep { resource, record, left_ms } => {
             let Some((claims, is_revoked)) = standing(memory, context, resource, &record.token, &record.claims) else {
                 return;
             };
             let record = LeaseRecord { claims, ..record.clone() };
             // A revoked lease is held until its end, and is never copied: a copy would be a vote.
             let put = if record.mode == Mode::Exclusive { copy } else { copy_member };
-            if is_revoked || !put(memory, now_ms, resource, &record, *left_ms) {
+            let may_copy = match entry {
+                FillEntry::Keep { .. } => has_own(memory, now_ms, resource, &record),
+                _ => true,
+            };
+            if is_revoked || !may_copy || !put(memory, now_ms, resource, &record, *left_ms) {
                 memory.blocks.add(resource, Some(record.token), &record.claims, (*left_ms).max(1), now_ms);
             }
         }
@@ -118,6 +124,14 @@ fn standing(
     let claims: String = claims.split_inclusive(',').filter(|claim| !is_cancelled(claim)).collect();
     let is_revoked = reason == Some(EndReason::Revoked);
     ((reason.is_none() || is_revoked) && !claims.is_empty()).then(|| (claims.into(), is_revoked))
+}
+
+/// This process has the lease's token on this resource.
+fn has_own(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord) -> bool {
+    match record.mode {
+        Mode::Exclusive => memory.locks.get(resource, now_ms).is_some_and(|own| own.is_of(&record.token)),
+        _ => shared_holders::find(memory, now_ms, resource).is_some_and(|all| all.get(&record.token, now_ms).is_some()),
+    }
 }
 
 /// `false`: there is another key.

@@ -19,10 +19,6 @@ node_script!(with_marker "read.lua");
 /// The maximum number of keys that one page walks. It occupies the node for about a millisecond if all are leases.
 const PAGE_MAX: u32 = 500;
 
-/// The maximum number of shared leases and permits on a page: beyond that it walks fewer keys, but at least one. What a lock may
-/// have of them, and no reply takes more than half of what an instance accepts.
-const PAGE_MEMBERS_MAX: usize = MEMBERS_MAX;
-
 /// Arguments of [`Request::Read`](super::request::Request::Read).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadArgs {
@@ -72,7 +68,9 @@ pub(super) fn build(
     command.marker_args(context, sent_at);
     command.number(args.cursor).number(args.count.clamp(1, PAGE_MAX).into());
     command.text(context.template.head()).text(context.template.tail());
-    command.number(u64::try_from(FOREIGN_VALUE_MAX).unwrap_or(u64::MAX)).number(PAGE_MEMBERS_MAX as u64);
+    // A page has no more shared leases and permits than one lock may have, if it has more than one key: no reply takes more than
+    // half of what an instance accepts.
+    command.number(u64::try_from(FOREIGN_VALUE_MAX).unwrap_or(u64::MAX)).number(MEMBERS_MAX as u64);
     command.build()
 }
 

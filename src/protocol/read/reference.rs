@@ -6,12 +6,15 @@ use crate::protocol::record::FOREIGN_VALUE_MAX;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::{ReadArgs, ReadEntry, Reply, Tombstone};
+use crate::protocol::{NoVote, ReadArgs, ReadEntry, Reply, Tombstone};
 use crate::types::Fence;
 
 /// Runs one read.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &ReadArgs) -> Reply {
-    if let Some(no_vote) = memory.marker.check_vote(context) {
+    let is_pending = memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && m.view.id == context.view);
+    // One that is to be filled for this view has no vote, and knows all that it has ever voted for.
+    let may_read = |no_vote: &NoVote| is_pending && matches!(no_vote, NoVote::OtherView { .. });
+    if let Some(no_vote) = memory.marker.check_vote(context).filter(|no_vote| !may_read(no_vote)) {
         return Reply::NoVote(no_vote);
     }
     let count = usize::try_from(args.count.max(1)).unwrap_or(usize::MAX);

@@ -59,6 +59,11 @@ impl LockValue {
         }
     }
 
+    /// It is a lease of this token.
+    pub(in crate::protocol) fn is_of(&self, token: &TokenHash) -> bool {
+        matches!(self, Self::Lease(record) if record.token == *token)
+    }
+
     /// Begins with this token, but is no lease.
     pub(in crate::protocol) fn is_damaged_lease_of(&self, token: &TokenHash) -> bool {
         match self {

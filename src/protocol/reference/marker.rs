@@ -116,6 +116,8 @@ pub(in crate::protocol) struct MarkerRecord {
     pub(in crate::protocol) admitted: ViewId,
     /// The view of the last fill.
     pub(in crate::protocol) filled: ViewId,
+    /// It has installed a view that changes the list, and was not filled for it yet.
+    pub(in crate::protocol) pending: bool,
     /// How far it was filled since it lost its vote.
     pub(in crate::protocol) fill: Option<FillProgress>,
     /// Why it is in its present state.
@@ -202,6 +204,7 @@ impl MarkerKey {
             base,
             generation,
             before_generation,
+            pending: false,
             fill: None,
             why,
             since_us: context.now_us,
@@ -279,14 +282,19 @@ impl MarkerKey {
 }
 
 impl MarkerRecord {
+    /// It knows all that it voted for, and votes in the present view only when it was filled for it.
+    pub(in crate::protocol) fn is_pending(&self) -> bool {
+        self.pending && !mutant::is(Mutant::CommonNotFilled)
+    }
+
     /// It belongs to the sender's cluster, or to none yet.
     fn is_of(&self, context: &CallContext<'_>) -> bool {
-        self.cluster.is_empty() || self.cluster == context.params.cluster
+        self.cluster.is_empty() || self.cluster == context.params.cluster.get()
     }
 
     /// It votes in another view than the sender's, which it sends if it is the higher one.
     fn other_view(&self, context: &CallContext<'_>) -> Option<NoVote> {
-        if self.view.id == context.view || mutant::is(Mutant::ViewsMixed) {
+        if self.view.id == context.view && !self.is_pending() || mutant::is(Mutant::ViewsMixed) {
             return None;
         }
         let is_higher = self.view.id > context.view;
@@ -319,7 +327,7 @@ impl MarkerRecord {
 
 /// No cluster's: the first request may be of another cluster. A mutant takes the node over.
 fn claimed_at_first_look(context: &CallContext<'_>) -> Arc<str> {
-    if mutant::is(Mutant::FirstLookClaims) { context.params.cluster.clone() } else { "".into() }
+    if mutant::is(Mutant::FirstLookClaims) { context.params.cluster.get() } else { "".into() }
 }
 
 /// Mutants: a sign of lost memory that is ignored.

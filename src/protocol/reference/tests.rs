@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
-    AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote, ReleaseArgs,
-    Reply, RosterEntry, StoredLock, UpdateArgs, View, Vote,
+    AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote, NodeList,
+    OldList, ReleaseArgs, Reply, RosterEntry, StoredLock, UpdateArgs, View, Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token};
 
@@ -64,7 +64,11 @@ fn id(number: u64) -> ViewId {
 /// It admits the only process.
 fn view(number: u64) -> Arc<View> {
     let (id, name) = (id(number), NodeId::parse("n").expect("valid"));
-    Arc::new(View { id, roster: [(name, RosterEntry { run: "run1".into(), since: id, address: None })].into() })
+    Arc::new(View {
+        id,
+        list: None,
+        roster: [(name, RosterEntry { run: "run1".into(), since: id, address: None })].into(),
+    })
 }
 
 #[test]
@@ -203,6 +207,17 @@ fn is_admitted_below_a_promise() -> bool {
     matches!(call(&mut node, NOW_US, &Request::Admit(admit)), Reply::Member(m) if m.is_done)
 }
 
+/// The list changes, and the only process of the former one has installed the view, but was not filled for it.
+fn votes_unfilled_in_a_changed_list() -> bool {
+    let mut node = active();
+    let name = NodeId::parse("n").expect("valid");
+    let old = OldList { names: [name.clone()].into(), before: [(name, ("run1".into(), ViewId::NONE))].into() };
+    let list = NodeList { names: old.names.clone(), terms: "0".into(), old: Some(old) };
+    let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(3)) });
+    call(&mut node, NOW_US, &Request::Install { view: Arc::clone(&view) });
+    matches!(call_in(&mut node, NOW_US, 3, &acquire(1, 100)), Reply::Granted { .. })
+}
+
 fn acquire_mode(i: u64, by: u64, mode: Mode, ttl_ms: u64) -> Request {
     Request::AcquireShared(AcquireSharedArgs {
         resource: name(i),
@@ -263,9 +278,13 @@ fn members_stand() -> Result<(), &'static str> {
 fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert_eq!((blocks_stand(), members_stand()), (Ok(()), Ok(())));
     assert!(!is_admitted_below_a_promise());
+    assert!(!votes_unfilled_in_a_changed_list());
     for mutant in FOUND_BY_REFERENCE {
         let before = mutant::plant(Some(*mutant), false);
-        let is_found = blocks_stand().is_err() || is_admitted_below_a_promise() || members_stand().is_err();
+        let is_found = blocks_stand().is_err()
+            || is_admitted_below_a_promise()
+            || members_stand().is_err()
+            || votes_unfilled_in_a_changed_list();
         mutant::restore(before);
         assert!(is_found, "{mutant:?} is not found");
     }

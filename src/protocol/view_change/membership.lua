@@ -13,11 +13,16 @@ if #RUN > 40 and string.sub(RUN, 41) ~= replid then
 end
 local no = judge()
 local votes, waits = not no or no[1] == 'V', no and (no[1] == 'Q' or no[1] == 'S')
-local x = redis.call('HMGET', META, 'view', 'promised', 'admitted', 'roster', 'fill', 'base', 'why')
+local x = redis.call('HMGET', META, 'view', 'promised', 'admitted', 'roster', 'fill', 'base', 'why', 'pending')
 local view, promised, admitted, done = x[1] or NONE, x[2] or NONE, x[3] or NONE, 0
 local CFG = string.match(PASS, '^%x*|(.*)|%x+|%d+$')
 -- What the record names is this very process, since the view in which it was admitted last, or is to be.
 local function is_named(since) return string.find(record, ' ' .. RUN .. ' ' .. since, 1, true) end
+-- It voted in the list that the record changes, or was admitted since.
+local function was_named()
+  local since = string.match(record, '\n=before %S+ ' .. RUN .. ' (%x+)')
+  return since and admitted >= since
+end
 if operation == 'promise' then
   if (votes or waits) and V > view and V > promised then
     redis.call('HSET', META, 'promised', V)
@@ -26,21 +31,26 @@ if operation == 'promise' then
 elseif operation == 'install' then
   if votes and V == view then
     done = 1
-  elseif votes and V > view and not is_named(admitted) then -- it is to be filled, and votes in no lower view until then
+  elseif votes and V > view and not is_named(admitted) and not was_named() then -- it is to be filled, and votes in no lower view until then
     no, votes = judge('displaced'), false
   elseif votes and V > view and V >= promised then
     redis.call('HSET', META, 'view', V, 'promised', V, 'roster', record, 'proto', PROTO, 'pass', RUN .. '|' .. CFG .. '|' .. V)
+    redis.call('HDEL', META, 'pending')
+    if string.find(record, '\n=old ', 1, true) then -- the list changes: nobody votes in it who was not filled for it
+      redis.call('HSET', META, 'pass', '', 'pending', V)
+      redis.call('HDEL', META, 'fill')
+    end
     view, promised, x[4], done = V, V, record, 1
   end
 elseif votes and V == admitted then
   done = 1
-elseif waits and V > view and V >= promised and is_named(V)
+elseif (waits and V > view or votes and x[8] == V) and V >= promised and is_named(V)
   and x[5] == V .. '|' .. ARGV[8] .. '|' .. string.match(ARGV[8], '%d+$') then
   hw = math.max(hw, seed)
   redis.call('HSET', META, 'view', V, 'promised', V, 'admitted', V, 'roster', record, 'proto', PROTO, 'cfg', CFG, 'st', 'a',
     'owed', 0, 'base', math.max(tonumber(x[6] or 0), hw), 'hw', hw, 'since', NOW, 'why', ARGV[10] ~= '' and ARGV[10] or x[7],
     'pass', RUN .. '|' .. CFG .. '|' .. V)
-  redis.call('HDEL', META, 'fill')
+  redis.call('HDEL', META, 'fill', 'pending')
   view, promised, admitted, x[4], done, votes = V, V, V, record, 1, true
 end
 return { done, votes and 'A' or no[1], votes and 0 or no[2], hw, RUN, x[4] or NONE, promised, admitted }

@@ -25,13 +25,17 @@ pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext
     let Some(m) = marker.0.as_mut().filter(|_| is_sound(no_vote.as_ref())) else {
         return status(marker, context, no_vote, false);
     };
-    let is_named = view.names(context.run, m.admitted) || mutant::is(Mutant::RosterNotCompared);
+    let is_named = view.names(context.run, m.admitted) || view.names_before(context.run, m.admitted);
+    let is_named = is_named || mutant::is(Mutant::RosterNotCompared);
     if view.id > m.view.id && !is_named {
         let left_ms = marker.quarantine(context, "displaced");
         return status(marker, context, Some(NoVote::Quarantined { left_ms }), false);
     }
     if view.id > m.view.id && view.id >= m.promised {
         (m.view, m.promised) = (Arc::clone(view), view.id);
+        // The list changes: nobody votes in it who was not filled for it.
+        m.pending = view.old().is_some();
+        m.fill = m.fill.filter(|_| !m.pending);
     }
     let is_done = m.view.id == view.id;
     status(marker, context, no_vote, is_done)
@@ -41,6 +45,13 @@ pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext
 pub(in crate::protocol) fn admit(marker: &mut MarkerKey, context: &CallContext<'_>, args: &AdmitArgs) -> Reply {
     let no_vote = marker.check_vote(context);
     let is_done = match &mut marker.0 {
+        Some(m) if is_sound(no_vote.as_ref()) && m.is_pending() && m.view.id == args.view.id => {
+            let is_done = may_be_admitted(m, context, args);
+            if is_done {
+                give_vote(m, context, args);
+            }
+            is_done
+        }
         Some(m) if is_sound(no_vote.as_ref()) => m.admitted == args.view.id,
         Some(m) if waits(no_vote.as_ref()) && may_be_admitted(m, context, args) => {
             give_vote(m, context, args);
@@ -54,12 +65,16 @@ pub(in crate::protocol) fn admit(marker: &mut MarkerKey, context: &CallContext<'
 fn may_be_admitted(m: &MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs) -> bool {
     let id = args.view.id;
     let complete = FillProgress { view: id, nonce: args.nonce, pages: args.pages, done: args.pages };
-    id > m.view.id && id >= m.promised && args.view.names(context.run, id) && m.fill == Some(complete)
+    (id > m.view.id || m.is_pending())
+        && id >= m.promised
+        && args.view.names(context.run, id)
+        && m.fill == Some(complete)
 }
 
 fn give_vote(m: &mut MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs) {
     let seed = if mutant::is(Mutant::NoSeed) { Fence(0) } else { args.seed };
-    (m.active, m.owed_us, m.fill, m.cluster) = (true, 0, None, context.params.cluster.clone());
+    m.pending = false;
+    (m.active, m.owed_us, m.fill, m.cluster) = (true, 0, None, context.params.cluster.get());
     (m.view, m.promised, m.admitted) = (Arc::clone(&args.view), args.view.id, args.view.id);
     m.base = m.base.max(m.high_water).max(seed.0);
     m.high_water = m.high_water.max(seed.0);

@@ -1,16 +1,20 @@
 //! Changing the view: promise, derive, install, read, fill, admit (`docs/views.md`, *Changing the view*). Any instance does it,
 //! at any time, and may stop anywhere: another one starts over with a higher number.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
+use super::fill_node::NodePages;
 use super::next_view::{Change, Known, Member, plausible};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, View, ViewId};
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::Redlock;
 use crate::redlock::node::Node;
-use crate::redlock::quorum::Tally;
+use crate::redlock::quorum::{Tally, quorum_of};
 use crate::redlock::random::Entropy;
 use crate::redlock::round::Until;
 use crate::types::{Fence, NodeId};
@@ -29,9 +33,20 @@ pub(crate) enum Outcome {
     Displaced,
 }
 
+/// What a view is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wanted<'a> {
+    /// Some node that forgot is to vote again, or what another instance began is to be completed.
+    Healing,
+    /// Nobody but this node is to be admitted.
+    Admission(usize),
+    /// These names are to vote.
+    List(&'a BTreeSet<NodeId>),
+}
+
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Makes one view above `above`, and admits who is ready to be. `rivals`: by node, another process under its name is alive.
-    /// `ended`: by node, it has ended for good unless it answers. `only`: no other node is admitted.
+    /// `ended`: by node, it has ended for good unless it answers.
     ///
     /// Cancel: a promise, or a view that some nodes have installed, may be left behind; the next change starts above it.
     pub(crate) async fn change_view(
@@ -39,39 +54,47 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         above: ViewId,
         rivals: &[bool],
         ended: &[bool],
-        only: Option<usize>,
+        what: Wanted<'_>,
     ) -> Outcome {
         let id = above.above(self.entropy.bits());
-        let tally = self.step(&self.everyone(), Request::Promise { view: id }).await;
+        let tally = self.step(&self.nodes.opened(), Request::Promise { view: id }).await;
         let replies: Vec<Option<&MemberStatus>> =
             tally.answers().iter().map(|a| a.as_ref().and_then(member_of)).collect();
         let members = plausible(replies.iter().map(|reply| reply.map(Member::from)).collect(), id);
-        let names: Vec<NodeId> = self.nodes.iter().map(|node| node.id().clone()).collect();
+        let names: Vec<NodeId> = self.nodes.iter().take(replies.len()).map(|node| node.id().clone()).collect();
         let addresses = self.addresses();
-        let known =
-            Known { names: &names, members: &members, rivals, ended, addresses: &addresses, quorum: self.quorum() };
+        let configured = self.configured();
+        if rivals.len() < names.len() || ended.len() < names.len() {
+            return Outcome::Displaced; // a node was added meanwhile
+        }
+        let own = &self.views.current();
+        let known = Known { names: &names, members: &members, rivals, ended, addresses: &addresses, configured, own };
         let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;
         }
-        let pick = match only {
-            None => usize::try_from(self.entropy.bits() % 64).unwrap_or(0),
-            Some(node) => match known.to_heal().iter().position(|other| *other == node) {
-                Some(place) => place,
-                None => return Outcome::Nothing,
-            },
+        let change = match what {
+            Wanted::Healing => known.derive(id, usize::try_from(self.entropy.bits() % 64).unwrap_or(0)),
+            Wanted::Admission(node) => {
+                let place = known.to_heal().iter().position(|other| *other == node);
+                place.and_then(|place| known.derive(id, place))
+            }
+            Wanted::List(names) => known.relist(id, names.clone(), self.settings.params.cluster.terms()),
         };
-        let Some(mut change) = known.derive(id, pick) else { return Outcome::Nothing };
-        self.name_addresses(&mut change);
+        let Some(mut change) = change else { return Outcome::Nothing };
+        self.name_addresses(&mut change, &known.base().0);
         let highest = replies.iter().flatten().map(|reply| reply.high_water).max().unwrap_or(Fence(0));
         self.carry_out(&change, highest).await
     }
 
     /// An admitted process has the address at which this instance reached it.
-    fn name_addresses(&self, change: &mut Change) {
+    fn name_addresses(&self, change: &mut Change, base: &View) {
         let view = Arc::make_mut(&mut change.view);
         for node in change.targets.iter().map(|i| &self.nodes[*i]) {
-            if let (Some(address), Some(entry)) = (node.moved_to(), view.roster.get_mut(node.id())) {
+            // Of a new name too, which others may not have configured; it may be admitted later than it was added (seed 6648).
+            let is_new = view.list.is_some() && base.entry(node.id()).is_none();
+            let address = node.moved_to().or_else(|| if is_new { node.address() } else { None });
+            if let (Some(address), Some(entry)) = (address, view.roster.get_mut(node.id())) {
                 entry.address = Some(address);
             }
         }
@@ -84,36 +107,46 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// Installs the view, then fills and admits each of its targets by itself. `highest`: the highest fence of those that
     /// promised.
-    async fn carry_out(&self, Change { view, sound, targets, by_clock }: &Change, highest: Fence) -> Outcome {
+    async fn carry_out(&self, change: &Change, highest: Fence) -> Outcome {
+        let Change { view, sound, targets, by_clock, readers } = change;
         let early = if mutant::is(Mutant::ReadBeforeInstall) { self.read_all(sound, view).await } else { Vec::new() };
         let tally = self.step(sound, Request::Install { view: Arc::clone(view) }).await;
         let entered: Vec<usize> = tally.received().filter(|(_, a)| is_done(a)).map(|(i, _)| i).collect();
-        let required = if *by_clock { sound.len() } else { self.quorum() };
-        if entered.len() < required && !mutant::is(Mutant::OneReaderLess) {
+        if entered.len() < *readers && !mutant::is(Mutant::OneReaderLess) {
             return Outcome::Displaced;
         }
         // If no process votes yet, the view is adopted when one is admitted to it.
-        if !entered.is_empty() {
-            self.views.take(view);
+        let is_change_of_list = view.old().is_some();
+        if !entered.is_empty() && !is_change_of_list {
+            self.take_view(view, &entered);
         }
         if targets.is_empty() {
             return Outcome::Done(0);
         }
         let pages = if mutant::is(Mutant::ReadBeforeInstall) { early } else { self.read_all(&entered, view).await };
         let minimum = if *by_clock { highest.max(Fence(self.cluster_clock.request_time().0)) } else { Fence(0) };
+        // Where the list changes nobody votes meanwhile: all at a time.
         let mut admitted = 0;
-        for target in targets {
-            let least = if *by_clock { sound.len() } else { self.quorum() };
-            let Some(filled) = self.fill_with(&pages, least, *target, view).await else { continue };
-            let (nonce, pages, seed) = (filled.nonce, filled.pages, filled.seed.max(minimum));
-            let admit = AdmitArgs { view: Arc::clone(view), nonce, pages, seed, by_clock: *by_clock };
-            let tally = self.step(&[*target], Request::Admit(admit)).await;
-            admitted += tally.yes();
+        if is_change_of_list {
+            let all = targets.iter().map(|target| self.fill_and_admit(change, *target, &pages, minimum));
+            admitted = join_all(all).await.into_iter().filter(|done| *done).count();
+        } else {
+            for target in targets {
+                admitted += usize::from(self.fill_and_admit(change, *target, &pages, minimum).await);
+            }
         }
-        if admitted > 0 {
-            self.views.take(view);
+        if admitted >= if is_change_of_list { quorum_of(self.size_in(view)) } else { 1 } {
+            self.take_view(view, &entered);
         }
         if admitted < targets.len() { Outcome::Displaced } else { Outcome::Done(admitted) }
+    }
+
+    async fn fill_and_admit(&self, change: &Change, target: usize, pages: &[NodePages], minimum: Fence) -> bool {
+        let (view, by_clock) = (&change.view, change.by_clock);
+        let Some(filled) = self.fill_with(pages, change.readers, target, view).await else { return false };
+        let (nonce, pages, seed) = (filled.nonce, filled.pages, filled.seed.max(minimum));
+        let admit = AdmitArgs { view: Arc::clone(view), nonce, pages, seed, by_clock };
+        self.step(&[target], Request::Admit(admit)).await.yes() > 0
     }
 
     async fn step(&self, nodes: &[usize], request: Request) -> Tally {

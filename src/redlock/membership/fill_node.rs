@@ -99,7 +99,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         view: &Arc<View>,
     ) -> Option<Filled> {
         let without_ttl = self.settings.params.quarantine;
-        let mut plan = FillPlan::new(self.nodes.len(), target, without_ttl).of_at_least(least);
+        let voted = view.old().map_or_else(|| self.size_in(view), |old| old.names.len());
+        let mut plan = FillPlan::new(voted, target, without_ttl).of_at_least(least);
+        if let Some(old) = view.old() {
+            let name = self.nodes[target].id();
+            let run = view.entry(name).map(|entry| &entry.run);
+            plan = plan.for_change(old.before.get(name).map(|(run, _)| run) == run);
+        }
         for NodePages { node, pages, is_complete } in read.iter().filter(|pages| self.is_plausible(pages, read)) {
             for (high_water, now_us, entries) in pages {
                 plan.add(*node, *high_water, *now_us, entries.clone());

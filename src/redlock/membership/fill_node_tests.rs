@@ -123,7 +123,7 @@ fn engine() -> TestEngine {
     });
     let nodes: Vec<_> = nodes.collect();
     let id = ViewId::NONE.above(1);
-    let view = Arc::new(View { id, roster: nodes.iter().map(|node| node.entry(id)).collect() });
+    let view = Arc::new(View { id, list: None, roster: nodes.iter().map(|node| node.entry(id)).collect() });
     for node in &nodes {
         let now_us = node.clock.now().as_micros();
         let stamp = RequestStamp { sent_at: RequestTime(now_us), view: Arc::clone(&view) };
@@ -150,7 +150,7 @@ fn next_view(engine: &TestEngine, target: usize) -> Arc<View> {
     let id = ViewId::NONE.above(1).above(2);
     let since = |i| if i == target { id } else { ViewId::NONE.above(1) };
     let roster = engine.nodes.iter().enumerate().map(|(i, node)| node.entry(since(i))).collect();
-    Arc::new(View { id, roster })
+    Arc::new(View { id, roster, list: None })
 }
 
 /// Fills the target from those that have installed the view.
@@ -189,7 +189,7 @@ fn admit(engine: &TestEngine, node: usize, view: &Arc<View>, filled: Filled) {
 fn a_node_that_forgot_is_given_what_the_others_know() {
     let engine = engine();
     for i in 0..LEASES {
-        for node in &engine.nodes {
+        for node in engine.nodes.iter() {
             node.ask(&acquire(&format!("all/{i}"), i));
         }
     }
@@ -198,7 +198,7 @@ fn a_node_that_forgot_is_given_what_the_others_know() {
     x.forget();
     x.ask(&Request::probe());
     // Lost answers of both kinds of page are asked for again.
-    for node in &engine.nodes {
+    for node in engine.nodes.iter() {
         node.losses.store(PAGE_TRIES - 1, Ordering::SeqCst);
     }
     let view = next_view(&engine, 2);

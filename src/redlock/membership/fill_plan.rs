@@ -30,6 +30,8 @@ pub(crate) struct FillPlan {
     quorum: usize,
     /// How many others must be read completely.
     least: usize,
+    /// It is for a change of the list, see [`Self::for_change`].
+    change: Option<bool>,
     /// How many nodes must show a tombstone before it takes anything away: more than a minority, which may lie.
     witnesses: usize,
     target: usize,
@@ -89,6 +91,7 @@ impl FillPlan {
         Self {
             quorum,
             least: quorum,
+            change: None,
             witnesses: if mutant::is(Mutant::TombstoneOfOneNode) { 1 } else { nodes - quorum + 1 },
             target,
             without_ttl_ms: u64::try_from(without_ttl.as_millis()).unwrap_or(u64::MAX),
@@ -103,6 +106,13 @@ impl FillPlan {
     /// Where fewer than a quorum vote, those few are all that is to be read. A copy needs a quorum all the same.
     pub(crate) fn of_at_least(mut self, least: usize) -> Self {
         self.least = least;
+        self
+    }
+
+    /// Where the list of nodes changes, nothing is copied: the process of both lists keeps its keys (`keeps`: the target is one),
+    /// and has blocks for what it does not know.
+    pub(crate) fn for_change(mut self, keeps: bool) -> Self {
+        self.change = Some(keeps);
         self
     }
 
@@ -167,7 +177,9 @@ impl FillPlan {
 
     /// The fill; `None` where too few others were read completely.
     pub(crate) fn finish(self) -> Option<Fill> {
-        if self.complete.iter().filter(|node| **node != self.target).count() < self.least {
+        // A process that keeps what it knows need not be read.
+        let own = usize::from(self.change == Some(true));
+        if self.complete.iter().filter(|node| **node != self.target).count() + own < self.least {
             return None;
         }
         let mut entries: Vec<FillEntry> = Vec::new();
@@ -235,8 +247,19 @@ impl FillPlan {
                 return;
             }
         }
-        entries.extend(live.iter().map(|(token, of, claims)| block(resource, token, of, claims)));
-        if let Some((value, left_ms)) = &shown.foreign {
+        for (token, of, claims) in &live {
+            let latest = of.keys.values().max_by_key(|record| record.recency());
+            entries.push(match latest.filter(|_| self.change == Some(true)) {
+                Some(record) => {
+                    let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
+                    let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
+                    FillEntry::Keep { resource: resource.clone(), record, left_ms }
+                }
+                None => block(resource, token, of, claims),
+            });
+        }
+        // Other Redlock clients know no lists: what they set on a process that keeps its keys is there.
+        if let Some((value, left_ms)) = shown.foreign.as_ref().filter(|_| self.change != Some(true)) {
             let (value, left_ms) = (value.clone(), padded(*left_ms));
             entries.push(FillEntry::Foreign { resource: resource.clone(), value, left_ms });
         }
@@ -294,7 +317,7 @@ impl FillPlan {
         };
         let least = self.quorum - usize::from(mutant::is(Mutant::CopiesOfMinority));
         let has_tombstone = self.ended.contains_key(&(resource.clone(), token.clone()));
-        of.keys.iter().filter(shows).count() >= least && !has_tombstone
+        self.change.is_none() && of.keys.iter().filter(shows).count() >= least && !has_tombstone
     }
 
     /// Everything that is shown for the token was ended for good, as more than a minority knows: one node that lies would else
@@ -378,7 +401,9 @@ fn pages(entries: Vec<FillEntry>) -> Vec<Vec<FillEntry>> {
     let mut bytes = 0;
     for entry in entries {
         let size = match &entry {
-            FillEntry::Copy { record, .. } => record.labels.len() + record.claims.len(),
+            FillEntry::Copy { record, .. } | FillEntry::Keep { record, .. } => {
+                record.labels.len() + record.claims.len()
+            }
             FillEntry::Block { claims, .. } => claims.len(),
             FillEntry::Foreign { value, .. } => value.as_ref().map_or(0, |value| value.len()),
             FillEntry::Tombstone(_) => 0,

@@ -5,6 +5,7 @@ pub(crate) mod current_view;
 mod fill_node;
 mod fill_plan;
 mod next_view;
+pub(super) mod relist;
 pub(super) mod replace_node;
 pub(super) mod silent_nodes;
 pub(super) mod view_monitor;

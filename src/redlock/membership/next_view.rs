@@ -1,11 +1,12 @@
 //! Which view a new one is derived from, and which processes it names: pure rules (`docs/views.md`, *Changing the view*, steps
 //! 2 and 3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
-use crate::protocol::{MemberStatus, NoVote, NodeStatus, RosterEntry, View, ViewId, Vote};
+use crate::protocol::{MemberStatus, NoVote, NodeList, NodeStatus, OldList, RosterEntry, View, ViewId, Vote};
+use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
 /// By how much the number of a view may be above the highest that any other process knows: a cluster that changes its view each
@@ -21,6 +22,8 @@ pub(crate) struct Member {
     pub(crate) is_served: bool,
     /// It could be filled: it is not of another cluster, and its clock is right.
     pub(crate) is_fillable: bool,
+    /// It is not of another cluster, as far as it says: where this instance's clock is off, it does not say.
+    pub(crate) is_ours: bool,
     /// Which process it is.
     pub(crate) run: Arc<str>,
     /// The view that it has installed.
@@ -37,7 +40,8 @@ impl Member {
         let is_served = matches!(vote, Vote::NoVote(NoVote::Unseeded { .. }));
         let waits = matches!(vote, Vote::NoVote(NoVote::Quarantined { .. }));
         let is_fillable = is_sound || is_served || waits;
-        Self { is_sound, is_served, is_fillable, run: run.into(), view: Arc::clone(view), promised, admitted }
+        let is_ours = !matches!(vote, Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. }));
+        Self { is_sound, is_served, is_fillable, is_ours, run: run.into(), view: Arc::clone(view), promised, admitted }
     }
 }
 
@@ -79,8 +83,10 @@ pub(crate) struct Known<'a> {
     pub(crate) ended: &'a [bool],
     /// By node index: where this instance reaches it, if it is a server that can be moved.
     pub(crate) addresses: &'a [Option<Arc<str>>],
-    /// How many votes are needed.
-    pub(crate) quorum: usize,
+    /// So many of the names, the first ones, are the list of every view that has none.
+    pub(crate) configured: usize,
+    /// The view of this instance.
+    pub(crate) own: &'a Arc<View>,
 }
 
 /// A new view.
@@ -94,14 +100,38 @@ pub(crate) struct Change {
     pub(crate) targets: Vec<usize>,
     /// Too few vote: everybody answered that it votes or has served its quarantine.
     pub(crate) by_clock: bool,
+    /// How many must have installed it before anybody is read.
+    pub(crate) readers: usize,
 }
 
 impl Known<'_> {
+    /// The nodes of the view's list, as far as they are known here.
+    pub(crate) fn list(&self, view: &View) -> Vec<usize> {
+        match &view.list {
+            None => (0..self.configured).collect(),
+            Some(list) => self.indexes(&list.names),
+        }
+    }
+
+    fn indexes(&self, names: &BTreeSet<NodeId>) -> Vec<usize> {
+        (0..self.names.len()).filter(|i| names.contains(&self.names[*i])).collect()
+    }
+
+    /// How many votes the view needs.
+    pub(crate) fn quorum(&self, view: &View) -> usize {
+        quorum_of(view.list.as_ref().map_or(self.configured, |list| list.names.len()))
+    }
+
     /// The view that counts as the highest, and the nodes that vote in it, or in another one that names them alike.
     pub(crate) fn base(&self) -> (Arc<View>, Vec<usize>) {
         let highest = self.believed();
-        let named = self.sound().filter(|(i, m)| self.is_named(&highest, *i, m)).map(|(i, _)| i).collect();
+        let named = self.voters(&highest);
         (highest, named)
+    }
+
+    fn voters(&self, view: &View) -> Vec<usize> {
+        let list = self.list(view);
+        self.sound().filter(|(i, m)| list.contains(i) && self.is_named(view, *i, m)).map(|(i, _)| i).collect()
     }
 
     /// The highest view in which a process votes, of those that no single node can have made up (`docs/views.md`, *What one node
@@ -109,11 +139,30 @@ impl Known<'_> {
     /// promises first. And none counts that has an address which neither a quorum shows nor this instance uses.
     fn believed(&self) -> Arc<View> {
         let shown = || self.sound().map(|(_, m)| &m.view).filter(|view| self.unconfirmed(view).is_none());
-        let votes_in =
-            |view: &Arc<View>| self.sound().filter(|(i, m)| m.view == *view && self.is_named(view, *i, m)).count();
-        let chosen = shown().filter(|view| votes_in(view) >= self.quorum).max_by_key(|view| view.id);
-        let counts = |view: &&Arc<View>| chosen.is_none_or(|chosen| view.id > chosen.id && self.is_promised(view.id));
-        shown().filter(counts).max_by_key(|view| view.id).or(chosen).cloned().unwrap_or_default()
+        let votes_in = |view: &Arc<View>| {
+            let list = self.list(view);
+            let votes = |i: usize, m: &Member| list.contains(&i) && m.view == *view && self.is_named(view, i, m);
+            self.sound().filter(|(i, m)| votes(*i, m)).count()
+        };
+        // Also of those that have a quorum of their own: one node alone is that of a list that it made up.
+        let mut have_quorum: Vec<_> = shown().filter(|view| votes_in(view) >= self.quorum(view)).collect();
+        have_quorum.sort_by_key(|view| view.id);
+        let chosen = have_quorum.into_iter().reduce(|lower, higher| {
+            if self.is_promised(higher.id, lower) || mutant::is(Mutant::ListOfOneNode) { higher } else { lower }
+        });
+        let counts =
+            |view: &&Arc<View>| chosen.is_none_or(|chosen| view.id > chosen.id && self.is_promised(view.id, chosen));
+        let believed = shown().filter(counts).max_by_key(|view| view.id).or(chosen).cloned();
+        believed.unwrap_or_else(|| self.remembered())
+    }
+
+    /// Where nobody votes: no view, with the latest list that a process, or this instance, remembers. Else everybody would go back
+    /// to the configured one, and the quorums of two lists need not meet.
+    fn remembered(&self) -> Arc<View> {
+        let views = self.members.iter().flatten().map(|m| &m.view).chain([self.own]);
+        let latest = views.filter(|view| view.list.is_some()).max_by_key(|view| view.id);
+        let latest = latest.filter(|_| !mutant::is(Mutant::ListForgotten)).map(|view| View::clone(view));
+        Arc::new(View { id: ViewId::NONE, ..latest.unwrap_or_default() })
     }
 
     fn sound(&self) -> impl Iterator<Item = (usize, &Member)> {
@@ -127,28 +176,52 @@ impl Known<'_> {
         }
     }
 
-    /// A quorum has promised, or installed, this view or a higher one.
-    fn is_promised(&self, id: ViewId) -> bool {
-        self.members.iter().flatten().filter(|m| m.promised.max(m.view.id) >= id).count() >= self.quorum
+    /// The highest view that a quorum of its list shows, admitted as it names them, whether or not they answer votes just now: an
+    /// instance whose own clock is off gets none, and needs to know whose clocks count.
+    pub(crate) fn shown(&self) -> Option<&Arc<View>> {
+        let all = || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_ours)?)));
+        let shows = |view: &Arc<View>| {
+            let list = self.list(view);
+            let is_of = |(i, m): &(usize, &Member)| list.contains(i) && m.view == *view && self.is_named(view, *i, m);
+            all().filter(is_of).count() >= self.quorum(view)
+        };
+        let views = all().map(|(_, m)| &m.view).filter(|view| view.id != ViewId::NONE && shows(view));
+        views.max_by_key(|view| view.id)
+    }
+
+    /// A quorum of this base's list has promised, or installed, this view or a higher one.
+    fn is_promised(&self, id: ViewId, base: &View) -> bool {
+        let promised = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.promised.max(m.view.id) >= id);
+        self.list(base).into_iter().filter(promised).count() >= self.quorum(base)
     }
 
     /// The first node to which the view gives an address that this instance does not use, and that no quorum shows.
     pub(crate) fn unconfirmed(&self, view: &View) -> Option<usize> {
-        let is_unconfirmed = |i: &usize| {
-            let name = &self.names[*i];
-            let Some(entry) = view.entry(name).filter(|entry| entry.address.is_some()) else { return false };
-            let is_used = self.addresses.get(*i).is_some_and(|own| *own == entry.address);
-            let shows = self.sound().filter(|(_, m)| m.view.entry(name) == Some(entry)).count();
-            !is_used && shows < self.quorum && !mutant::is(Mutant::AddressOfOneNode)
-        };
+        let is_unconfirmed = |i: &usize| !self.is_confirmed(view, &self.names[*i], self.addresses.get(*i));
         (0..self.names.len()).find(is_unconfirmed)
+    }
+
+    /// The name has no address in the view, or the one that is in use, or one that a quorum shows, or more than a minority of the
+    /// list that this instance has: of a longer list it may not know a quorum yet.
+    pub(crate) fn is_confirmed(&self, view: &View, name: &NodeId, used: Option<&Option<Arc<str>>>) -> bool {
+        let Some(entry) = view.entry(name).filter(|entry| entry.address.is_some()) else { return true };
+        let is_used = used.is_some_and(|own| *own == entry.address);
+        let shows = self.members.iter().flatten().filter(|m| m.view.entry(name) == Some(entry)).count();
+        let own = self.own.list.as_ref().map_or(self.configured, |list| list.names.len());
+        let enough = self.quorum(view).min(self.quorum_before(view)).min(own - quorum_of(own) + 1);
+        is_used || shows >= enough || mutant::is(Mutant::AddressOfOneNode)
+    }
+
+    /// Of a change of the list: how many votes the old one needed.
+    fn quorum_before(&self, view: &View) -> usize {
+        view.old().map_or(usize::MAX, |old| quorum_of(old.names.len()))
     }
 
     /// A node votes in a higher view than the one that counts, which a quorum has promised: it is to be brought back by a new
     /// one.
     pub(crate) fn has_stray(&self) -> bool {
         let (base, _) = self.base();
-        self.sound().any(|(_, m)| m.view.id > base.id && self.is_promised(m.view.id))
+        self.sound().any(|(_, m)| m.view.id > base.id && self.is_promised(m.view.id, &base))
     }
 
     /// The highest number that any process knows.
@@ -156,14 +229,47 @@ impl Known<'_> {
         self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
     }
 
+    /// Processes of the list that the view changes, which know all that they voted for there.
+    fn entered(&self, view: &View) -> Vec<usize> {
+        let Some(old) = view.old() else { return Vec::new() };
+        let list = self.indexes(&old.names);
+        let is_before = |i: usize, m: &Member| {
+            let (run, since) = old.before.get(&self.names[i])?;
+            (list.contains(&i) && *run == m.run && m.admitted >= *since).then_some(i)
+        };
+        self.sound().filter_map(|(i, m)| is_before(i, m)).collect()
+    }
+
+    /// A change of the list began and too few vote in the new one yet, but a quorum of the old one can complete it.
+    pub(crate) fn is_half_done(&self) -> bool {
+        let (base, named) = self.base();
+        self.can_complete(&base, &named)
+    }
+
+    /// A quorum votes in a list that was changed, and the view still has the former one: while it does, everybody of both would
+    /// have to answer where a majority forgot. The next view leaves it out.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let (base, named) = self.base();
+        base.old().is_some() && named.len() >= self.quorum(&base)
+    }
+
+    fn can_complete(&self, base: &View, named: &[usize]) -> bool {
+        let Some(old) = base.old() else { return false };
+        named.len() < self.quorum(base) && self.entered(base).len() >= quorum_of(old.names.len())
+    }
+
     /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows a
     /// run which the view has under another name: a view with one run under two names stops every instance.
     pub(crate) fn to_heal(&self) -> Vec<usize> {
         let (base, named) = self.base();
         let is_other = |i: &usize| !named.contains(i) && !self.rivals[*i];
-        let fillable = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.is_fillable);
-        let others = (0..self.names.len()).filter(|i| is_other(i) && fillable(i) && self.has_own_run(&base, *i));
-        if named.len() >= self.quorum { others.collect() } else { Vec::new() }
+        let others = self.list(&base).into_iter().filter(|i| is_other(i) && self.may_be_filled(&base, *i));
+        if named.len() >= self.quorum(&base) { others.collect() } else { Vec::new() }
+    }
+
+    /// It answers, is of no other cluster, and shows no run that the view has under another name.
+    pub(crate) fn may_be_filled(&self, base: &View, i: usize) -> bool {
+        self.members[i].as_ref().is_some_and(|m| m.is_fillable) && self.has_own_run(base, i)
     }
 
     /// No other name of the view has the run that node `i` shows, unless another process answers under that name: one that is
@@ -183,66 +289,157 @@ impl Known<'_> {
     /// silent nobody is admitted by the clock.
     pub(crate) fn to_give_up(&self) -> Vec<usize> {
         let (highest, named) = self.base();
-        let is_silent = |i: usize| self.members[i].is_none() && !self.is_ended(i);
+        let (all, entered) = (self.concerned(&highest), self.entered(&highest));
+        let is_silent = |i: &usize| self.members[*i].is_none() && !self.is_ended(*i);
         let is_outside = |i: &usize| {
             let sound = self.members[*i].as_ref().filter(|m| m.is_sound);
-            sound.is_some_and(|m| m.view.id < highest.id) && !named.contains(i)
+            sound.is_some_and(|m| m.view.id < highest.id) && !named.contains(i) && !entered.contains(i)
         };
-        let outside = (0..self.names.len()).filter(is_outside);
-        let is_stuck = named.len() < self.quorum && !(0..self.names.len()).any(is_silent);
-        if is_stuck { outside.collect() } else { Vec::new() }
+        let is_stuck = named.len() < self.quorum(&highest) && !all.iter().any(is_silent);
+        if is_stuck { all.into_iter().filter(is_outside).collect() } else { Vec::new() }
+    }
+
+    /// The nodes of the view's list, and of the one that it changes.
+    fn concerned(&self, view: &View) -> Vec<usize> {
+        let mut all = self.list(view);
+        all.extend(view.old().map(|old| self.indexes(&old.names)).unwrap_or_default());
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// All names of the view's list, and of the one that it changes, are known here.
+    fn knows_all(&self, view: &View) -> bool {
+        let Some(list) = &view.list else { return true };
+        list.names.iter().chain(list.old.iter().flat_map(|old| &old.names)).all(|name| self.names.contains(name))
     }
 
     /// Whether too few vote, and every other process of the list has served its quarantine, or has ended for good and leaves a
     /// quorum. Where one stays away, two clusters whose lists overlap could each get a quorum: it may vote for the other one
-    /// (seed 1544 of the simulation).
+    /// (seed 1544 of the simulation). While the list changes, everybody of both lists.
     pub(crate) fn is_cold(&self) -> bool {
-        let (_, named) = self.base();
+        let (base, named) = self.base();
+        let entered = self.entered(&base);
         let waits = |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.is_served);
-        let left = (0..self.names.len()).filter(|i| !self.is_ended(*i)).collect::<Vec<_>>();
-        named.len() < self.quorum && left.len() >= self.quorum && left.iter().all(|i| named.contains(i) || waits(*i))
+        let left = self.concerned(&base).into_iter().filter(|i| !self.is_ended(*i)).collect::<Vec<_>>();
+        let is_few = named.len() < self.quorum(&base) && !self.can_complete(&base, &named) && self.knows_all(&base);
+        let is_known = |i: &usize| named.contains(i) || entered.contains(i) || waits(*i);
+        is_few && left.len() >= self.quorum(&base) && left.iter().all(is_known)
     }
 
     /// The names that stand in the way of a cold view, except of those that are in quarantine, which time ends.
     pub(crate) fn waited_for(&self) -> Vec<usize> {
-        let (_, named) = self.base();
+        let (base, named) = self.base();
+        let entered = self.entered(&base);
         let waits =
             |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.is_fillable && !m.is_sound);
-        let missing = (0..self.names.len()).filter(|i| !named.contains(i) && !waits(*i) && !self.is_ended(*i));
-        if named.len() < self.quorum { missing.collect() } else { Vec::new() }
+        let is_missing = |i: &usize| !named.contains(i) && !entered.contains(i) && !waits(*i) && !self.is_ended(*i);
+        let is_few = named.len() < self.quorum(&base) && !self.can_complete(&base, &named);
+        if is_few { self.concerned(&base).into_iter().filter(is_missing).collect() } else { Vec::new() }
     }
 
     fn is_ended(&self, i: usize) -> bool {
         self.ended[i] && self.members[i].is_none()
     }
 
+    fn entry(&self, base: &View, i: usize, since: ViewId) -> Option<(NodeId, RosterEntry)> {
+        let (name, run) = (&self.names[i], Arc::clone(&self.members.get(i)?.as_ref()?.run));
+        let address = base.entry(name).and_then(|entry| entry.address.clone());
+        Some((name.clone(), RosterEntry { run, since, address }))
+    }
+
     /// The view `id`, after these nodes promised it. It admits one node that forgot, drawn by `pick`; where too few vote, all of
-    /// them. `None`: a quorum neither votes, nor has everybody else waited.
+    /// them; where a change of the list is half done, all of the new list. `None`: a quorum neither votes, nor has everybody
+    /// else waited.
     pub(crate) fn derive(&self, id: ViewId, pick: usize) -> Option<Change> {
-        let (base, sound) = self.base();
-        let entry = |i: usize, since: ViewId| {
-            let (name, run) = (&self.names[i], Arc::clone(&self.members.get(i)?.as_ref()?.run));
-            let address = base.entry(name).and_then(|entry| entry.address.clone());
-            Some((name.clone(), RosterEntry { run, since, address }))
-        };
-        let kept = |i: &usize| entry(*i, self.members[*i].as_ref()?.admitted);
+        let (base, named) = self.base();
+        let (is_cold, old) = (self.is_cold(), base.old());
+        if let (Some(list), Some(old)) =
+            (base.list.as_ref().filter(|_| is_cold || self.can_complete(&base, &named)), old)
+        {
+            let (mut sound, mut old) = (self.entered(&base), old.clone());
+            let readers = if is_cold { None } else { Some(quorum_of(old.names.len())) };
+            if is_cold {
+                // Too few of either list: whoever voted in the new one is read, too.
+                let is_new = |i: &&usize| !sound.contains(i);
+                let new: Vec<usize> = named.iter().filter(is_new).copied().collect();
+                old.before.extend(new.iter().filter_map(|i| self.life(*i)));
+                sound.extend(new);
+            }
+            let (list, readers) =
+                (NodeList { old: Some(old), ..NodeList::clone(list) }, readers.unwrap_or(sound.len()));
+            return Some(Change { by_clock: is_cold, ..self.anew(id, &base, list, sound, readers) });
+        }
+        let sound = named;
+        let kept = |i: &usize| self.entry(&base, *i, self.members[*i].as_ref()?.admitted);
+        let list = self.list(&base);
         let mut roster: BTreeMap<NodeId, RosterEntry> = base.roster.clone();
         // One that has ended leaves the roster: should it answer again, it is filled like one that forgot.
-        let stays = |name: &NodeId| self.names.iter().position(|n| n == name).is_some_and(|i| !self.is_ended(i));
+        let stays = |name: &NodeId| {
+            self.names.iter().position(|n| n == name).is_none_or(|i| list.contains(&i) && !self.is_ended(i))
+        };
         roster.retain(|name, _| stays(name));
         roster.extend(sound.iter().filter_map(kept));
-        let is_cold = self.is_cold();
-        let required = if mutant::is(Mutant::OneReaderLess) { self.quorum - 1 } else { self.quorum };
+        let quorum = self.quorum(&base);
+        let required = if mutant::is(Mutant::OneReaderLess) { quorum - 1 } else { quorum };
         let targets: Vec<usize> = if is_cold {
-            (0..self.names.len()).filter(|i| !sound.contains(i) && !self.is_ended(*i)).collect()
+            list.into_iter().filter(|i| !sound.contains(i) && !self.is_ended(*i)).collect()
         } else if sound.len() < required {
             return None;
         } else {
             let ready = self.to_heal();
             ready.get(pick % ready.len().max(1)).copied().into_iter().collect()
         };
-        roster.extend(targets.iter().filter_map(|i| entry(*i, id)));
-        Some(Change { view: Arc::new(View { id, roster }), sound, targets, by_clock: is_cold })
+        roster.extend(targets.iter().filter_map(|i| self.entry(&base, *i, id)));
+        let list = base.list.as_ref().map(|list| Arc::new(NodeList { old: None, ..NodeList::clone(list) }));
+        let readers = if is_cold { sound.len() } else { quorum };
+        Some(Change { view: Arc::new(View { id, roster, list }), sound, targets, by_clock: is_cold, readers })
+    }
+
+    /// The view `id`, which changes the list to these names. All of them that answer are filled for it. `None`: too few vote, or
+    /// no name is left, as where two instances each removed another one of two: nobody could change that list any more; or a new
+    /// name would get no entry, so that the view does not say where it is (seeds 6648 and 11379 of the simulation).
+    pub(crate) fn relist(&self, id: ViewId, names: BTreeSet<NodeId>, terms: &Arc<str>) -> Option<Change> {
+        let (base, named) = self.base();
+        let readers = self.quorum(&base);
+        if named.len() < readers || base.id == ViewId::NONE || names.is_empty() {
+            return None;
+        }
+        let all = self.list(&base).into_iter().map(|i| self.names[i].clone()).collect();
+        let old_names = base.list.as_ref().map_or(all, |list| list.names.clone());
+        let mut before: BTreeMap<_, _> =
+            base.roster.iter().map(|(name, entry)| (name.clone(), (Arc::clone(&entry.run), entry.since))).collect();
+        before.extend(named.iter().filter_map(|i| self.life(*i)));
+        before.retain(|name, _| old_names.contains(name));
+        let added: Vec<NodeId> = names.difference(&old_names).cloned().collect();
+        let old = OldList { names: old_names, before };
+        let list = NodeList { names, terms: Arc::clone(terms), old: Some(old) };
+        let change = self.anew(id, &base, list, named, readers);
+        added.iter().all(|name| change.view.entry(name).is_some()).then_some(change)
+    }
+
+    fn life(&self, i: usize) -> Option<(NodeId, (Arc<str>, ViewId))> {
+        let member = self.members[i].as_ref()?;
+        Some((self.names[i].clone(), (Arc::clone(&member.run), member.admitted)))
+    }
+
+    /// A view in which nobody votes before it was filled.
+    fn anew(&self, id: ViewId, base: &View, list: NodeList, sound: Vec<usize>, readers: usize) -> Change {
+        let is_target = |i: &usize| !self.rivals[*i] && !self.is_ended(*i);
+        let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(base, *i);
+        let targets: Vec<usize> = self.indexes(&list.names).into_iter().filter(fills).collect();
+        // Who is silent is to be filled, too, by a later view.
+        let silent = base.roster.iter().filter(|(name, _)| list.names.contains(name));
+        let mut roster: BTreeMap<NodeId, RosterEntry> =
+            silent.map(|(name, entry)| (name.clone(), RosterEntry { since: id, ..entry.clone() })).collect();
+        roster.extend(targets.iter().filter_map(|i| self.entry(base, *i, id)));
+        Change {
+            view: Arc::new(View { id, roster, list: Some(Arc::new(list)) }),
+            sound,
+            targets,
+            by_clock: false,
+            readers,
+        }
     }
 }
 

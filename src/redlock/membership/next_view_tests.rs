@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::mutant::{FOUND_BY_DERIVE, plant, restore};
+use crate::redlock::membership::view_monitor::Latest;
 
 fn names() -> Vec<NodeId> {
     ["a", "b", "c"].map(|name| NodeId::parse(name).expect("valid")).to_vec()
@@ -13,7 +14,7 @@ fn view(number: u64, runs: [&str; 3]) -> Arc<View> {
     let entry = |(name, run): (NodeId, &str)| {
         (name, RosterEntry { run: run.into(), since: ViewId::NONE.above(7), address: None })
     };
-    Arc::new(View { id, roster: names().into_iter().zip(runs).map(entry).collect() })
+    Arc::new(View { id, list: None, roster: names().into_iter().zip(runs).map(entry).collect() })
 }
 
 fn votes(run: &str, view: &Arc<View>) -> Option<Member> {
@@ -21,6 +22,7 @@ fn votes(run: &str, view: &Arc<View>) -> Option<Member> {
         is_sound: true,
         is_served: false,
         is_fillable: true,
+        is_ours: true,
         run: run.into(),
         view: Arc::clone(view),
         promised: view.id,
@@ -39,8 +41,16 @@ fn forgot(run: &str, is_served: bool) -> Option<Member> {
 
 fn derive(members: &[Option<Member>], rivals: [bool; 3]) -> Option<Change> {
     let names = names();
-    Known { names: &names, members, rivals: &rivals, ended: &[false; 3], addresses: &[], quorum: 2 }
-        .derive(ViewId::NONE.above(9).above(9).above(9), 0)
+    Known {
+        names: &names,
+        members,
+        rivals: &rivals,
+        ended: &[false; 3],
+        addresses: &[],
+        configured: 3,
+        own: &Arc::default(),
+    }
+    .derive(ViewId::NONE.above(9).above(9).above(9), 0)
 }
 
 #[test]
@@ -68,12 +78,19 @@ fn a_process_that_shows_the_run_of_another_name_is_not_named() {
     let id = ViewId::NONE.above(7);
     let entry =
         |name: &NodeId| (name.clone(), RosterEntry { run: format!("{name}1").into(), since: id, address: None });
-    let w = Arc::new(View { id, roster: names.iter().map(entry).collect() });
+    let w = Arc::new(View { id, list: None, roster: names.iter().map(entry).collect() });
     let to_heal = |a: Option<Member>, b: Option<Member>, ended: bool| {
         let members = [a, b, votes("c1", &w), votes("d1", &w), votes("e1", &w)];
         let ended = [ended, false, false, false, false];
-        let known =
-            Known { names: &names, members: &members, rivals: &[false; 5], ended: &ended, addresses: &[], quorum: 3 };
+        let known = Known {
+            names: &names,
+            members: &members,
+            rivals: &[false; 5],
+            ended: &ended,
+            addresses: &[],
+            configured: 5,
+            own: &Arc::default(),
+        };
         known.to_heal()
     };
     assert_eq!(to_heal(votes("a1", &w), forgot("a1", true), false), [0; 0]);
@@ -96,10 +113,18 @@ fn a_process_that_the_highest_view_does_not_name_does_not_count() {
 fn a_process_outside_the_highest_view_gives_up_its_vote_where_too_few_are_left_to_fill_it() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
     let to_give_up = |members: &[Option<Member>]| {
-        Known { names: &names(), members, rivals: &[false; 3], ended: &[false; 3], addresses: &[], quorum: 2 }
-            .to_give_up()
-            .first()
-            .copied()
+        Known {
+            names: &names(),
+            members,
+            rivals: &[false; 3],
+            ended: &[false; 3],
+            addresses: &[],
+            configured: 3,
+            own: &Arc::default(),
+        }
+        .to_give_up()
+        .first()
+        .copied()
     };
     assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), forgot("c2", true)]), Some(1));
     assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), votes("c1", &low)]), None, "two can fill it");
@@ -122,8 +147,15 @@ fn a_node_that_has_ended_is_not_waited_for_and_leaves_the_roster() {
     let w = view(1, ["a1", "b1", "c1"]);
     let with = |members: [Option<Member>; 3], ended: [bool; 3]| {
         let names = names();
-        let known =
-            Known { names: &names, members: &members, rivals: &[false; 3], ended: &ended, addresses: &[], quorum: 2 };
+        let known = Known {
+            names: &names,
+            members: &members,
+            rivals: &[false; 3],
+            ended: &ended,
+            addresses: &[],
+            configured: 3,
+            own: &Arc::default(),
+        };
         (known.waited_for(), known.derive(ViewId::NONE.above(9).above(9), 0))
     };
     let (c_ended, nobody) = ([false, false, true], [false; 3]);
@@ -152,7 +184,15 @@ fn the_first_view_names_those_that_voted_before_there_were_views() {
 /// What is believed of these members, and what follows from it.
 fn seen(members: &[Option<Member>], addresses: &[Option<Arc<str>>]) -> (ViewId, Vec<usize>, Vec<usize>, bool) {
     let names = names();
-    let known = Known { names: &names, members, rivals: &[false; 3], ended: &[false; 3], addresses, quorum: 2 };
+    let known = Known {
+        names: &names,
+        members,
+        rivals: &[false; 3],
+        ended: &[false; 3],
+        addresses,
+        configured: 3,
+        own: &Arc::default(),
+    };
     let (base, named) = known.base();
     (base.id, named, known.to_give_up(), known.has_stray())
 }
@@ -196,18 +236,58 @@ fn one_nodes_word_gives_no_other_node_an_address() {
     let two = [promised("a1", &real, &elsewhere), votes("b1", &elsewhere), votes("c1", &elsewhere)];
     assert_eq!(seen(&two, &[]).0, elsewhere.id);
     assert_eq!(seen(&alone, &[Some("evil:1".into()), None, None]).0, elsewhere.id);
-    for mutant in FOUND_BY_DERIVE {
-        let before = plant(Some(*mutant), false);
-        let base = seen(&alone, &[]).0;
-        restore(before);
-        assert_eq!(base, elsewhere.id, "{mutant:?} is not found");
-    }
+    assert_eq!(with_mutant(Mutant::AddressOfOneNode, || seen(&alone, &[]).0), elsewhere.id, "the mutant is not found");
+}
+
+fn with_mutant<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
+    assert!(FOUND_BY_DERIVE.contains(&mutant));
+    let before = plant(Some(mutant), false);
+    let outcome = run();
+    restore(before);
+    outcome
+}
+
+#[test]
+fn a_node_that_names_itself_alone_is_no_quorum() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    let list = NodeList { names: [names()[2].clone()].into(), terms: "0".into(), old: None };
+    let alone = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(2, ["a1", "b1", "c1"])) });
+    let members = [votes("a1", &real), votes("b1", &real), votes("c1", &alone)];
+    assert_eq!(seen(&members, &[]).0, real.id);
+    assert_eq!(with_mutant(Mutant::ListOfOneNode, || seen(&members, &[]).0), alone.id, "the mutant is not found");
+    // Those that it was made from have promised it.
+    let members = [promised("a1", &real, &alone), promised("b1", &real, &alone), votes("c1", &alone)];
+    assert_eq!(seen(&members, &[]).0, alone.id);
+}
+
+#[test]
+fn the_view_is_known_where_this_instances_clock_is_off_and_nobody_votes_for_it() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b1", "c1"]));
+    let refuses = |run: &str, view: &Arc<View>| {
+        votes(run, view).map(|member| Member { is_sound: false, is_fillable: false, ..member })
+    };
+    let shown = |members: &[Option<Member>]| {
+        let (names, own) = (names(), Arc::default());
+        let (members, ended) = (members, [false; 3]);
+        let known =
+            Known { names: &names, members, rivals: &ended, ended: &ended, addresses: &[], configured: 3, own: &own };
+        known.shown().map(|view| view.id)
+    };
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &high), refuses("c1", &low)]), Some(high.id));
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &low), refuses("c1", &low)]), Some(low.id));
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b9", &high), None]), None, "another process shows it");
+    let foreign = |run| refuses(run, &high).map(|member| Member { is_ours: false, ..member });
+    assert_eq!(
+        shown(&[foreign("a1"), foreign("b1"), foreign("c1")]),
+        None,
+        "of another cluster, whose name is to be learnt"
+    );
 }
 
 #[test]
 fn a_number_far_above_all_others_is_left_out() {
     let (low, high) = (view(3, ["a1", "b1", "c1"]), ViewId::parse(&"f".repeat(32)).expect("a view"));
-    let last = Arc::new(View { id: high, roster: low.roster.clone() });
+    let last = Arc::new(View { id: high, ..(*low).clone() });
     let left = |members, own| plausible(members, own).iter().map(Option::is_some).collect::<Vec<_>>();
     let low_two = || [votes("a1", &low), votes("b1", &low)];
     let with = |third| low_two().into_iter().chain([third]).collect::<Vec<_>>();
@@ -215,4 +295,77 @@ fn a_number_far_above_all_others_is_left_out() {
     assert_eq!(left(with(promised("c1", &low, &last)), low.id), [true, true, false]);
     assert_eq!(left(with(votes("c1", &last)), last.id), [true, true, true], "this instance knows it");
     assert_eq!(left(with(promised("c1", &low, &view(900, ["", "", ""]))), low.id), [true, true, true]);
+}
+
+/// The same processes in a view that changes the list from all three names to these.
+fn changed(number: u64, names_of: &[usize]) -> Arc<View> {
+    let (before, all) = (view(number, ["a1", "b1", "c1"]), names());
+    let old = OldList { names: all.iter().cloned().collect(), before: BTreeMap::new() };
+    let listed: BTreeSet<NodeId> = names_of.iter().map(|i| all[*i].clone()).collect();
+    let list = NodeList { names: listed, terms: "0".into(), old: Some(old) };
+    Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&before) })
+}
+
+#[test]
+fn a_change_of_the_list_is_settled_by_a_view_without_the_former_one_and_leaves_a_name() {
+    let (all, none, view) = (names(), [false; 3], changed(2, &[0, 1]));
+    let members = [votes("a1", &view), votes("b1", &view), votes("c1", &view)];
+    let own = Arc::default();
+    let known =
+        Known { names: &all, members: &members, rivals: &none, ended: &none, addresses: &[], configured: 3, own: &own };
+    assert!(known.is_unsettled());
+    let next = known.derive(view.id.above(1), 0).expect("a view");
+    let list = next.view.list.as_ref().expect("a list");
+    assert_eq!((list.names.len(), &list.old, &next.targets), (2, &None, &vec![]));
+    let settled = [votes("a1", &next.view), votes("b1", &next.view), votes("c1", &view)];
+    let known = Known { members: &settled, ..known };
+    assert!(!known.is_unsettled());
+    let of = |names: &[usize]| {
+        known.relist(next.view.id.above(1), names.iter().map(|i| all[*i].clone()).collect(), &"0".into())
+    };
+    assert!(of(&[0]).is_some() && of(&[]).is_none(), "nobody could change an empty list");
+}
+
+/// Who left the list shows the view that removed it; the one that settled the change is only where the list stands.
+#[test]
+fn who_left_a_list_is_a_witness_of_it_when_it_was_settled_since() {
+    let (removing, other) = (changed(2, &[1]), changed(2, &[0]));
+    let list = NodeList { old: None, ..NodeList::clone(removing.list.as_ref().expect("a list")) };
+    let settled = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(3, ["a1", "b1", "c1"])) });
+    let witnesses = |members: [Option<Member>; 3]| {
+        let (addresses, own, no) = (Vec::new(), Arc::default(), || vec![false; 3]);
+        let (names, members) = (names(), members.to_vec());
+        Latest { names, members, rivals: no(), ended: no(), addresses, configured: 3, own }.who_show_list(&settled)
+    };
+    assert_eq!(witnesses([votes("a1", &removing), votes("b1", &settled), forgot("c1", false)]), [0, 1]);
+    assert_eq!(
+        witnesses([votes("a1", &other), votes("b1", &settled), None]),
+        [1],
+        "another list is no word for this one"
+    );
+}
+
+#[test]
+fn a_name_is_not_added_where_its_process_would_get_no_entry() {
+    let (all, own, two) = (names(), Arc::default(), view(1, ["a1", "b1", "c1"]));
+    let mut two = View::clone(&two);
+    two.roster.remove(&all[2]);
+    let two = Arc::new(two);
+    let relisted = |third: Option<Member>, is_rival: bool| {
+        let (members, rivals, ended) =
+            ([votes("a1", &two), votes("b1", &two), third], [false, false, is_rival], [false; 3]);
+        let known = Known {
+            names: &all,
+            members: &members,
+            rivals: &rivals,
+            ended: &ended,
+            addresses: &[],
+            configured: 2,
+            own: &own,
+        };
+        known.relist(two.id.above(1), all.iter().cloned().collect(), &"0".into())
+    };
+    assert!(relisted(forgot("c1", false), false).is_some_and(|change| change.view.entry(&all[2]).is_some()));
+    assert_eq!(relisted(forgot("c1", false), true), None, "another process is seen under its name");
+    assert_eq!(relisted(None, false), None, "it does not answer");
 }

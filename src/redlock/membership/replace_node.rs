@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::change::Outcome;
+use super::change::{Outcome, Wanted};
 use crate::protocol::View;
 use crate::redlock::clock::Clock;
 use crate::redlock::monitor::NodeMonitor;
@@ -60,7 +60,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// new one before, every instance follows it all the same.
     pub async fn replace(&self, name: &NodeId, address: &str) -> Result<(), ReplaceError> {
         let engine = &self.engine;
-        let index = engine.nodes.iter().position(|node| node.id() == name).ok_or(ReplaceError::Unknown)?;
+        let index = engine.member(name).ok_or(ReplaceError::Unknown)?;
         let node = Arc::clone(&engine.nodes[index]);
         let before = node.address().ok_or(ReplaceError::Address)?;
         let former = engine.views.current().entry(name).map(|entry| Arc::clone(&entry.run));
@@ -103,7 +103,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if former == Some(&*member.run) {
             return Err(ReplaceError::SameServer);
         }
-        let (_, named) = latest.known(self.engine.quorum()).base();
+        let (_, named) = latest.known().base();
         if named.contains(&index) {
             return Ok(None);
         }
@@ -113,7 +113,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         // The former process may live: it is the operator who decides between the two.
         latest.rivals[index] = false;
         let above = self.highest_seen();
-        match self.engine.change_view(above, &latest.rivals, &latest.ended, Some(index)).await {
+        match self.engine.change_view(above, &latest.rivals, &latest.ended, Wanted::Admission(index)).await {
             Outcome::Done(1..) => Ok(None),
             Outcome::Displaced => Ok(Some("another change of the nodes' view came first".to_owned())),
             Outcome::Done(0) | Outcome::Nothing => Ok(Some("fewer than a quorum of the other nodes vote".to_owned())),

@@ -31,9 +31,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     ///
     /// Errors: [`ForgetError`].
     pub fn forget(&self, name: &NodeId) -> Result<(), ForgetError> {
-        let index = self.engine.nodes.iter().position(|node| node.id() == name).ok_or(ForgetError::Unknown)?;
+        let index = self.engine.member(name).ok_or(ForgetError::Unknown)?;
         let now = self.engine.clock.now();
-        let mut state = self.state.lock();
+        let mut state = self.state();
         let nodes = &mut state.nodes;
         if nodes[index].error.is_none() {
             return Err(ForgetError::Answers);
@@ -49,7 +49,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Empty where a quorum votes, and where time alone ends the waiting.
     pub fn waits_for(&self) -> Vec<NodeId> {
         let latest = self.latest();
-        let missing = latest.known(self.engine.quorum()).waited_for();
+        let missing = latest.known().waited_for();
         missing.into_iter().map(|i| latest.names[i].clone()).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::change::Outcome;
+use super::change::{Outcome, Wanted};
 use super::next_view::{Known, Member, plausible};
 use crate::protocol::{NodeStatus, View, ViewId};
 use crate::redlock::backoff::uniform;
@@ -27,6 +27,8 @@ pub(super) struct Latest {
     pub(super) rivals: Vec<bool>,
     pub(super) ended: Vec<bool>,
     pub(super) addresses: Vec<Option<Arc<str>>>,
+    pub(super) configured: usize,
+    pub(super) own: Arc<View>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
@@ -55,25 +57,39 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Takes the highest view that a node votes in, and moves the others on to it. Returns whether anything changed.
     pub(in crate::redlock) async fn follow_views(&self, asked_in: ViewId) -> bool {
         let latest = self.latest();
-        let (base, named) = latest.known(self.engine.quorum()).base();
-        let is_forgotten = asked_in > base.id && named.len() >= self.engine.quorum();
-        if is_forgotten && self.engine.views.current().id == asked_in {
+        let (base, named) = latest.known().base();
+        let quorum = latest.known().quorum(&base);
+        let is_forgotten = asked_in > base.id && named.len() >= quorum;
+        if is_forgotten
+            && self.engine.views.current().id == asked_in
+            && self.engine.may_take(&base, &latest.who_show_list(&base))
+        {
             self.engine.views.replace(&base);
         }
-        self.engine.views.take(&base);
+        let known = latest.known();
+        let shown = known.shown().filter(|view| view.id > base.id && view.list.is_some());
+        let highest = shown.unwrap_or(&base).clone();
+        self.engine.take_view(&highest, &latest.who_show_list(&highest));
         let current = self.engine.views.current();
         if current.id == ViewId::NONE {
-            let is_everybody = named.len() == latest.names.len() || self.is_older_than(FIRST_VIEW_WAITS);
-            return named.len() >= self.engine.quorum()
-                && is_everybody
-                && matches!(self.change().await, Outcome::Done(_));
+            self.learn_cluster();
+            if base.list.is_some() {
+                self.follow_list(&base, &latest, false);
+            }
+            let is_everybody = named.len() == latest.configured || self.is_older_than(FIRST_VIEW_WAITS);
+            return named.len() >= quorum && is_everybody && matches!(self.change().await, Outcome::Done(_));
         }
         self.follow_addresses(&current);
+        self.follow_list(&current, &latest, named.len() >= quorum && base.id == current.id);
+        // Those that are left of this instance's list may know a later one, of which it knows nobody (seed 3113 of the simulation).
+        if base.list.is_some() && base.id != current.id && self.engine.may_take(&base, &latest.who_show_list(&base)) {
+            self.follow_list(&base, &latest, false);
+        }
         let laggards = latest.laggards(&current, false);
         if !laggards.is_empty() {
             self.engine.move_on(&laggards, &current).await;
         }
-        let outside = latest.known(self.engine.quorum()).to_give_up();
+        let outside = latest.known().to_give_up();
         if !outside.is_empty() {
             self.engine.move_on(&outside, &base).await;
         }
@@ -83,21 +99,24 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Whether a node can be given the vote by a new view, or has promised one that never came.
     pub(in crate::redlock) fn needs_change(&self) -> bool {
         let (latest, current) = (self.latest(), self.engine.views.current());
-        let known = latest.known(self.engine.quorum());
+        let known = latest.known();
+        let is_left_half_done = self.is_left_half_done(&known);
         !known.to_heal().is_empty() && current.id != ViewId::NONE
             || known.is_cold()
+            || is_left_half_done
             || known.has_stray()
+            || known.is_unsettled()
             || !latest.laggards(&current, true).is_empty()
     }
 
     /// The highest view that any node, or this instance, knows of.
     pub(super) fn highest_seen(&self) -> ViewId {
-        self.latest().known(self.engine.quorum()).highest().max(self.engine.views.current().id)
+        self.latest().known().highest().max(self.engine.views.current().id)
     }
 
     async fn change(&self) -> Outcome {
         let (latest, above) = (self.latest(), self.highest_seen());
-        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, None).await;
+        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, Wanted::Healing).await;
         if let Outcome::Done(admitted) = outcome {
             let view = self.engine.views.current().id.number();
             tracing::info!(view, admitted, "the view of the nodes was changed");
@@ -106,8 +125,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     pub(super) fn latest(&self) -> Latest {
-        let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
         let health = self.health();
+        let names: Vec<NodeId> = self.engine.nodes.iter().take(health.len()).map(|node| node.id().clone()).collect();
         let status = |health: &crate::redlock::monitor::NodeHealth| -> Option<NodeStatus> {
             health.status.clone().filter(|_| health.error.is_none())
         };
@@ -115,14 +134,26 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let members = plausible(members, self.engine.views.current().id);
         let rivals = health.iter().map(|health| health.rival.is_some()).collect();
         let ended = self.ended(&health);
-        Latest { names, members, rivals, ended, addresses: self.engine.addresses() }
+        let (addresses, configured) = (self.engine.addresses(), self.engine.configured());
+        Latest { names, members, rivals, ended, addresses, configured, own: self.engine.views.current() }
     }
 }
 
 impl Latest {
-    pub(super) fn known(&self, quorum: usize) -> Known<'_> {
-        let Self { names, members, rivals, ended, addresses } = self;
-        Known { names, members, rivals, ended, addresses, quorum }
+    pub(super) fn known(&self) -> Known<'_> {
+        let Self { names, members, rivals, ended, addresses, configured, own } = self;
+        Known { names, members, rivals, ended, addresses, configured: *configured, own }
+    }
+
+    /// The nodes that have installed a view with the list of this one. Not this very view: the one that settles a change of the list
+    /// is installed by the new list alone, so that who left it shows the one before (seed 3101 of the simulation).
+    pub(super) fn who_show_list(&self, view: &View) -> Vec<usize> {
+        let list = self.names_of(view);
+        let shows = |(i, member): (usize, &Option<Member>)| {
+            let shown = member.as_ref().map(|m| &m.view).filter(|shown| shown.id != ViewId::NONE)?;
+            (self.names_of(shown) == list).then_some(i)
+        };
+        self.members.iter().enumerate().filter_map(shows).collect()
     }
 
     /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.

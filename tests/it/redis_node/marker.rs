@@ -34,7 +34,7 @@ fn brief() -> Arc<ClusterParams> {
 async fn admitted(node: &TestNode, seed: Fence) -> Arc<View> {
     let (id, run) = (ViewId::NONE.above(7), status(node, Request::probe()).await.run.into());
     let roster = [(node.redis.id().clone(), RosterEntry { run, since: id, address: None })].into();
-    let view = Arc::new(View { id, roster });
+    let view = Arc::new(View { id, roster, list: None });
     let fill = FillArgs { view: Arc::clone(&view), nonce: 1, page: 1, pages: 1, entries: vec![] };
     assert_eq!(node.reply(Request::Fill(fill)).await, Reply::Filled { done: 1 });
     let args = AdmitArgs { view: Arc::clone(&view), nonce: 1, pages: 1, seed, by_clock: false };
@@ -142,6 +142,7 @@ async fn a_restarted_node_has_no_vote_until_its_quarantine_ends_and_it_is_seeded
         id: view.id,
         roster: [(node.redis.id().clone(), RosterEntry { run: before.run.into(), since: view.id, address: None })]
             .into(),
+        list: None,
     };
     let stamp = RequestStamp { sent_at: now(), view: Arc::new(other) };
     let refused = node.ask_in(stamp, Holder::of("t").acquire(1_000)).await;

@@ -45,6 +45,18 @@ pub struct NodeState {
     pub restarts: u64,
     /// Properties that cost its vote or should be checked.
     pub findings: Vec<Finding>,
+    /// The number of the view that it has installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<u64>,
+}
+
+/// A change of the list of nodes that is not complete: nobody votes until it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeListChange {
+    /// The names that voted.
+    pub from: Vec<String>,
+    /// Those that are to vote.
+    pub to: Vec<String>,
 }
 
 /// The answer to `GET /nodes`.
@@ -57,6 +69,12 @@ pub struct Nodes {
     /// How long rounds wait for a node's answer. Milliseconds; `None` from releases before it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_timeout_ms: Option<u64>,
+    /// The number of the view in which this instance asks for votes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<u64>,
+    /// The change of the list that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<NodeListChange>,
 }
 
 /// The successful answer to `GET /health/live` and `/health/ready`.

@@ -1,0 +1,119 @@
+//! What the nodes' views say: which names vote, who is in another view, a change of the list that is half done, and whether an
+//! instance with this configuration would get votes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::collect::{NodeCheck, NodeObservation, ObservedMarker};
+use super::diagnose::Diagnosis;
+use crate::protocol::{ClusterName, View};
+use crate::redlock::quorum::quorum_of;
+
+/// The nodes that vote, by their own word.
+#[derive(Debug)]
+pub(super) struct NodeNames {
+    /// By the highest view; without a list of its own, those that are configured.
+    pub names: BTreeSet<String>,
+    /// Those of them that are not configured: nothing is known of them.
+    pub unchecked: Vec<String>,
+}
+
+impl NodeNames {
+    /// Number of votes that are needed.
+    pub(super) fn quorum(&self) -> usize {
+        quorum_of(self.names.len())
+    }
+
+    /// Whether the node votes.
+    pub(super) fn has(&self, node: &str) -> bool {
+        self.names.contains(node)
+    }
+}
+
+/// The highest view of the nodes that have not been restarted since.
+fn highest<'a>(seen: &[(&str, &'a NodeObservation)]) -> Option<&'a View> {
+    let is_valid = |(_, s): &(&str, &'a NodeObservation)| {
+        let marker = s.marker.as_ref().filter(|m| m.state == "a" && m.run == s.server.run_id)?;
+        marker.view.as_ref()
+    };
+    seen.iter().filter_map(is_valid).max_by_key(|view| view.id)
+}
+
+/// Compares the configured list with that of the nodes.
+pub(super) fn names(checks: &[NodeCheck], seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) -> NodeNames {
+    let configured: BTreeSet<String> = checks.iter().map(|check| check.node.clone()).collect();
+    let Some(list) = highest(seen).and_then(|view| view.list.as_ref()) else {
+        return NodeNames { names: configured, unchecked: Vec::new() };
+    };
+    let names: BTreeSet<String> = list.names.iter().map(ToString::to_string).collect();
+    let join = |names: &[String]| names.join(", ");
+    let unchecked: Vec<String> = names.difference(&configured).cloned().collect();
+    let removed: Vec<String> = configured.difference(&names).cloned().collect();
+    if !unchecked.is_empty() {
+        all.remarks.push(format!(
+            "the nodes' list has {}, not configured here and not checked: instances learn it from the other nodes; correct the \
+             configuration",
+            join(&unchecked)
+        ));
+    }
+    if !removed.is_empty() {
+        all.remarks.push(format!(
+            "{}: not of the nodes' list any more, has no vote; correct the configuration",
+            join(&removed)
+        ));
+    }
+    NodeNames { names, unchecked }
+}
+
+/// Nodes in other views than the highest, and a change that is not complete.
+pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &mut Diagnosis) {
+    let Some(view) = highest(seen) else { return };
+    let markers: Vec<(&str, &ObservedMarker)> =
+        seen.iter().filter_map(|(node, s)| Some((*node, s.marker.as_ref().filter(|m| m.state == "a")?))).collect();
+    let is_in = |marker: &ObservedMarker| marker.view.as_ref().is_some_and(|own| own.id == view.id);
+    for (node, marker) in markers.iter().filter(|(node, marker)| of.has(node) && !is_in(marker)) {
+        if let Some(own) = &marker.view {
+            all.remarks.push(format!(
+                "{node}: it is in view {}, others are in view {}: an instance brings it along within seconds",
+                own.id.number(),
+                view.id.number()
+            ));
+        }
+    }
+    let votes = markers.iter().filter(|(node, marker)| of.has(node) && is_in(marker) && !marker.is_pending).count();
+    if let Some(old) = view.old().filter(|_| votes + of.unchecked.len() < of.quorum()) {
+        let names = |names: &BTreeSet<_>| names.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ");
+        let list = view.list.as_ref().map(|list| names(&list.names)).unwrap_or_default();
+        all.problems.push(format!(
+            "the list of nodes is being changed from {} to {list}, and nobody votes until that is done: an instance completes it \
+             within seconds, if it reaches a quorum of the former list",
+            names(&old.names)
+        ));
+    }
+}
+
+/// Whether an instance with this configuration is one of the cluster that most nodes belong to.
+pub(super) fn configuration(seen: &[(&str, &NodeObservation)], own: &ClusterName, all: &mut Diagnosis) {
+    let mut clusters: BTreeMap<&str, Vec<(&str, &ObservedMarker)>> = BTreeMap::new();
+    for (node, marker) in seen.iter().filter_map(|(node, s)| Some((*node, s.marker.as_ref()?))) {
+        if !marker.cluster.is_empty() {
+            clusters.entry(&marker.cluster).or_default().push((node, marker));
+        }
+    }
+    let Some((cluster, markers)) = clusters.into_iter().max_by_key(|(_, markers)| markers.len()) else { return };
+    let (nodes, markers): (Vec<&str>, Vec<&ObservedMarker>) = markers.into_iter().unzip();
+    // A marker of a former version of the protocol is taken over.
+    let former = [format!("4.{cluster}"), format!("4{}", cluster.get(1..).unwrap_or_default())];
+    if *cluster == *own.get() || former.contains(&own.get().to_string()) {
+        return;
+    }
+    let lists = markers.iter().filter_map(|marker| marker.view.as_ref()?.list.as_ref());
+    let mut terms = lists.map(|list| &list.terms).peekable();
+    if terms.peek().is_some() && terms.any(|terms| terms == own.terms()) {
+        return; // the list was changed since: an instance takes the cluster's name from the nodes
+    }
+    all.problems.push(format!(
+        "{}: other settings than these (node list, guard, lock_delay, key_template) are in force: an instance with these gets no \
+         vote. Compare `redlockd config show` of a running instance",
+        nodes.join(", ")
+    ));
+}

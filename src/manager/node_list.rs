@@ -1,0 +1,45 @@
+//! Changes of the nodes by an operator: passed on to the node monitor.
+
+use super::service::LockManager;
+use super::types::NodeListState;
+use crate::redlock::clock::Clock;
+use crate::redlock::monitor::{ForgetError, ListError, ReplaceError};
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+use crate::types::NodeId;
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// The view of the nodes, and whether their list is being changed.
+    pub fn node_list(&self) -> NodeListState {
+        let view = Some(self.engine().view_number()).filter(|number| *number > 0);
+        NodeListState { view, change: self.shared.monitor.list_change() }
+    }
+
+    /// Notes an operator's word that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
+    ///
+    /// Errors: [`ForgetError`].
+    pub fn forget_node(&self, node: &NodeId) -> Result<(), ForgetError> {
+        self.shared.monitor.forget(node)
+    }
+
+    /// Replaces a node by another server: as [`crate::redlock::monitor::NodeMonitor::replace`].
+    ///
+    /// Errors and Cancel: the same.
+    pub async fn replace_node(&self, node: &NodeId, address: &str) -> Result<(), ReplaceError> {
+        self.shared.monitor.replace(node, address).await
+    }
+
+    /// Adds a node to the list: as [`crate::redlock::monitor::NodeMonitor::add`].
+    ///
+    /// Errors and Cancel: the same.
+    pub async fn add_node(&self, node: &NodeId, address: &str) -> Result<(), ListError> {
+        self.shared.monitor.add(node, address).await
+    }
+
+    /// Removes a node from the list: as [`crate::redlock::monitor::NodeMonitor::remove`].
+    ///
+    /// Errors and Cancel: the same.
+    pub async fn remove_node(&self, node: &NodeId) -> Result<(), ListError> {
+        self.shared.monitor.remove(node).await
+    }
+}

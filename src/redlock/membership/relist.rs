@@ -1,0 +1,252 @@
+//! Adding and removing names while the service runs (`docs/views.md`, *Changing the view*). All instances follow the list that the
+//! view has: they open who is new, and close who left.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::change::{Outcome, Wanted};
+use super::next_view::Known;
+use super::view_monitor::Latest;
+use crate::protocol::{NoVote, View, Vote};
+use crate::redlock::clock::Clock;
+use crate::redlock::monitor::NodeMonitor;
+use crate::redlock::node::Node;
+use crate::redlock::quorum::quorum_of;
+use crate::redlock::random::Entropy;
+use crate::types::NodeId;
+
+/// How long a change of the list may take, from the request on: connecting, and filling all nodes.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(300);
+/// Maximum length of a list: a quorum of more is slower, and no safer.
+pub(crate) const NODES_LISTED_MAX: usize = 15;
+/// A change that another instance began is completed by this one after so long: filling may take seconds, and two instances at it
+/// begin anew in turn.
+const HALF_DONE_WAITS: Duration = Duration::from_secs(5);
+
+/// Why the list was not changed. It is as before, but for [`ListError::Timeout`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// No node of the list has this name.
+    #[error("no node of this cluster has this name")]
+    Unknown,
+    /// A node of the list has this name.
+    #[error("a node of this cluster has this name already: `nodes replace` moves it")]
+    Exists,
+    /// The nodes are embedded, or this is no address.
+    #[error("no node can be reached there")]
+    Address,
+    /// There may be no more.
+    #[error("a cluster has at most 15 nodes")]
+    TooMany,
+    /// It is the only one.
+    #[error("the last node cannot be removed")]
+    Last,
+    /// Another change is under way at this instance.
+    #[error("the list of nodes is being changed already")]
+    Busy,
+    /// Why the list was not changed in time. If a quorum of nodes has taken it before, every instance follows it all the same.
+    #[error("the list was not changed within 30 s: {0}")]
+    Timeout(String),
+}
+
+/// Ends the change at this instance. What was opened for it is closed with the next probe.
+struct Listing<'a, N, C, E>(&'a NodeMonitor<N, C, E>);
+
+impl<N, C, E> Drop for Listing<'_, N, C, E> {
+    fn drop(&mut self) {
+        self.0.state.lock().listing = None;
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
+    /// Adds a name with its server, which is filled with blocks for what the others hold, and votes. At least a quorum of the
+    /// present list must vote. Meanwhile nobody votes, for as long as it takes to read and fill the nodes.
+    ///
+    /// Errors: [`ListError`]. Cancel: if the nodes have taken a view with the new list before, every instance completes and follows it.
+    pub async fn add(&self, name: &NodeId, address: &str) -> Result<(), ListError> {
+        let _listing = self.begin(name)?;
+        let engine = &self.engine;
+        if engine.member(name).is_some() {
+            return Err(ListError::Exists);
+        }
+        if engine.size() >= NODES_LISTED_MAX {
+            return Err(ListError::TooMany);
+        }
+        let index = engine.open(name, address).ok_or(ListError::Address)?;
+        self.until_listed(name, true, |latest, current| {
+            let member = latest.members.get(index).and_then(Option::as_ref).ok_or("the new node does not answer")?;
+            if latest.rivals[index] {
+                return Err("another process was seen under this name just now");
+            }
+            match member.is_fillable {
+                false => Err("the new node is of another cluster, or its clock is off"),
+                true if !latest.known().may_be_filled(current, index) => {
+                    Err("the server at this address is one that votes already, under another name")
+                }
+                true => Ok(latest.names_of(current).into_iter().chain([name.clone()]).collect()),
+            }
+        })
+        .await
+    }
+
+    /// Takes a name out of the list. Its process may live or not; it has no vote from then on. As [`Self::add`] otherwise.
+    ///
+    /// Errors and Cancel: as of [`Self::add`].
+    pub async fn remove(&self, name: &NodeId) -> Result<(), ListError> {
+        let _listing = self.begin(name)?;
+        if self.engine.member(name).is_none() {
+            return Err(ListError::Unknown);
+        }
+        if self.engine.size() == 1 {
+            return Err(ListError::Last);
+        }
+        self.until_listed(name, false, |latest, current| {
+            let names: BTreeSet<_> = latest.names_of(current).into_iter().filter(|other| other != name).collect();
+            if names.is_empty() { Err("it is the last node, which cannot be removed") } else { Ok(names) }
+        })
+        .await
+    }
+
+    fn begin(&self, name: &NodeId) -> Result<Listing<'_, N, C, E>, ListError> {
+        let mut state = self.state();
+        if state.listing.is_some() || state.replacing.is_some() {
+            return Err(ListError::Busy);
+        }
+        state.listing = Some(name.clone());
+        Ok(Listing(self))
+    }
+
+    /// Changes the list until the name is, or is not, of the list in which a quorum votes.
+    async fn until_listed(
+        &self,
+        name: &NodeId,
+        is_wanted: bool,
+        names: impl Fn(&Latest, &View) -> Result<BTreeSet<NodeId>, &'static str>,
+    ) -> Result<(), ListError> {
+        let end = self.engine.clock.now().plus(LIST_TIMEOUT);
+        loop {
+            self.probe_all().await;
+            let latest = self.latest();
+            let (base, voters) = latest.known().base();
+            let names_now = latest.names_of(&base);
+            let votes = voters.len() >= quorum_of(names_now.len());
+            let is_done = votes && names_now.contains(name) == is_wanted;
+            if is_done {
+                self.engine.take_view(&base, &latest.who_show_list(&base));
+                if base.old().is_none() {
+                    return Ok(());
+                }
+            }
+            let why = match names(&latest, &base) {
+                Err(why) if !is_done => why,
+                Ok(_) if !votes => "fewer than a quorum of the nodes vote",
+                names => {
+                    let wanted = names.as_ref().ok().filter(|_| !is_done).map_or(Wanted::Healing, Wanted::List);
+                    let above = self.highest_seen();
+                    match self.engine.change_view(above, &latest.rivals, &latest.ended, wanted).await {
+                        Outcome::Done(_) => continue,
+                        Outcome::Displaced => "another change of the nodes' view came first, or a node did not answer",
+                        Outcome::Nothing => "fewer than a quorum of the nodes vote",
+                    }
+                }
+            };
+            if self.engine.clock.now() >= end {
+                return Err(ListError::Timeout(why.to_owned()));
+            }
+            self.engine.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// A change of the list that has been half done for so long that whoever began it has given up.
+    pub(super) fn is_left_half_done(&self, known: &Known<'_>) -> bool {
+        let (view, now, mut state) = (known.base().0.id, self.engine.clock.now(), self.state());
+        if !known.is_half_done() {
+            state.half_done = None;
+            return false;
+        }
+        let since = state.half_done.filter(|(of, _)| *of == view).map_or(now, |(_, since)| since);
+        state.half_done = Some((view, since));
+        now.since(since) >= HALF_DONE_WAITS
+    }
+
+    /// The change of the list that is under way: the former names, and those that are to vote.
+    pub fn list_change(&self) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
+        self.state().half_done?;
+        let (view, _) = self.latest().known().base();
+        let names = |names: &BTreeSet<NodeId>| names.iter().cloned().collect();
+        Some((names(&view.old()?.names), names(&view.list.as_ref()?.names)))
+    }
+
+    /// Connects to the names of the view's list, and to those of the former one until the change is complete (`is_complete`).
+    pub(super) fn follow_list(&self, view: &View, latest: &Latest, is_complete: bool) {
+        let engine = &self.engine;
+        let mut wanted = latest.names_of(view);
+        wanted.extend(view.old().filter(|_| !is_complete).into_iter().flat_map(|old| old.names.iter().cloned()));
+        wanted.extend(self.state().listing.clone());
+        let opened = engine.nodes.opened();
+        for name in &wanted {
+            let index = engine.nodes.iter().position(|node| node.id() == name);
+            if index.is_some_and(|index| opened.contains(&index)) {
+                continue;
+            }
+            let address = view.entry(name).and_then(|entry| entry.address.clone());
+            let address = address.filter(|_| latest.known().is_confirmed(view, name, None));
+            let address = address.or_else(|| index.and_then(|index| engine.nodes[index].address()));
+            if let Some(address) = address.filter(|address| engine.open(name, address).is_some()) {
+                tracing::warn!(node = %name, %address, "the nodes' view has a name that is not configured: it is used");
+            }
+        }
+        for index in opened.into_iter().filter(|i| is_complete && !wanted.contains(engine.nodes[*i].id())) {
+            tracing::warn!(node = %engine.nodes[index].id(), "the nodes' view does not have this name any more: it is not used");
+            engine.set_open(index, false);
+        }
+    }
+
+    /// Takes the cluster's name from the nodes where this configuration's list is a later one than that under which it was
+    /// declared: most of those that are configured show it, with the same terms, and so does a quorum of a list that one of them shows,
+    /// or of the list that it changes. They may be in several views, where a change of the list is half done.
+    pub(super) fn learn_cluster(&self) {
+        let (engine, health) = (&self.engine, self.health());
+        let own = &engine.settings.params.cluster;
+        let answers = engine.nodes.iter().zip(&health).filter(|(_, health)| health.error.is_none());
+        let shown: Vec<_> = answers
+            .filter_map(|(node, health)| {
+                let status = health.status.as_ref()?;
+                let Vote::NoVote(NoVote::OtherCluster { theirs }) = &status.vote else { return None };
+                let list = status.view.list.as_ref().filter(|list| list.terms == *own.terms())?;
+                Some((node.id(), theirs.as_str(), Arc::clone(list)))
+            })
+            .collect();
+        let is_learned = |theirs: &str| {
+            let of = |names: &BTreeSet<NodeId>| {
+                let says_so = |one: &&(&NodeId, &str, _)| one.1 == theirs && names.contains(one.0);
+                shown.iter().filter(says_so).count() >= quorum_of(names.len())
+            };
+            let configured = engine.nodes.iter().take(engine.configured()).map(|node| node.id().clone()).collect();
+            let lists = shown.iter().filter(|one| one.1 == theirs).map(|one| &one.2);
+            of(&configured)
+                && lists.into_iter().any(|list| of(&list.names) || list.old.iter().any(|old| of(&old.names)))
+        };
+        if let Some(theirs) = shown.iter().map(|one| one.1).find(|theirs| is_learned(theirs) && **theirs != *own.get())
+        {
+            tracing::warn!(
+                cluster = theirs,
+                "the list of nodes was changed since this cluster was declared: its name is used"
+            );
+            own.learn(theirs);
+        }
+    }
+}
+
+impl Latest {
+    /// The names of the view's list.
+    pub(super) fn names_of(&self, view: &View) -> BTreeSet<NodeId> {
+        match &view.list {
+            Some(list) => list.names.clone(),
+            None => self.names[..self.configured].iter().cloned().collect(),
+        }
+    }
+}

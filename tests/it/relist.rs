@@ -1,0 +1,133 @@
+//! Nodes are added to the list and removed from it while the service runs, on real servers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Answer, Client, send};
+use crate::support::cluster::node_args;
+use crate::support::daemon::{ended, redlockd};
+use crate::support::poll;
+use crate::support::redis_server::RedisServer;
+use crate::support::service::{SHORT_MEMORY, SHORT_TIMES, Service};
+
+fn settings(servers: &[&RedisServer]) -> Vec<String> {
+    let more = SHORT_TIMES.iter().chain(&SHORT_MEMORY).map(ToString::to_string);
+    node_args(servers.iter().map(|server| server.url())).into_iter().chain(more).collect()
+}
+
+fn init(args: &[String]) {
+    let words: Vec<&str> = std::iter::once("init").chain(args.iter().map(String::as_str)).collect();
+    let done = ended(&mut redlockd(&words));
+    assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+async fn quorum_is(client: &Client, granted: usize, needed: usize, nodes: usize) {
+    let wanted = serde_json::json!({ "granted": granted, "needed": needed, "nodes": nodes });
+    let what = format!("{granted} of {nodes} nodes vote");
+    poll::until(&what, || async { (client.get("/nodes").await.json()["quorum"] == wanted).then_some(()) }).await;
+}
+
+async fn change(client: &Client, node: &str, action: &str, url: Option<String>) -> Answer {
+    let mut form = vec![("action", action), ("reason", "the test")];
+    form.extend(url.as_deref().map(|url| ("url", url)));
+    send(client.request("POST", &format!("/nodes/{node}")).form(&form)).await
+}
+
+/// Acquires and releases until it is stopped; returns how long nothing was granted at most.
+#[expect(clippy::disallowed_methods, reason = "measures how long callers wait, and decides nothing about leases")]
+async fn load(client: Client, resource: String, stop: Arc<AtomicBool>) -> Duration {
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let answer = client.acquire(&resource, &[("ttl", "2s"), ("wait", "1s")]).await;
+        if matches!(answer.status, 200 | 201) {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            client.release(&resource, &answer.token()).await;
+        }
+    }
+    longest.max(last.elapsed())
+}
+
+/// Extends a lease until it is stopped: it may not be confirmed for a moment, and must never be lost.
+async fn renew(client: Client, token: String, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        let answer = client.extend("held", &token, &[]).await;
+        assert!(matches!(answer.status, 200 | 503), "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_are_added_and_removed_under_load_and_all_instances_follow() {
+    let mut servers = Vec::new();
+    for _ in 0..5 {
+        servers.push(RedisServer::start().await);
+    }
+    let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|i| &servers[i]);
+    let args = settings(&[a, b, c]);
+    init(&args);
+    let (one, two) = (Service::start(&args).await, Service::start(&args).await);
+    quorum_is(one.client(), 3, 2, 3).await;
+    quorum_is(two.client(), 3, 2, 3).await;
+    let held = one.client().acquired("held", &[("ttl", "2s")]).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers = [("x", &one), ("y", &two)].map(|(resource, service)| {
+        tokio::spawn(load(Client::new(service.client().base()), resource.into(), Arc::clone(&stop)))
+    });
+
+    let renewal = tokio::spawn(renew(Client::new(two.client().base()), held.token(), Arc::clone(&stop)));
+
+    let field = |answer: Answer| answer.json()["errors"][0]["field"].clone();
+    let refused = change(one.client(), "n1", "add", Some(d.url())).await.expect_problem(400, "invalid");
+    assert_eq!(field(refused), "node", "the name is taken");
+    change(one.client(), "n9", "remove", None).await.expect_problem(404, "not-found");
+
+    change(one.client(), "n4", "add", Some(d.url())).await.expect_status(200);
+    quorum_is(two.client(), 4, 3, 4).await;
+    change(two.client(), "n5", "add", Some(e.url())).await.expect_status(200);
+    quorum_is(one.client(), 5, 3, 5).await;
+    two.client().acquire("held", &[("ttl", "2s")]).await.expect_status(423);
+
+    // Yesterday's list, and today's.
+    let (yesterday, today) = (Service::start(&args).await, Service::start(&settings(&[a, b, c, d, e])).await);
+    for service in [&yesterday, &today] {
+        quorum_is(service.client(), 5, 3, 5).await;
+        service.client().acquire("held", &[("ttl", "2s")]).await.expect_status(423);
+        let free = service.client().acquired("free", &[("ttl", "2s")]).await;
+        two.client().acquire("free", &[("ttl", "2s")]).await.expect_status(423);
+        service.client().release("free", &free.token()).await.expect_status(204);
+    }
+
+    // The first two of the former list leave, one after the other.
+    change(yesterday.client(), "n1", "remove", None).await.expect_status(200);
+    quorum_is(one.client(), 4, 3, 4).await;
+    change(one.client(), "n2", "remove", None).await.expect_status(200);
+    for service in [&one, &two, &yesterday, &today] {
+        quorum_is(service.client(), 3, 2, 3).await;
+        service.client().acquire("held", &[("ttl", "2s")]).await.expect_status(423);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        let longest = caller.await.expect("no panic");
+        assert!(longest < Duration::from_secs(5), "{longest:?}");
+    }
+    renewal.await.expect("the lease is never lost");
+    // The page, the answer and `doctor` with yesterday's list say what there is.
+    let seen = one.client().get("/nodes").await.json();
+    assert!(seen["view"].as_u64().is_some_and(|view| view > 4) && seen["change"].is_null(), "{seen}");
+    assert!(one.client().get("/ui/nodes").await.text.contains("<dt>View</dt>"));
+    let words: Vec<&str> = std::iter::once("doctor").chain(args.iter().map(String::as_str)).collect();
+    let doctor = ended(&mut redlockd(&words));
+    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    for text in ["the nodes' list has n4, n5, not configured here", "n1, n2: not of the nodes' list any more"] {
+        assert!(doctor.out.contains(text), "{doctor:?}");
+    }
+    // Nobody needs those that left; two of the three that are left suffice.
+    servers.drain(..2);
+    let e = servers.pop().expect("five");
+    drop(e);
+    quorum_is(one.client(), 2, 2, 3).await;
+    one.client().acquired("last", &[("ttl", "2s")]).await;
+    one.client().release("held", &held.token()).await.expect_status(204);
+    two.client().acquired("held", &[("ttl", "2s")]).await;
+}
