@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
-use super::late_index::LateIndex;
+use super::deferred_index::LateIndex;
 use super::membership::current_view::CurrentView;
 use super::node::Node;
 use super::quorum::{NodeOutcome, Verdict, quorum_of};
