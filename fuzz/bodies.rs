@@ -19,7 +19,7 @@ use redlockd::http::allowed_hosts::AllowedHosts;
 use redlockd::http::api::event_filter::EventFilter;
 use redlockd::http::api::request_fields::Fields;
 use redlockd::http::api::terraform_info::{NAMING, SentLock};
-use redlockd::http::api::{fences, lock_requests, request_body};
+use redlockd::http::api::{fences, lock_requests, request_headers};
 use redlockd::http::middleware::{client_address, credentials, request_id};
 use redlockd::http::{negotiation, path, request_head};
 use redlockd::manager::events::EventHub;
@@ -223,12 +223,13 @@ fn header_lines(data: &[u8]) -> HeaderMap {
 /// Headers: `name: value` lines.
 pub fn headers(data: &[u8]) {
     let headers = header_lines(data);
-    if let Ok(Some(token)) = request_body::lock_token(&headers) {
+    if let Ok(Some(token)) = request_headers::lock_token(&headers) {
         // A token does not print.
         assert!(!format!("{token:?}").contains(token.reveal()));
     }
-    let _ = request_body::if_none_match(&headers);
-    let _ = (request_body::if_match(&headers), request_body::preferred_wait(&headers), negotiation::stream(&headers));
+    let _ = request_headers::if_none_match(&headers);
+    let _ =
+        (request_headers::if_match(&headers), request_headers::preferred_wait(&headers), negotiation::stream(&headers));
     let _ = negotiation::for_problem(&headers);
     if let Some(id) = request_id::RequestId::sent(&headers) {
         assert!(HeaderValue::from_str(id.as_str()).is_ok() && !id.as_str().contains(['\n', '"', ' ']));

@@ -233,7 +233,7 @@ impl App {
         metrics.connections_limit(max_connections);
         let close = CancellationToken::new();
         self.tasks.spawn(leave(manager.clone(), self.drain_delay, shutdown, close.clone()));
-        let router = http::router(self.state);
+        let router = http::router::router(self.state);
         serve::serve(self.listener, self.tls, router, limits, metrics, close, || manager.drain()).await;
         self.engine.tasks.close();
         if tokio::time::timeout(drain_timeout, self.engine.tasks.wait()).await.is_err() {

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::protocol::UnreachableKind;
 use crate::redlock::clock::BootTime;
-use crate::redlock::slots::NODES_KNOWN_MAX;
+use crate::redlock::known_nodes::NODES_KNOWN_MAX;
 use crate::types::NodeId;
 
 /// The time that one slot covers: a chart has sixty points.

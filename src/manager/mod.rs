@@ -12,7 +12,7 @@ mod event_buffer;
 mod event_kind;
 pub mod events;
 pub mod fence_check;
-mod granted_leases;
+mod granted_lease;
 pub(crate) mod hold_renewal;
 pub(crate) mod incident_file;
 mod incidents;

@@ -12,7 +12,7 @@ use super::acquire::{Wanted, cycle_edge, place_key, principal_tag};
 use super::cluster_waiters::ClusterWaiters;
 use super::deadlock_reports::Deadlocks;
 use super::events::EventHub;
-use super::granted_leases::Asked;
+use super::granted_lease::Asked;
 use super::hold_renewal::HeldLeases;
 use super::incidents::Incidents;
 use super::kept_leases::{KeepLimits, KeptListener};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::granted_leases::Asked;
+use super::granted_lease::Asked;
 use super::service::LockManager;
 use super::types::{
     AcquireError, AcquireRequest, ExtendError, ExtendRequest, ExtendedLease, GrantedLease, ReleaseError,

@@ -12,7 +12,7 @@ use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
     acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list,
-    read, release, restore, revoke, ticket, tickets, update, view_change, waiters,
+    read_all, release, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -58,8 +58,8 @@ pub fn all_scripts() -> [&'static NodeScript; 21] {
         &kept::SCRIPT,
         &waiters::SCRIPT,
         &ticket::SCRIPT,
-        &tickets::SCRIPT,
-        &read::SCRIPT,
+        &ticket_exchange::SCRIPT,
+        &read_all::SCRIPT,
         &fill::SCRIPT,
     ]
 }
@@ -103,8 +103,8 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::Kept(args) => kept::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
         Request::Ticket(args) => ticket::build(context, sent_at, args, script_ref),
-        Request::Tickets(args) => tickets::build(args, script_ref),
-        Request::Read(args) => read::build(context, sent_at, args, script_ref),
+        Request::Tickets(args) => ticket_exchange::build(args, script_ref),
+        Request::Read(args) => read_all::build(context, sent_at, args, script_ref),
         Request::Fill(args) => fill::build(context, sent_at, args, script_ref),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => {
             admin::build(context, sent_at, request, script_ref)
@@ -157,8 +157,8 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::Kept(_) => kept::parse(value),
         Request::Waiters(_) => waiters::parse(value),
         Request::Ticket(_) => ticket::parse(value),
-        Request::Tickets(args) => tickets::parse(args, value),
-        Request::Read(_) => read::parse(value),
+        Request::Tickets(args) => ticket_exchange::parse(args, value),
+        Request::Read(_) => read_all::parse(value),
         Request::Fill(_) => fill::parse(value),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => admin::parse(value),
         Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => view_change::parse(value),

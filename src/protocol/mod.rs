@@ -18,7 +18,7 @@ mod intent;
 mod kept;
 mod list;
 mod params;
-mod read;
+mod read_all;
 mod record;
 mod release;
 mod reply;
@@ -28,7 +28,7 @@ mod restore;
 mod revoke;
 mod script;
 mod ticket;
-mod tickets;
+mod ticket_exchange;
 mod update;
 mod view;
 mod view_change;
@@ -46,7 +46,7 @@ pub use intent::{INTENT_TTL, IntentArgs};
 pub use kept::{KEPT_PAGE_MAX, KEPT_PAUSE, KeptArgs, KeptPage};
 pub use list::ListArgs;
 pub use params::{ClusterName, ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
-pub use read::{ReadArgs, ReadEntry, Tombstone};
+pub use read_all::{ReadArgs, ReadEntry, Tombstone};
 pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS, MEMBERS_MAX};
 pub use release::{CancelArgs, ReleaseArgs};
 pub use reply::*;
@@ -57,7 +57,7 @@ pub use ticket::{
     StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketCallback, TicketEnd, TicketHead, TicketId,
     TicketOrder, TicketPhase, TicketTerms,
 };
-pub use tickets::{
+pub use ticket_exchange::{
     NamedTicket, TICKET_PAUSE, TICKET_SERVED, TICKETS_DUE_MAX, TICKETS_PAGE_MAX, TicketsArgs, TicketsPage,
 };
 pub use update::UpdateArgs;

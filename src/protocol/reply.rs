@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::kept::KeptPage;
-use super::read::ReadEntry;
+use super::read_all::ReadEntry;
 use super::record::LeaseRecord;
 use super::ticket::StoredTicket;
-use super::tickets::TicketsPage;
+use super::ticket_exchange::TicketsPage;
 use super::view::{View, ViewId};
 use super::waiters::WaitersPage;
 use crate::types::{Fence, Mode, NodeId, ResourceName, TokenHash, WantedMode};

@@ -13,14 +13,14 @@ use super::index::IndexArgs;
 use super::intent::IntentArgs;
 use super::kept::KeptArgs;
 use super::list::ListArgs;
-use super::read::ReadArgs;
+use super::read_all::ReadArgs;
 use super::release::{CancelArgs, ReleaseArgs};
 #[cfg(doc)]
 use super::reply::Reply;
 use super::restore::RestoreArgs;
 use super::revoke::RevokeArgs;
 use super::ticket::TicketArgs;
-use super::tickets::TicketsArgs;
+use super::ticket_exchange::TicketsArgs;
 use super::update::UpdateArgs;
 use super::view::{View, ViewId};
 use super::view_change::AdmitArgs;

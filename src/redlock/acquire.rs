@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::acquire_set::{granted, joined, request_for, withdrawal_of};
 use super::acquire_shared::{held_in, is_vote, kind_of, members_in, members_left};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
@@ -14,7 +15,6 @@ use super::permit_slots::slots_taken;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in};
 use super::random::Entropy;
 use super::round::{Until, VIEW_REPEATS};
-use super::set::{granted, joined, request_for, withdrawal_of};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     EndReason, GrantedLease, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind, UpdateArgs,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
+use super::acquire_set::{granted, request_for, withdrawal_of};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -15,7 +16,6 @@ use super::permit_slots::Slots;
 use super::quorum::{Decision, Tally, quorum_of};
 use super::random::Entropy;
 use super::round::Until;
-use super::set::{granted, request_for, withdrawal_of};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     AcquireSharedArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply, Request,

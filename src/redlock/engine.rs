@@ -12,13 +12,13 @@ use tokio_util::task::TaskTracker;
 use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
-use super::late_index::LateIndex;
+use super::deferred_index::LateIndex;
+use super::known_nodes::{self, KnownNodes};
 use super::membership::current_view::CurrentView;
 use super::node::Node;
 use super::quorum::{NodeOutcome, Verdict, quorum_of};
 use super::random::Entropy;
 use super::round_trip::AnswerTimeout;
-use super::slots::{self, Slots};
 use super::validity;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, NodeResult, View};
@@ -67,7 +67,7 @@ impl<N, C, E> std::ops::Deref for Redlock<N, C, E> {
 /// The shared state behind [`Redlock`].
 pub struct Engine<N, C, E> {
     /// The nodes, in configured order, then those that were added since.
-    pub nodes: Slots<N>,
+    pub nodes: KnownNodes<N>,
     /// So many of them are configured.
     configured: usize,
     opener: OnceLock<Opener<N>>,
@@ -116,7 +116,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             CurrentView::default(),
             AnswerTimeout::new(settings.node_timeout, settings.params.guard),
         );
-        let (configured, nodes) = (nodes.len(), Slots::from(nodes));
+        let (configured, nodes) = (nodes.len(), KnownNodes::from(nodes));
         let (opener, list_observers) = (OnceLock::new(), Mutex::default());
         Self(Arc::new(Engine {
             nodes,
@@ -170,7 +170,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
 
     /// The same of another view.
     pub(super) fn members_in(&self, view: &View) -> u64 {
-        let Some(list) = &view.list else { return slots::first(self.configured) };
+        let Some(list) = &view.list else { return known_nodes::first(self.configured) };
         let bit = |(i, node): (usize, &Arc<N>)| if list.names.contains(node.id()) { 1 << i } else { 0 };
         self.nodes.iter().enumerate().map(bit).fold(0, std::ops::BitOr::bitor)
     }

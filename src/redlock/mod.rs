@@ -13,31 +13,31 @@
 //!   task of its own.
 
 pub(crate) mod acquire;
+mod acquire_set;
 mod acquire_shared;
 mod cleanup;
 pub mod clock;
 pub(crate) mod cluster_clock;
+mod deferred_index;
 pub(crate) mod downgrade;
 pub mod engine;
 pub(crate) mod extend;
-mod health;
 mod init_cluster;
 pub(crate) mod inspect;
 pub(crate) mod kept_lease;
 pub(crate) mod kept_lease_renewal;
-mod late_index;
+pub mod known_nodes;
 pub(crate) mod list;
 mod membership;
 pub mod monitor;
 pub mod node;
+mod node_health;
 pub mod notifications;
 mod permit_slots;
 pub(crate) mod quorum;
 pub(crate) mod release;
 mod round;
 pub(crate) mod round_trip;
-mod set;
-pub mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod tickets;
 mod validity;

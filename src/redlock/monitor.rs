@@ -11,13 +11,13 @@ use tokio::sync::Notify;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-pub use super::health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth};
-use super::health::{rival, vote_kind};
 pub use super::init_cluster::InitError;
 pub use super::membership::relist::ListError;
 pub use super::membership::replace_node::ReplaceError;
 pub use super::membership::silent_nodes::ForgetError;
 use super::node::Node;
+pub use super::node_health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth};
+use super::node_health::{rival, vote_kind};
 use super::quorum::Tally;
 use super::random::Entropy;
 use super::round::{Posed, Until};

@@ -1,20 +1,23 @@
-//! Waiting for locks: one state machine for the queues of an instance (`queue`, with what a notice means in
-//! `wake`, runs of compatible waiters in `compatible_waiters`, the search for deadlocks in `deadlock`, and places of callers who are away
-//! in `absent_callers`), and what runs it on clocks, nodes and tasks (`driver`, with `learned_leases`, and `handover` for releases).
+//! Waiting for locks. `queue` is one state machine for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
+//! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`, `free_slots`,
+//! `deadlock` (search for cycles), `absent_callers`, `queue_queries`. Parts of the driver: `lease_reports`,
+//! `deadlock_confirmation`, `already_held`, `handover`.
 
 pub(crate) mod absent_callers;
 mod already_held;
 mod channels;
 mod compatible_waiters;
 pub mod deadlock;
+mod deadlock_confirmation;
 pub(crate) mod driver;
 pub mod event;
+mod free_slots;
 mod handover;
-mod learned_leases;
-mod lease_ends;
+mod lease_notices;
+mod lease_reports;
 pub mod queue;
+mod queue_queries;
 mod queue_state;
-mod slots;
 pub mod wake;
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Queue {
             asking: 0,
             queued: 0,
             connected: settings.local_nodes,
-            members: crate::redlock::slots::first(settings.nodes),
+            members: crate::redlock::known_nodes::first(settings.nodes),
             now: BootTime::default(),
             random: 0,
             actions: Vec::new(),

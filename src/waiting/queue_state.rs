@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::deadlock::{Holder, PartyWaiters};
 use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits, WaitRequest, WaiterId};
-use super::slots::Slots;
+use super::free_slots::Slots;
 use super::wake::WakeFilter;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::compatible_waiters::INTENT_RENEWED;
 use super::super::deadlock::{Party, WaitEdge};
 use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
-use super::super::lease_ends::CONSECUTIVE_HANDOVERS_MAX;
+use super::super::lease_notices::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::mutant;

@@ -5,13 +5,13 @@ mod at_least;
 mod elect;
 mod leader_page;
 mod locked_run;
+mod positional_args;
 mod process_group;
 mod signals;
 mod supervise;
 mod terminal;
 mod token_file;
 pub(super) mod watchdog;
-mod words;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -50,10 +50,11 @@ const MARGINS_PER_TTL: u32 = 20;
 /// Runs the command under the lock, or locks; the exit code.
 /// `words`: all arguments of this process.
 pub(super) fn run(args: RunCommand, words: &[OsString], env: &impl Environment, err: &mut dyn Write) -> u8 {
-    let named = words::split(args.resource.clone(), args.command.clone(), words).and_then(|(names, command)| {
-        let names = LockNames::new(names).map_err(|why| why.0)?;
-        Ok((names, RunCommand { command, ..args }))
-    });
+    let named =
+        positional_args::split(args.resource.clone(), args.command.clone(), words).and_then(|(names, command)| {
+            let names = LockNames::new(names).map_err(|why| why.0)?;
+            Ok((names, RunCommand { command, ..args }))
+        });
     let (names, args) = match named {
         Ok(named) => named,
         Err(why) => return wrong(&why, err),

@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 
 use super::lease_fields::AsyncFields;
-use super::request_body::LOCK_TOKEN;
+use super::request_headers::LOCK_TOKEN;
 use super::tickets::{callback_refused, document, is_own, json, refused};
 use super::{lock_responses, refusals, set_responses};
 use crate::api;

@@ -14,7 +14,7 @@ use futures_util::stream;
 use super::event_filter::EventFilter;
 use super::hold::NO_BUFFERING;
 use super::request_fields::Fields;
-use super::{lock_responses, request_body};
+use super::{lock_responses, request_headers};
 use crate::api::{Event, PastEvents};
 use crate::auth::access_rule::Right;
 use crate::auth::quota::StreamPermit;
@@ -92,7 +92,7 @@ fn asks_for_the_past(query: &str) -> bool {
 
 /// The past events that match, newest first, as far as this instance knows them.
 fn past(state: &AppState, request: &Request, mut fields: Fields) -> Result<Response, Problem> {
-    let format = request_body::accepted(request.headers(), &[ResponseFormat::Json]);
+    let format = request_headers::accepted(request.headers(), &[ResponseFormat::Json]);
     let filter = EventFilter::read(&mut fields, state.manager.wall_ms());
     let limit = fields.number("limit").map_or(PAST_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     if !(1..=PAST_MAX).contains(&limit) {

@@ -8,7 +8,7 @@ use axum::response::Response;
 use super::lock_requests::BOTH;
 use super::lock_responses::{self, FENCING_TOKEN};
 use super::request_fields::Fields;
-use super::{refusals, request_body};
+use super::{refusals, request_headers};
 use crate::api;
 use crate::http::format;
 use crate::http::negotiation::ResponseFormat;
@@ -44,7 +44,7 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request) -> Re
 /// Parses `GET /fences/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
 pub fn parse(request: &Request) -> Result<FenceFields, Problem> {
     let resource = path::resource_after(request.uri(), FENCES_PREFIX)?;
-    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let format = request_headers::accepted(request.headers(), &BOTH)?;
     let mut fields = Fields::of_query(request.uri())?;
     let in_query = fields.text("fence").and_then(|text| fields.check("fence", number(&text)));
     let denied = match fields.text("deny").as_deref() {

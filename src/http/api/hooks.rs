@@ -7,6 +7,7 @@ use percent_encoding::percent_decode_str;
 use super::lock_responses;
 use super::request_body::{self, MergePatch};
 use super::request_fields::Fields;
+use super::request_headers;
 use crate::api;
 use crate::http::format::{ms, tabs, time};
 use crate::http::middleware::audit::AuditScope;
@@ -23,7 +24,7 @@ const HOOK_NAME_MAX_BYTES: usize = 80;
 
 /// `GET /hooks`.
 pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let format = request_body::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
+    let format = request_headers::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
     Fields::of_query(request.uri())?.finish(&[])?;
     let hooks = status(&state);
     Ok(match format {
@@ -68,7 +69,7 @@ pub(crate) fn note(audit_scope: &AuditScope, action: &str, name: &str) {
 
 /// The name in the path; the request has no fields. Errors: those of the body, `not-found`.
 async fn read(request: Request, state: &AppState, action: &str) -> Result<(String, AuditScope), Problem> {
-    request_body::accepted(request.headers(), &[ResponseFormat::Json])?;
+    request_headers::accepted(request.headers(), &[ResponseFormat::Json])?;
     let raw = request.uri().path().strip_prefix("/hooks/").and_then(|rest| rest.rsplit_once('/'));
     let name = raw.and_then(|(name, _)| percent_decode_str(name).decode_utf8().ok()).unwrap_or_default().into_owned();
     let audit_scope = AuditScope::of(&request);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::http::request::Parts;
 
 use super::refusals;
-use super::request_body;
 use super::request_fields::Fields;
+use super::request_headers;
 use crate::duration::format_duration;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
@@ -97,7 +97,7 @@ pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Durati
 pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
     // At most `max_wait`, an hour.
     let seconds = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
-    match (fields.duration("wait"), request_body::preferred_wait(&parts.headers)) {
+    match (fields.duration("wait"), request_headers::preferred_wait(&parts.headers)) {
         (Some(wait), _) if wait > settings.max_wait => {
             fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
             (Duration::ZERO, None)
@@ -138,7 +138,7 @@ impl std::fmt::Debug for AsyncFields {
 
 /// Whether a ticket is wanted: by `async=true`, by a preference, or since somebody is to be called.
 pub(super) fn asynchronous(fields: &mut Fields, parts: &Parts, holds: bool, is_kept: bool) -> Option<AsyncFields> {
-    let is_asked = fields.flag("async") || request_body::prefers_async(&parts.headers);
+    let is_asked = fields.flag("async") || request_headers::prefers_async(&parts.headers);
     let (callback, accept) = (fields.text("callback"), fields.duration("accept"));
     if callback.is_some() && parts.uri.query().is_some_and(has_callback) {
         fields.wrong("callback", "belongs in the body: addresses are logged, and this one may be a secret");
@@ -211,7 +211,7 @@ pub(super) fn labels(fields: &mut Fields) -> Labels {
 
 /// The client's own token, from the body or from the `Lock-Token` header.
 pub(super) fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
-    let from_header = request_body::lock_token(&parts.headers)?;
+    let from_header = request_headers::lock_token(&parts.headers)?;
     let from_field = fields.text("token").and_then(|text| fields.check("token", Token::parse(&text)));
     if let (Some(a), Some(b)) = (&from_header, &from_field)
         && a != b

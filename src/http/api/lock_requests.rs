@@ -8,8 +8,9 @@ use super::lease_fields::{
     AsyncFields, asynchronous, downgrade, keep, kept_for, kept_ttl, labels, mode, own_token, refuses_deadlock,
     ticket_wait, ttl, wait,
 };
-use super::request_body::{self, IfMatch, IfNoneMatch, MergePatch};
+use super::request_body::{self, MergePatch};
 use super::request_fields::Fields;
+use super::request_headers::{self, IfMatch, IfNoneMatch};
 use crate::http::negotiation::{ResponseFormat, StreamFormat};
 use crate::http::path;
 use crate::http::problem::Problem;
@@ -46,10 +47,10 @@ pub(crate) struct AcquireFields {
 /// Cancel: nothing is left behind.
 pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireFields, Problem> {
     let resource = path::resource(request.uri())?;
-    let format = request_body::accepted(request.headers(), &BOTH);
+    let format = request_headers::accepted(request.headers(), &BOTH);
     let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
     let hold = match fields.flag("hold") {
-        true => Some(request_body::accepted_stream(&parts.headers)?),
+        true => Some(request_headers::accepted_stream(&parts.headers)?),
         false => None,
     };
     let format = if hold.is_some() { ResponseFormat::Json } else { format? };
@@ -112,9 +113,9 @@ pub(crate) struct ExtendFields {
 /// Parses `PATCH /locks/{resource}`, a merge-patch. Errors, Cancel: as [`acquire`].
 pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendFields, Problem> {
     let resource = path::resource(request.uri())?;
-    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let format = request_headers::accepted(request.headers(), &BOTH)?;
     let (parts, fields) = request_body::fields(request, settings, MergePatch::Accepted).await?;
-    let if_match = request_body::if_match(&parts.headers)?;
+    let if_match = request_headers::if_match(&parts.headers)?;
     let request = extension_of(resource, &parts, fields, settings)?;
     Ok(ExtendFields { request, if_match, format })
 }
@@ -126,7 +127,7 @@ pub(super) fn extension_of(
     mut fields: Fields,
     settings: &HttpSettings,
 ) -> Result<ExtendRequest, Problem> {
-    let token = request_body::required_lock_token(&parts.headers)?;
+    let token = request_headers::required_lock_token(&parts.headers)?;
     for field in ["ttl", "keep", "metadata", "mode"] {
         if fields.take_null(field) {
             fields.wrong(field, "cannot be removed; `metadata: {\"key\": null}` removes one key");
@@ -163,9 +164,9 @@ pub(crate) enum ReleaseFields {
 pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseFields, Problem> {
     let resource = path::resource(request.uri())?;
     let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
-    let if_match = request_body::if_match(&parts.headers)?;
+    let if_match = request_headers::if_match(&parts.headers)?;
     // A malformed token is refused even where none is needed.
-    let token = request_body::lock_token(&parts.headers)?;
+    let token = request_headers::lock_token(&parts.headers)?;
     if fields.take("token") {
         fields.wrong("token", "belongs in the Lock-Token header");
     }
@@ -176,7 +177,7 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
             }
         }
         fields.finish(&["force", "reason", "token_id"])?;
-        let token = token.map_or_else(|| request_body::required_lock_token(&parts.headers), Ok)?;
+        let token = token.map_or_else(|| request_headers::required_lock_token(&parts.headers), Ok)?;
         return Ok(ReleaseFields::Release { resource, token, if_match });
     };
     let mode = match force.as_str() {
@@ -205,14 +206,14 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
 /// Parses `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
 pub(crate) fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat, IfNoneMatch), Problem> {
     let resource = path::resource(request.uri())?;
-    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let format = request_headers::accepted(request.headers(), &BOTH)?;
     no_fields(request)?;
-    Ok((resource, format, request_body::if_none_match(request.headers())?))
+    Ok((resource, format, request_headers::if_none_match(request.headers())?))
 }
 
 /// Parses `GET /nodes`. Errors: as [`inspect`].
 pub(crate) fn nodes(request: &Request) -> Result<ResponseFormat, Problem> {
-    let format = request_body::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
+    let format = request_headers::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
     no_fields(request).map(|()| format)
 }
 
@@ -242,7 +243,7 @@ pub(crate) async fn change_node(
     request: Request,
     settings: &HttpSettings,
 ) -> Result<(NodeId, NodeChange, String), Problem> {
-    request_body::accepted(request.headers(), &[ResponseFormat::Json])?;
+    request_headers::accepted(request.headers(), &[ResponseFormat::Json])?;
     let node = path::node(request.uri())?;
     let (_, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
     let (action, url) = (fields.text("action").unwrap_or_default(), fields.text("url"));
@@ -279,7 +280,7 @@ fn no_fields(request: &Request) -> Result<(), Problem> {
 
 /// Parses `GET /locks`. Errors: as [`inspect`].
 pub fn list(request: &Request) -> Result<(ListQuery, ResponseFormat), Problem> {
-    let format = request_body::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
+    let format = request_headers::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
     let mut fields = Fields::of_query(request.uri())?;
     let prefix = fields.text("prefix").unwrap_or_default();
     if prefix.len() > RESOURCE_MAX_BYTES {

@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::request_body::LOCK_TOKEN;
+use super::request_headers::LOCK_TOKEN;
 use super::{refusals, to_wire};
 use crate::api;
 use crate::http::format;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::async_acquire::{self, AsyncAcquire};
 use super::hold::{self, HoldFields};
 use super::lock_requests::{self, AcquireFields, ExtendFields, ReleaseFields};
-use super::request_body::{self, IfMatch, IfNoneMatch};
+use super::request_headers::{self, IfMatch, IfNoneMatch};
 use super::{force, lock_responses, refusals};
 use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
@@ -116,7 +116,7 @@ async fn read_acquire(
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
-    let none_match = request_body::if_none_match(request.headers())?;
+    let none_match = request_headers::if_none_match(request.headers())?;
     let ExtendFields { mut request, if_match, format } =
         Box::pin(lock_requests::extend(request, &state.settings)).await?;
     let resource = request.resource.clone();
@@ -151,7 +151,7 @@ async fn expected_fence(
 /// `DELETE`. Cancel: a release continues in the background.
 pub(crate) async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
-    let none_match = request_body::if_none_match(request.headers())?;
+    let none_match = request_headers::if_none_match(request.headers())?;
     match Box::pin(lock_requests::release(request, &state.settings)).await? {
         ReleaseFields::Release { resource, token, if_match } => {
             check_none_match(&state, &resource, &none_match).await?;

@@ -6,8 +6,9 @@ use axum::extract::Request;
 
 use super::lease_fields::{self, AsyncFields};
 use super::lock_requests::{self, BOTH};
-use super::request_body::{self, IfMatch, IfNoneMatch, MergePatch};
+use super::request_body::{self, MergePatch};
 use super::request_fields::Fields;
+use super::request_headers::{self, IfMatch, IfNoneMatch};
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
@@ -40,7 +41,7 @@ pub(crate) struct AcquireSetFields {
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
 pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireSetFields, Problem> {
-    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let format = request_headers::accepted(request.headers(), &BOTH)?;
     let none = Fields::with_repeatable(RESOURCE);
     let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Refused).await?;
     let names = names(&mut fields, 2);
@@ -109,7 +110,7 @@ pub(crate) struct ExtendSetFields {
 
 /// Parses `PATCH /locks`, a merge-patch for each name. Errors, Cancel: as [`acquire`].
 pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendSetFields, Problem> {
-    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let format = request_headers::accepted(request.headers(), &BOTH)?;
     let none = Fields::with_repeatable(RESOURCE);
     let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Accepted).await?;
     no_preconditions(&parts.headers)?;
@@ -127,7 +128,7 @@ pub(crate) async fn release(
     settings: &HttpSettings,
 ) -> Result<(Vec<ResourceName>, Token, ResponseFormat), Problem> {
     // A release is never refused for its answer's format.
-    let format = request_body::accepted(request.headers(), &BOTH).unwrap_or(ResponseFormat::Json);
+    let format = request_headers::accepted(request.headers(), &BOTH).unwrap_or(ResponseFormat::Json);
     let none = Fields::with_repeatable(RESOURCE);
     let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Refused).await?;
     no_preconditions(&parts.headers)?;
@@ -139,7 +140,7 @@ pub(crate) async fn release(
     if resources.is_empty() {
         return Err(no_names());
     }
-    Ok((resources, request_body::required_lock_token(&parts.headers)?, format))
+    Ok((resources, request_headers::required_lock_token(&parts.headers)?, format))
 }
 
 /// The names of the request, at least so many; every error is recorded.
@@ -186,7 +187,7 @@ fn no_names() -> Problem {
 /// Each lease has a fence of its own, so a precondition would name one of several.
 fn no_preconditions(headers: &axum::http::HeaderMap) -> Result<(), Problem> {
     let wrong = |field| Err(Problem::invalid_field(field, "is for one lock: use /locks/{resource}"));
-    match (request_body::if_match(headers)?, request_body::if_none_match(headers)?) {
+    match (request_headers::if_match(headers)?, request_headers::if_none_match(headers)?) {
         (IfMatch::OneOf(_), _) => wrong("If-Match"),
         (_, IfNoneMatch::Any | IfNoneMatch::OneOf(_)) => wrong("If-None-Match"),
         _ => Ok(()),

@@ -11,6 +11,7 @@ use super::lease_fields;
 use super::lock_requests::BOTH;
 use super::request_body::{self, MergePatch};
 use super::request_fields::Fields;
+use super::request_headers;
 use super::{lock_responses, refusals};
 use crate::api;
 use crate::auth::access_rule::Right;
@@ -33,8 +34,8 @@ use crate::types::Token;
 /// Cancel: the ticket stays as it is.
 pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, id) = (Access::of(&request), id(&request)?);
-    let format = request_body::accepted(request.headers(), &BOTH)?;
-    let token = request_body::lock_token(request.headers())?;
+    let format = request_headers::accepted(request.headers(), &BOTH)?;
+    let token = request_headers::lock_token(request.headers())?;
     let wait = wait(&request, &state.settings)?;
     drop(request);
     let until = state.manager.now().plus(wait);
@@ -58,7 +59,7 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
 /// `PATCH`: another end of its lease. Cancel: it may or may not have taken effect.
 pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
-    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let format = request_headers::accepted(request.headers(), &BOTH)?;
     let (token, kept_for) = read_keep(request, &state.settings).await?;
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
@@ -73,7 +74,7 @@ pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Res
 /// Errors: `invalid`, `keep-too-long`, those of the body. Cancel: nothing is left behind.
 pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Result<(Option<Token>, Duration), Problem> {
     let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Accepted).await?;
-    let token = request_body::lock_token(&parts.headers)?;
+    let token = request_headers::lock_token(&parts.headers)?;
     let kept_for = lease_fields::kept_for(&mut fields, settings)?;
     if kept_for.is_none() {
         fields.wrong("keep", "is required: for how long from now on the lease is to be kept");
@@ -85,7 +86,7 @@ pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Resu
 /// `DELETE`: gives it up while it waits, else releases its lease. Cancel: it ends all the same.
 pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
-    let token = request_body::lock_token(request.headers())?;
+    let token = request_headers::lock_token(request.headers())?;
     Fields::of_query(request.uri())?.finish(&[])?;
     drop(request);
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
@@ -111,7 +112,7 @@ fn wait(request: &Request, settings: &HttpSettings) -> Result<Duration, Problem>
         fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
     }
     fields.finish(&["wait"])?;
-    let preferred = request_body::preferred_wait(request.headers()).map(|wait| wait.min(settings.max_wait));
+    let preferred = request_headers::preferred_wait(request.headers()).map(|wait| wait.min(settings.max_wait));
     Ok(wait.or(preferred).unwrap_or_default())
 }
 

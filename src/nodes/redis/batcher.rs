@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::queue::PendingRequest;
+use super::request_queue::PendingRequest;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, Command, ScriptContext, ScriptRef};
 use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
 use crate::protocol::{ClusterParams, Reply, Request, RequestTime, ViewId};

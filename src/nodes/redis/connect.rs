@@ -16,14 +16,14 @@ use parking_lot::RwLock;
 use tokio::task::{JoinSet, unconstrained};
 use tokio::time::timeout;
 
-use super::connection::{ActiveConnection, DriverTask};
-use super::driver::{Driver, Place};
+use super::connections::{ActiveConnection, DriverTask};
 use super::errors;
-use super::queue::ConnectionQueue;
+use super::pipeline::{Driver, Place};
 use super::reply_limit::Metered;
+use super::request_queue::ConnectionQueue;
 use super::resp_connection::Wire;
 use super::server_checks::{self, ServerInfo};
-use super::stream::Target;
+use super::socket::Target;
 use super::url::{NodeTls, NodeUrl};
 use crate::protocol::{Unreachable, UnreachableKind, commands};
 use crate::redlock::clock::Clock;

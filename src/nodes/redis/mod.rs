@@ -3,22 +3,22 @@
 //! Each connection is multiplexed: all commands are sent on it at the same time. `supervisor` builds, checks
 //! (`PING`) and replaces it; `reply_limit` bounds what the node sends on it.
 //!
-//! A caller's request is queued until the runtime's turn ends, then `driver` sends all that are
+//! A caller's request is queued until the runtime's turn ends, then `pipeline` sends all that are
 //! queued. Nothing is repeated, except a script that the server did not know and therefore did not run.
 
 mod batcher;
 mod config;
 mod connect;
-mod connection;
-mod driver;
+mod connections;
 mod errors;
 mod node;
-mod queue;
+mod pipeline;
 pub mod reply_limit;
+mod request_queue;
 mod resp_connection;
 mod retry;
 mod server_checks;
-mod stream;
+mod socket;
 mod subscriber;
 mod supervisor;
 mod url;

@@ -11,7 +11,7 @@ use deadpool_redis::redis::{Cmd, RedisError, Value, parse_redis_value};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::reply_limit::Meter;
-use super::stream::Socket;
+use super::socket::Socket;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 8 << 10;

@@ -11,7 +11,7 @@ use deadpool_redis::redis::{PushInfo, PushKind, RedisError, Value, cmd, pipe};
 use tokio::sync::Notify;
 
 use super::connect::{Connector, OpenConnection, within};
-use super::connection::NodeConnections;
+use super::connections::NodeConnections;
 use super::errors;
 use super::retry::Retry;
 use super::supervisor::CHECK_INTERVAL;

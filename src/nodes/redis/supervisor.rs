@@ -9,7 +9,7 @@ use deadpool::managed::PoolError;
 use futures_util::future::{join, join_all};
 
 use super::connect::{Connector, Pool};
-use super::connection::{ActiveConnection, NodeConnections};
+use super::connections::{ActiveConnection, NodeConnections};
 use super::errors;
 use super::retry::Retry;
 use super::server_checks::ServerFinding;

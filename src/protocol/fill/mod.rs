@@ -12,7 +12,7 @@ use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
-use super::read::Tombstone;
+use super::read_all::Tombstone;
 use super::record::LeaseRecord;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader};

@@ -10,8 +10,8 @@ use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NoVote, NodeResult,
     Reply, Request, RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, Vote, acquire, acquire_set,
-    acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, read, release, restore,
-    revoke, ticket, tickets, update, view_change, waiters,
+    acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, read_all, release,
+    restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -106,8 +106,8 @@ impl ReferenceNode {
             Request::Kept(args) => kept::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
             Request::Ticket(args) => ticket::reference::apply(memory, context, args),
-            Request::Tickets(args) => tickets::reference::apply(memory, context, args),
-            Request::Read(args) => read::reference::apply(memory, context, args),
+            Request::Tickets(args) => ticket_exchange::reference::apply(memory, context, args),
+            Request::Read(args) => read_all::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),
             Request::Probe(args) => {
                 let reply = admin::reference::probe(&mut memory.marker, present, self.evicted, args);

@@ -15,7 +15,7 @@ use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_scri
 use super::view::View;
 use crate::types::Fence;
 
-node_script!(with_marker "membership.lua");
+node_script!(with_marker "view_change.lua");
 
 /// Arguments of [`Request::Admit`].
 #[derive(Debug, Clone, PartialEq, Eq)]

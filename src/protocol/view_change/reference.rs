@@ -1,4 +1,4 @@
-//! The reference of `membership.lua`.
+//! The reference of `view_change.lua`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The reference of `tickets.lua`.
+//! The reference of `ticket_exchange.lua`.
 
 use crate::protocol::reference::marker::{CallContext, millis};
 use crate::protocol::reference::memory::Memory;

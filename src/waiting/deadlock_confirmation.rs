@@ -1,14 +1,11 @@
-//! Reports leases to the queue that it does not know from notices, and confirms suspected deadlocks with the nodes.
+//! Asks the nodes whether a suspected deadlock exists, before it is reported or anybody is refused for it.
 
 use super::deadlock::WaitEdge;
 use super::driver::WaitDriver;
-use super::event::{Event, Mode};
 use crate::mutant::{Mutant, is};
-use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
-use crate::redlock::notifications::LeaseTag;
 use crate::redlock::random::Entropy;
-use crate::types::ResourceName;
 
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.
@@ -30,25 +27,5 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             }
         }
         true
-    }
-
-    /// See [`Event::LeaseEnded`].
-    pub(crate) fn lease_ended(&self, resource: &ResourceName, lease: Option<LeaseTag>) {
-        self.0.handle(Event::LeaseEnded(resource.clone(), lease));
-    }
-
-    /// See [`Event::LeaseMayHaveEnded`].
-    pub(crate) fn lease_may_have_ended(&self, resource: &ResourceName) {
-        self.0.handle(Event::LeaseMayHaveEnded(resource.clone()));
-    }
-
-    /// A lease was extended here to this deadline.
-    pub(crate) fn extended(&self, resource: &ResourceName, deadline: BootTime, mode: Mode) {
-        self.0.handle(Event::HeldUntil(resource.clone(), self.keys_gone(deadline), mode));
-    }
-
-    /// When the keys of a lease with this deadline are gone from the nodes.
-    pub(super) fn keys_gone(&self, deadline: BootTime) -> BootTime {
-        deadline.plus(self.0.engine.settings.params.lock_delay)
     }
 }

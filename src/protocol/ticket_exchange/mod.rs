@@ -14,7 +14,7 @@ use super::script::{Command, CommandBuilder, ScriptRef, millis, node_script};
 use super::ticket::{HEAD_BYTES, TIME_DIGITS, TicketHead, TicketId, padded};
 use super::waiters::InstanceName;
 
-node_script!("tickets.lua");
+node_script!("ticket_exchange.lua");
 
 /// The maximum number of tickets that one request names.
 pub const TICKETS_PAGE_MAX: usize = 256;

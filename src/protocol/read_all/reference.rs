@@ -1,4 +1,4 @@
-//! The reference of `read.lua`. Its pages follow hashes of the keys: any order that is the same for every page will do.
+//! The reference of `read_all.lua`. Its pages follow hashes of the keys: any order that is the same for every page will do.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

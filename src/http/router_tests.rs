@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::types::NodeId;
 
 fn metrics() -> Arc<Metrics> {
-    Metrics::new(&[NodeId::parse("n1").expect("valid")], &routes::labels())
+    Metrics::new(&[NodeId::parse("n1").expect("valid")], &crate::http::routes::labels())
 }
 
 fn layer(metrics: Arc<Metrics>) -> RequestLayer {

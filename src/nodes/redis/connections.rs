@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use super::errors;
-use super::queue::{ConnectionQueue, EnqueueError};
+use super::request_queue::{ConnectionQueue, EnqueueError};
 use super::server_checks::ServerInfo;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::BootTime;

@@ -31,7 +31,7 @@ struct Waiting {
 pub(super) type PackedCommand = (Vec<u8>, oneshot::Sender<Result<Value, RedisError>>);
 
 impl ConnectionQueue {
-    /// Enqueues a request for the next batch, see [`ConnectionSlot::enqueue`](super::connection::ConnectionSlot::enqueue).
+    /// Enqueues a request for the next batch, see [`ConnectionSlot::enqueue`](super::connections::ConnectionSlot::enqueue).
     pub(super) fn push(
         &self,
         stamp: RequestStamp,

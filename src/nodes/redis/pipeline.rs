@@ -12,9 +12,9 @@ use deadpool_redis::redis::{RedisError, Value};
 use tokio::sync::oneshot;
 
 use super::batcher::{CommandContext, batches, sendable};
-use super::connection::NodeConnections;
+use super::connections::NodeConnections;
 use super::errors;
-use super::queue::{ConnectionQueue, PendingRequest};
+use super::request_queue::{ConnectionQueue, PendingRequest};
 use super::resp_connection::Wire;
 use crate::protocol::commands::{self, ScriptRef};
 use crate::protocol::{Reply, UnreachableKind};
@@ -56,7 +56,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// For the process `run`; `generation`: as in [`ActiveConnection`](super::connection::ActiveConnection).
+    /// For the process `run`; `generation`: as in [`ActiveConnection`](super::connections::ActiveConnection).
     pub(super) fn new(
         wire: Wire,
         queue: Arc<ConnectionQueue>,

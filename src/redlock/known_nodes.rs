@@ -10,14 +10,14 @@ pub const NODES_KNOWN_MAX: usize = 64;
 
 /// The nodes by index.
 #[derive(Debug)]
-pub struct Slots<N> {
+pub struct KnownNodes<N> {
     slots: Box<[OnceLock<Arc<N>>]>,
     len: AtomicUsize,
     /// Those that are connected to, one bit each.
     open: AtomicU64,
 }
 
-impl<N> Slots<N> {
+impl<N> KnownNodes<N> {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
@@ -63,16 +63,16 @@ pub(crate) fn first(nodes: usize) -> u64 {
     (0..nodes.min(NODES_KNOWN_MAX)).fold(0, |set, i| set | 1 << i)
 }
 
-impl<N> Index<usize> for Slots<N> {
+impl<N> Index<usize> for KnownNodes<N> {
     type Output = Arc<N>;
 
-    /// Panics beyond [`Slots::len`].
+    /// Panics beyond [`KnownNodes::len`].
     fn index(&self, index: usize) -> &Arc<N> {
         self.slots[index].get().expect("every slot below the length is set")
     }
 }
 
-impl<N> From<Vec<Arc<N>>> for Slots<N> {
+impl<N> From<Vec<Arc<N>>> for KnownNodes<N> {
     fn from(nodes: Vec<Arc<N>>) -> Self {
         let len = AtomicUsize::new(nodes.len().min(NODES_KNOWN_MAX));
         let mut slots: Vec<OnceLock<Arc<N>>> = nodes.into_iter().map(OnceLock::from).collect();
