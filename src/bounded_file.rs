@@ -35,6 +35,10 @@ mod tests {
         std::fs::write(&file, "12345").expect("writable");
         assert_eq!(read(&file, 5).expect("readable").as_deref(), Some("12345"));
         assert_eq!(read(&file, 4).expect("readable"), None);
+        // More than memory can have, if it were read.
+        let endless = File::create(&file).expect("writable");
+        endless.set_len(1 << 43).expect("a sparse file");
+        assert_eq!(read(&file, 4).expect("readable"), None);
         std::fs::write(&file, [0xff]).expect("writable");
         assert_eq!(read(&file, 4).expect_err("no text").kind(), io::ErrorKind::InvalidData);
         let pipe = dir.path().join("pipe");

@@ -15,6 +15,8 @@ pub struct Situation {
     pub state: String,
     /// What an operator does about it, or must not do; empty if nothing.
     pub advice: String,
+    /// Since when there has been no quorum, after a space; empty while there is one.
+    pub no_quorum_since: String,
 }
 
 impl Situation {
@@ -47,7 +49,7 @@ impl Situation {
             "{} Turn off the wrong server, or correct its address in the instances that reach it.",
             base.advice
         );
-        Self { state, advice: advice.trim_start().to_owned() }
+        Self { state, advice: advice.trim_start().to_owned(), no_quorum_since: base.no_quorum_since }
     }
 
     /// Without what concerns nodes that vote.
@@ -61,12 +63,12 @@ impl Situation {
         let voting = nodes.iter().filter(|node| node.votes).count();
         let ill: Vec<&NodeSummary> = nodes.iter().filter(|node| !node.votes).collect();
         if ill.is_empty() {
-            return Self { state: healthy(nodes, needed), advice: String::new() };
+            return Self { state: healthy(nodes, needed), ..Self::default() };
         }
         let reasons = reasons(&ill, wall_ms);
         match voting.cmp(&needed) {
             Ordering::Less => {
-                let since = loss.map(|loss| format!(" since {}", time_of_day(loss.since_ms))).unwrap_or_default();
+                let since = loss.map(no_quorum_since).unwrap_or_default();
                 let refused = match loss.map_or(0, |loss| loss.refused) {
                     0 => String::new(),
                     1 => " 1 request failed here.".to_owned(),
@@ -78,15 +80,18 @@ impl Situation {
                         nodes.len(),
                     ),
                     advice: outage_advice(&ill, (nodes.len(), needed - voting), ready_in, wall_ms),
+                    no_quorum_since: since,
                 }
             }
             Ordering::Equal => Self {
                 state: format!("{reasons} The next failure is an outage."),
                 advice: degraded_advice(&ill, wall_ms),
+                ..Self::default()
             },
             Ordering::Greater => Self {
                 state: format!("{reasons} {} more may fail.", voting - needed),
                 advice: degraded_advice(&ill, wall_ms),
+                ..Self::default()
             },
         }
     }
@@ -95,6 +100,12 @@ impl Situation {
     pub fn text(&self) -> String {
         format!("{} {}", self.state, self.advice).trim_end().to_owned()
     }
+}
+
+/// Since when, after a space.
+fn no_quorum_since(loss: &QuorumLoss) -> String {
+    let at = time_of_day(loss.since_ms);
+    if loss.from_start { format!(" since this instance started at {at}") } else { format!(" since {at}") }
 }
 
 fn healthy(nodes: &[NodeSummary], needed: usize) -> String {
@@ -282,7 +293,8 @@ mod tests {
     }
 
     fn said(nodes: &[NodeSummary], ready_in: Option<u64>) -> String {
-        let loss = QuorumLoss { since_ms: NOW_MS - 57_000, lasts: Duration::from_secs(57), refused: 3 };
+        let lasts = Duration::from_secs(57);
+        let loss = QuorumLoss { since_ms: NOW_MS - 57_000, lasts, refused: 3, from_start: false };
         let needed = nodes.len() / 2 + 1;
         Situation::of(nodes, needed, Some(&loss), ready_in.map(Duration::from_secs), NOW_MS).text()
     }
@@ -309,6 +321,13 @@ mod tests {
         );
         assert!(outage.contains("3 requests failed here."), "{outage}");
         assert!(outage.ends_with("Do not restart anything: it ends by itself at 10:51:08."), "{outage}");
+        let never =
+            QuorumLoss { since_ms: NOW_MS - 9_000, lasts: Duration::from_secs(9), refused: 0, from_start: true };
+        let down = ["a", "b", "c"].map(|name| node(name, "down", None));
+        let never = Situation::of(&down, 2, Some(&never), None, NOW_MS);
+        let since = " since this instance started at 10:46:51";
+        assert!(never.state.starts_with(&format!("No lock can be granted or extended{since}: 0 of 3")), "{never:?}");
+        assert_eq!(never.no_quorum_since, since);
         let blank = ["a", "b", "c"]
             .map(|name| NodeSummary { quarantine: Some("blank".to_owned()), ..node(name, "quarantined", Some(248)) });
         let undeclared = said(&blank, Some(248));

@@ -22,8 +22,9 @@ pub(super) struct Moment {
 }
 
 /// What is known of nodes and quorum since the start.
-#[derive(Default)]
 pub(super) struct Incidents {
+    /// When this instance started.
+    start: Moment,
     /// Requests that failed for want of a quorum since the start.
     refused: AtomicU64,
     state: Mutex<IncidentState>,
@@ -44,6 +45,8 @@ struct Loss {
     since: Moment,
     /// How many requests had failed before it.
     refused: u64,
+    /// There was no quorum before it either.
+    from_start: bool,
 }
 
 #[derive(Clone, Default)]
@@ -81,16 +84,25 @@ pub(super) enum Incident {
 }
 
 impl Incidents {
+    /// Of an instance that starts at this moment.
+    pub(super) fn new(start: Moment) -> Self {
+        Self { start, refused: AtomicU64::new(0), state: Mutex::default() }
+    }
+
     /// A request failed for want of a quorum.
     pub(super) fn count_refusal(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The present loss of the quorum, if there is one.
+    /// The present loss of the quorum, if there is one; before the first observation there was no quorum.
     pub(super) fn quorum_loss(&self, now: BootTime) -> Option<QuorumLoss> {
-        let loss = self.state.lock().loss?;
+        let state = self.state.lock();
+        let unobserved = state.has_quorum.is_none().then_some(Loss { since: self.start, refused: 0, from_start: true });
+        let loss = state.loss.or(unobserved)?;
+        drop(state);
         let refused = self.refused.load(Ordering::Relaxed).saturating_sub(loss.refused);
-        Some(QuorumLoss { since_ms: loss.since.wall_ms, lasts: now.since(loss.since.now), refused })
+        let (since_ms, lasts) = (loss.since.wall_ms, now.since(loss.since.now));
+        Some(QuorumLoss { since_ms, lasts, refused, from_start: loss.from_start })
     }
 
     /// How often a node was seen to begin a quarantine, by reason.
@@ -157,7 +169,9 @@ impl Incidents {
         let refused_before = std::mem::replace(&mut state.refused, refused);
         match (had_quorum, has_quorum) {
             (None | Some(true), false) => {
-                state.loss = Some(Loss { since: at, refused: refused_before });
+                let from_start = had_quorum.is_none();
+                let since = if from_start { self.start } else { at };
+                state.loss = Some(Loss { since, refused: refused_before, from_start });
                 incidents.push(Incident::QuorumLost);
             }
             (None, true) => incidents.push(Incident::Quorum),
@@ -303,7 +317,7 @@ mod tests {
 
     #[test]
     fn each_begin_and_each_end_is_reported_once_with_its_duration() {
-        let incidents = Incidents::default();
+        let incidents = Incidents::new(at(0));
         let lost = |node, before: &str| Incident::NodeLost { node, before: before.into() };
         let observe = |states: &[&str], second| incidents.observe(&nodes(states), 2, at(second));
         assert_eq!(observe(&["up", "up", "unknown"], 1), [Incident::Quorum]);
@@ -318,7 +332,7 @@ mod tests {
         incidents.count_refusal();
         incidents.count_refusal();
         let loss = incidents.quorum_loss(at(16).now).expect("lost");
-        assert_eq!((loss.since_ms, loss.lasts.as_secs(), loss.refused), (6_000, 10, 3));
+        assert_eq!((loss.since_ms, loss.lasts.as_secs(), loss.refused, loss.from_start), (6_000, 10, 3, false));
         let back = |node, s| Incident::NodeBack { node, after: Some(Duration::from_secs(s)) };
         assert_eq!(
             observe(&["up", "quarantined", "up"], 24),
@@ -334,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_loss_of_memory_between_two_observations_is_an_incident() {
-        let incidents = Incidents::default();
+        let incidents = Incidents::new(at(0));
         let observe = |lost: u64, second| {
             let mut seen = nodes(&["up", "up", "up"]);
             (seen[1].losses.count, seen[1].losses.why) = (lost, "blank".into());
@@ -353,7 +367,7 @@ mod tests {
 
     #[test]
     fn two_servers_under_one_name_are_an_incident_with_a_begin_and_an_end() {
-        let incidents = Incidents::default();
+        let incidents = Incidents::new(at(0));
         let observe = |is_doubled, second| {
             let mut seen = nodes(&["up", "up", "up"]);
             seen[2].has_two_servers = is_doubled;
@@ -369,9 +383,15 @@ mod tests {
 
     #[test]
     fn a_start_without_a_quorum_names_the_nodes_and_their_reasons() {
-        let incidents = Incidents::default();
+        let incidents = Incidents::new(at(0));
         let ill = nodes(&["other-cluster", "quarantined", "up"]);
+        let since_start = |second| {
+            let loss = incidents.quorum_loss(at(second).now).expect("no quorum");
+            assert_eq!((loss.since_ms, loss.lasts.as_secs(), loss.from_start), (0, second, true), "at {second} s");
+        };
+        since_start(1);
         let seen = incidents.observe(&ill, 2, at(1));
+        since_start(9);
         assert_eq!(seen.len(), 3, "{seen:?}");
         assert_eq!(seen[2], Incident::QuorumLost);
         assert_eq!(reasons(&ill), "n0 other-cluster, n1 quarantined for 61 s more");

@@ -14,7 +14,7 @@ use super::deadlock_reports::Deadlocks;
 use super::events::EventHub;
 use super::granted_lease::Asked;
 use super::hold_renewal::HeldLeases;
-use super::incidents::Incidents;
+use super::incidents::{Incidents, Moment};
 use super::kept_leases::{KeepLimits, KeptListener};
 use super::latency::{Round, RoundLatencies};
 use super::lease_snapshot::{ClusterLeases, LeaseChange, Snapshots};
@@ -180,6 +180,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         limits: WaitLimits,
         list_refresh: Duration,
     ) -> Self {
+        let start = Moment { now: engine.clock.now(), wall_ms: engine.clock.wall_ms() };
         let held_leases = Arc::new(HeldLeases::default());
         let instance = InstanceName::from_random(engine.entropy.bits());
         let events = Arc::new(EventHub::new(&instance));
@@ -211,7 +212,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
             round_latency: RoundLatencies::default(),
-            incidents: Incidents::default(),
+            incidents: Incidents::new(start),
             samples: Mutex::default(),
             end_observer: OnceLock::new(),
             draining: CancellationToken::new(),

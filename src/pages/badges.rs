@@ -62,11 +62,11 @@ pub(crate) fn node_badge(report: &NodeSummary) -> Badge {
     }
 }
 
-/// The quorum as a badge and a sentence. Units: nodes.
-pub(crate) fn quorum(voting: usize, needed: usize, nodes: usize) -> (Badge, String) {
+/// The quorum as a badge and a sentence. `since`: when there was none any more, after a space. Units: nodes.
+pub(crate) fn quorum(voting: usize, needed: usize, nodes: usize, since: &str) -> (Badge, String) {
     let vote = format!("{voting} of {nodes} nodes vote, {needed} are needed");
     match (voting.checked_sub(needed), nodes - voting.min(nodes)) {
-        (None, _) => (badge("no quorum", Severity::Bad), format!("No lock can be granted: {vote}.")),
+        (None, _) => (badge("no quorum", Severity::Bad), format!("No lock can be granted{since}: {vote}.")),
         (Some(0), missing) if missing > 0 => {
             (badge("no margin", Severity::Warn), format!("{vote}: not one more may fail."))
         }
@@ -90,9 +90,10 @@ mod tests {
             ((1, 1, 1), "no margin", Severity::Neutral),
             ((0, 1, 1), "no quorum", Severity::Bad),
         ] {
-            let (badge, sentence) = quorum(voting, needed, nodes);
+            let (badge, sentence) = quorum(voting, needed, nodes, " since 10:46:03");
             assert_eq!((badge.text.as_str(), badge.severity), (text, severity), "{voting} {needed} {nodes}");
             assert!(sentence.contains(&format!("{voting} of {nodes}")));
+            assert_eq!(sentence.contains("since 10:46:03"), text == "no quorum", "{sentence}");
         }
     }
 }

@@ -67,8 +67,10 @@ pub(crate) struct Layout {
     pub title: String,
     /// The page in the navigation.
     pub tab: Tab,
-    /// State of the quorum.
+    /// State of the quorum, or of the names of the nodes if the quorum is as it should be.
     pub quorum: Badge,
+    /// Callers that the reader knows wait for each other.
+    pub has_deadlock: bool,
     /// The same as a sentence.
     pub quorum_text: String,
     /// What has failed, since when, until when, why, and what to do.
@@ -96,11 +98,17 @@ pub(crate) struct Layout {
 impl Layout {
     /// For a page with this title, path and query.
     pub(crate) fn new(status: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
-        let (quorum, quorum_text) = badges::quorum(status.quorum.granted, status.quorum.needed, status.quorum.nodes);
+        let (count, since) = (status.quorum, &status.situation.no_quorum_since);
+        let (mut quorum, quorum_text) = badges::quorum(count.granted, count.needed, count.nodes, since);
+        let is_usual = matches!(quorum.severity, Severity::Good | Severity::Neutral);
+        if is_usual && status.nodes.iter().any(|node| node.has_two_servers) {
+            quorum = badges::badge("two servers", Severity::Warn);
+        }
         Self {
             title: title.to_owned(),
             tab,
             quorum,
+            has_deadlock: false,
             quorum_text,
             situation: status.situation.clone(),
             nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
@@ -131,6 +139,20 @@ impl Layout {
     #[must_use]
     pub(crate) fn with_hooks_off(self, hooks_off: usize) -> Self {
         Self { hooks_off, ..self }
+    }
+
+    /// Sets [`Layout::has_deadlock`].
+    #[must_use]
+    pub(crate) fn with_deadlock(self, has_deadlock: bool) -> Self {
+        Self { has_deadlock, ..self }
+    }
+
+    /// The state of the service in a word or two: that of the quorum, unless it hides a deadlock.
+    pub(crate) fn state(&self) -> Badge {
+        match self.quorum.severity {
+            Severity::Good | Severity::Neutral if self.has_deadlock => badges::badge("deadlock", Severity::Warn),
+            _ => self.quorum.clone(),
+        }
     }
 
     /// Sets [`Layout::owner_url`].
@@ -206,5 +228,44 @@ impl Layout {
     pub(crate) fn alarm(&self) -> Option<&'static str> {
         let is_bad = self.quorum.severity == Severity::Bad;
         (is_bad || !self.situation.advice.is_empty()).then_some(if is_bad { "bad" } else { "warn" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manager::types::{NodeSummary, QuorumCount};
+    use crate::types::NodeId;
+
+    #[test]
+    fn the_state_in_the_header_is_not_healthy_with_two_servers_or_a_deadlock() {
+        let layout = |granted, has_two_servers| {
+            let node = NodeSummary {
+                state: "up".to_owned(),
+                votes: true,
+                has_two_servers,
+                ..NodeSummary::new(NodeId::parse("n1").expect("valid"))
+            };
+            let status = ClusterStatus {
+                nodes: vec![node],
+                quorum: QuorumCount { granted, needed: 2, nodes: 3 },
+                draining: false,
+                instance: crate::protocol::InstanceName::from_random(1),
+                situation: Situation::default(),
+                list: Default::default(),
+            };
+            Layout::new(&status, Tab::Locks, "Locks", "/ui/")
+        };
+        for (layout, text, severity) in [
+            (layout(3, false), "healthy", Severity::Good),
+            (layout(3, false).with_deadlock(true), "deadlock", Severity::Warn),
+            (layout(3, true), "two servers", Severity::Warn),
+            (layout(3, true).with_deadlock(true), "two servers", Severity::Warn),
+            (layout(2, true), "no margin", Severity::Warn),
+            (layout(1, true).with_deadlock(true), "no quorum", Severity::Bad),
+        ] {
+            assert_eq!(layout.state(), badges::badge(text, severity));
+        }
+        assert_eq!(layout(3, true).runbook(), "redlockdonenametwoservers");
     }
 }

@@ -385,7 +385,7 @@ async fn nodes_are_shown_with_the_vote_that_they_make() {
 #[tokio::test]
 async fn readiness_is_200_or_says_what_is_missing() {
     let reports = [report("n1", true), report("n2", false), report("n3", false)];
-    let situation = Situation { state: "x".into(), advice: "Bring back n2.".into() };
+    let situation = Situation { state: "x".into(), advice: "Bring back n2.".into(), ..Situation::default() };
     let ok = ready(Readiness::Ready, &reports, ResponseFormat::Text, None).expect("ready");
     assert_eq!(body(ok).await, "ready\n");
     let ready_in = Some(Duration::from_millis(4_200));

@@ -2,17 +2,19 @@
 //! not answer, its last keys stay in force, up to a limit: a key that was withdrawn must not be accepted for ever.
 
 use std::collections::{HashMap, HashSet};
-use std::io::Read;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::{Certificate, redirect};
+use tokio::sync::oneshot;
 
 use crate::auth::authenticator::Authenticator;
 use crate::auth::jwks::{KEY_SET_MAX_BYTES, KeySet};
 use crate::auth::oidc_issuer::KeySource;
+use crate::bounded_file;
 use crate::metrics::Metrics;
 use crate::metrics::connections::IssuerCounts;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -29,6 +31,8 @@ const KEYS_RETRY: Duration = Duration::from_secs(15);
 const KEYS_LIFE: Duration = Duration::from_hours(24);
 /// How long a fetch may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest `ca_file`. Bytes: some thousand certificates.
+const CA_FILE_MAX_BYTES: u64 = 4 << 20;
 
 /// The state of one source.
 #[derive(Debug, Clone, Copy, Default)]
@@ -146,37 +150,57 @@ async fn read(source: &KeySource) -> Result<KeySet, String> {
         KeySource::File(path) => {
             let path = path.clone();
             // Disks may be slow.
-            let json = tokio::task::spawn_blocking(move || read_file(&path)).await;
-            KeySet::parse(&json.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(unreadable)?)
+            let json = tokio::task::spawn_blocking(move || read_file(&path, KEY_SET_MAX_BYTES as u64)).await;
+            KeySet::parse(json.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(unreadable)?.as_bytes())
         }
-        KeySource::Url(url, ca_file) => {
-            let late = || format!("did not arrive within {} s", FETCH_TIMEOUT.as_secs());
-            tokio::time::timeout(FETCH_TIMEOUT, fetch(url, ca_file.as_deref())).await.map_err(|_| late())?
-        }
+        KeySource::Url(url, ca_file) => fetch_apart(url.clone(), ca_file.clone(), FETCH_TIMEOUT).await,
     }
 }
 
-fn unreadable(error: std::io::Error) -> String {
+/// In a thread of its own: an issuer that sends interim answers (1xx) without end keeps the thread that reads them busy until
+/// the time is over.
+///
+/// Cancel: the thread ends with its time.
+async fn fetch_apart(url: String, ca_file: Option<PathBuf>, timeout: Duration) -> Result<KeySet, String> {
+    let (sender, fetched) = oneshot::channel();
+    let failed = |error: io::Error| format!("cannot be fetched: {error}");
+    let work = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let keys = runtime.map_err(failed).and_then(|runtime| {
+            let late = |_| format!("did not arrive within {} s", timeout.as_secs());
+            let fetch = async { tokio::time::timeout(timeout, fetch(&url, ca_file.as_deref())).await };
+            let keys = runtime.block_on(fetch).map_err(late).flatten();
+            // A look-up of its name may take longer.
+            runtime.shutdown_background();
+            keys
+        });
+        // Nobody waits for it when the service ends.
+        let _ = sender.send(keys);
+    };
+    std::thread::Builder::new().name("issuer-keys".to_owned()).spawn(work).map_err(failed)?;
+    fetched.await.map_err(|_| "cannot be fetched: its thread ended".to_owned())?
+}
+
+fn unreadable(error: io::Error) -> String {
     format!("cannot be read: {error}")
 }
 
-/// At most one byte more than a set may have.
-fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut json = Vec::new();
-    let limit = u64::try_from(KEY_SET_MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    std::fs::File::open(path)?.take(limit).read_to_end(&mut json)?;
-    Ok(json)
+/// The text of a regular file of at most so many bytes.
+fn read_file(path: &Path, max: u64) -> io::Result<String> {
+    bounded_file::read(path, max)?.ok_or_else(|| io::Error::other(format!("it has more than {max} bytes")))
 }
 
 /// Follows no redirect: only the address in the access file is read.
 async fn fetch(url: &str, ca_file: Option<&Path>) -> Result<KeySet, String> {
     let failed = |error: reqwest::Error| format!("cannot be fetched: {}", causes(&error));
     let pem = match ca_file {
-        Some(path) => tokio::fs::read(path).await.map_err(|error| format!("cannot be fetched: `ca_file`: {error}"))?,
-        None => Vec::new(),
+        Some(path) => {
+            read_file(path, CA_FILE_MAX_BYTES).map_err(|error| format!("cannot be fetched: `ca_file`: {error}"))?
+        }
+        None => String::new(),
     };
-    let authorities =
-        Certificate::from_pem_bundle(&pem).map_err(|_| "cannot be fetched: `ca_file` is not PEM".to_owned())?;
+    let authorities = Certificate::from_pem_bundle(pem.as_bytes())
+        .map_err(|_| "cannot be fetched: `ca_file` is not PEM".to_owned())?;
     let builder = reqwest::Client::builder()
         .user_agent(concat!("redlockd/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
@@ -211,7 +235,52 @@ fn causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::time::Instant;
+
     use super::*;
+
+    /// The thread of other tasks goes on meanwhile.
+    #[tokio::test]
+    async fn interim_answers_without_an_end_keep_no_other_task_waiting() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
+        let issuer = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let interim = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n".repeat(1_000);
+            let mut sent = 0;
+            while stream.write_all(&interim).is_ok() {
+                sent += interim.len();
+            }
+            sent
+        });
+        let mut ticks = tokio::time::interval(Duration::from_millis(10));
+        let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+        let fetch = fetch_apart(url, None, Duration::from_secs(2));
+        tokio::pin!(fetch);
+        let why = loop {
+            tokio::select! {
+                keys = &mut fetch => break keys.map(drop).expect_err("no keys"),
+                _ = ticks.tick() => {}
+            }
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        };
+        assert_eq!(why, "did not arrive within 2 s");
+        assert!(issuer.join().expect("the connection is closed") > 1 << 20);
+        assert!(longest < Duration::from_secs(1), "others waited for {longest:?}");
+    }
+
+    #[tokio::test]
+    async fn devices_and_pipes_are_no_keys() {
+        let endless = || PathBuf::from("/dev/zero");
+        let why = read(&KeySource::File(endless())).await.map(drop).expect_err("no keys");
+        assert_eq!(why, "cannot be read: it is not a regular file");
+        let url = "https://localhost:1/keys".to_owned();
+        let why = read(&KeySource::Url(url, Some(endless()))).await.map(drop).expect_err("no keys");
+        assert_eq!(why, "cannot be fetched: `ca_file`: it is not a regular file");
+    }
 
     const AT: fn(u64) -> BootTime = |s| BootTime::from_nanos(s * 1_000_000_000);
 

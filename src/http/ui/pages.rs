@@ -21,7 +21,7 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::routes::{Operation, UiRoute};
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
-use crate::manager::types::{CycleEdge, Inspection};
+use crate::manager::types::{CycleEdge, Deadlock, Inspection};
 use crate::pages::activity::HourSection;
 use crate::pages::assets;
 use crate::pages::events::EventsPage;
@@ -73,7 +73,9 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
     let refused = pages.into_iter().filter(|(_, page)| is_refused(*page)).map(|(tab, _)| tab).collect();
     let principal = access.principal().map(|principal| principal.name.to_string()).unwrap_or_default();
     let hooks_off = state.webhooks.totals().off;
+    let is_shown = |deadlock: &Deadlock| deadlock.cycle.iter().any(|edge| access.may(Right::Read, &edge.waits_for));
     layout
+        .with_deadlock(state.manager.deadlocks().iter().any(is_shown))
         .with_open_access(state.settings.is_open_to_others)
         .with_owner_url(&state.settings.owner_url)
         .with_hooks_off(hooks_off)

@@ -407,6 +407,8 @@ pub struct QuorumLoss {
     pub lasts: Duration,
     /// Requests that failed for it here.
     pub refused: u64,
+    /// This instance never had a quorum: it began with its start.
+    pub from_start: bool,
 }
 
 /// Something about a node that an operator should know.
