@@ -13,8 +13,13 @@ use crate::types::Labels;
 pub(crate) const NOW_MS: u64 = 1_795_198_023_120;
 
 fn lease(owner: &str, note: &str, held_s: u64, left_s: u64, fence: u64) -> SnapshotLease {
-    let labels =
-        Labels { owner: owner.into(), note: note.into(), acquired_at_ms: NOW_MS - held_s * 1_000, ..Labels::default() };
+    let labels = Labels {
+        owner: owner.into(),
+        note: note.into(),
+        metadata: [("build".to_owned(), format!("#{fence}"))].into(),
+        acquired_at_ms: NOW_MS - held_s * 1_000,
+        ..Labels::default()
+    };
     let value = format!("{}|000002|60000|{fence}|p,|{}", "a".repeat(64), labels.encode());
     let record = LeaseRecord::parse(value.as_bytes()).expect("a record");
     SnapshotLease::new(record, Duration::from_secs(left_s), true)
@@ -109,6 +114,8 @@ fn the_list_is_filtered_by_prefix_owner_and_state() {
     assert_eq!(with(|q| q.find = "PROD".into()), "deploy/prod");
     assert_eq!(with(|q| q.find = "ci-".into()), "deploy/prod deploy/test");
     assert_eq!(with(|q| q.find = "x".into()), "next");
+    assert_eq!(with(|q| q.find = "nightly".into()), "import", "its note");
+    assert_eq!(with(|q| q.find = "#7".into()), "deploy/test", "its metadata");
 }
 
 #[test]

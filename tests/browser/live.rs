@@ -52,6 +52,24 @@ async fn countdowns_and_bars_continue_between_refreshes() {
 }
 
 #[tokio::test]
+async fn times_are_those_of_the_readers_clock_at_the_pointer() {
+    let service = fixture::service().await;
+    let client = service.client();
+    client.acquired("x", &[("ttl", "2m")]).await;
+    let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
+    browser.go("/ui/locks/x").await;
+    let times = "return [...document.querySelectorAll('time[datetime]')].map((e) => [e.textContent, e.title])";
+    let times = browser.eval(times).await;
+    let times = times.as_array().expect("a list");
+    assert!(!times.is_empty());
+    for time in times {
+        let title = time[1].as_str().expect("a text");
+        assert!(title.contains(" on your clock, ") && title.ends_with(" ago"), "{time}");
+    }
+    browser.close().await;
+}
+
+#[tokio::test]
 async fn the_refresh_is_paused_while_the_focus_is_in_the_table() {
     let service = fixture::service().await;
     let client = service.client();

@@ -131,8 +131,11 @@ async fn a_deadlock_is_shown_by_every_instance_while_it_lasts() {
     let shows = async |is_shown: bool| {
         for over in [&one, &two] {
             poll::until("the page of each instance", || async {
-                let page = over.client().get("/ui/waiters").await.text;
-                (page.contains("<strong>Deadlock.</strong>") == is_shown).then_some(())
+                let [page, other] = ["/ui/waiters", "/ui/nodes"].map(|path| over.client().get(path));
+                let [page, other] = [page.await.text, other.await.text];
+                let is_said = page.contains("<strong>Deadlock.</strong>");
+                let [said, is_healthy] = ["deadlock</span>", "healthy</span>"].map(|badge| other.contains(badge));
+                (is_said == is_shown && said == is_shown && is_healthy != is_shown).then_some(())
             })
             .await;
         }
