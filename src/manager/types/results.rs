@@ -81,8 +81,7 @@ pub struct HolderInfo {
     pub valid_for: Duration,
     /// For how long the service renews it from now on; `None` where it does not.
     pub kept_for: Option<Duration>,
-    /// A quorum of nodes has it. Otherwise it is not known whether it is held: the other nodes do not answer or have no
-    /// vote, and its holder may not rely on it.
+    /// A quorum of nodes has it. Otherwise it is not known whether it is held, and its holder may not rely on it.
     pub is_confirmed: bool,
     /// How often it was extended.
     pub renewals: u32,
@@ -167,8 +166,7 @@ impl Inspection {
         self.state == LockState::Free || self.quorum.granted >= self.quorum.needed
     }
 
-    /// Changes with the holders, not with renewals: the fence of the only one, a hash of the fences of several, or a
-    /// fingerprint of another client's value. `None` when free. Without the quotes.
+    /// Changes with the holders only: the fence, a hash of several, or of a foreign value. Unquoted; `None` when free.
     pub fn etag(&self) -> Option<String> {
         match &self.state {
             LockState::Free => None,
