@@ -171,6 +171,7 @@ fn the_variables_that_are_mentioned_exist() {
         // In pipelines, where the names are the reader's own.
         "REDLOCKD_KEY",
         "REDLOCKD_KEY_FILE",
+        "REDLOCKD_READERS",
         "REDLOCKD_RESOURCE",
         "REDLOCKD_SLOT",
         "REDLOCKD_TICKETS",
