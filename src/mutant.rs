@@ -124,8 +124,13 @@ mutants! {
     FOUND_BY_CRASHES {
         /// Who serves a ticket that is granted acquires for it.
         TicketAcquiresAgain,
-        /// A grant is kept although the ticket has gone on without it.
+        /// A grant is kept although the ticket has gone on without it: by an instance that asks as with `TicketServedUnheard`, without
+        /// which there is no such grant in these runs.
         TicketKeptOvertaken,
+        /// The grant is reported although no majority is known to have it.
+        CallbackBeforeGranted,
+        /// An instance that has not heard of a ticket for long goes on acquiring for it.
+        TicketServedUnheard,
     }
     /// The tests of the reference node find each.
     FOUND_BY_REFERENCE {

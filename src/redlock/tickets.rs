@@ -58,7 +58,7 @@ pub(crate) struct TicketWriter<'a> {
 /// What an exchange with all nodes showed.
 #[derive(Debug, Default)]
 pub(crate) struct TicketsShown {
-    /// For each that was named: how many nodes take another instance for its server, how many lack it, the highest state, and
+    /// For each that was named: how many nodes take another instance for its server, how many have it, how many lack it, the highest state, and
     /// when it was asked for last.
     pub(crate) named: Vec<ShownTicket>,
     /// Nobody serves them, as some node says.
@@ -69,6 +69,7 @@ pub(crate) struct TicketsShown {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShownTicket {
     pub(crate) is_others: usize,
+    pub(crate) has: usize,
     pub(crate) lacks: usize,
     pub(crate) head: Option<TicketHead>,
     pub(crate) asked_ms: u64,
@@ -142,6 +143,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             for (all, one) in shown.named.iter_mut().zip(page.named) {
                 let NamedTicket { is_own, head, asked_ms } = one;
                 all.is_others += usize::from(!is_own && head.is_some());
+                all.has += usize::from(head.is_some());
                 all.lacks += usize::from(head.is_none());
                 all.head = all.head.max(head);
                 all.asked_ms = all.asked_ms.max(asked_ms);

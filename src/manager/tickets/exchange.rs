@@ -1,13 +1,16 @@
 //! Exchanges tickets between instances, through the nodes: each reports which tickets it serves, takes over those that no
 //! instance serves, and receives states that others have written.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 
 use super::table::{Seen, Served, TicketNews};
 use crate::manager::service::LockManager;
+use crate::mutant::{self, Mutant};
 use crate::protocol::{TICKET_SERVED, TICKETS_PAGE_MAX, Ticket, TicketHead, TicketId, TicketPhase, TicketsArgs};
 use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
@@ -18,6 +21,9 @@ use crate::redlock::tickets::{ShownTicket, TicketFound, TicketsShown};
 const TICK: Duration = Duration::from_secs(1);
 /// How often an instance says that it serves a ticket.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(2_500);
+/// An instance to which no majority of the nodes has shown for this time that a ticket still waits does not acquire for it: less than
+/// [`TOKEN_TOMBSTONE`](crate::protocol::TOKEN_TOMBSTONE) and the age of an attempt that nodes accept.
+const UNHEARD_MAX: Duration = Duration::from_secs(20);
 /// A ticket that a node lacks is stored there again at most this often.
 const PUT_BACK_EVERY: Duration = Duration::from_secs(30);
 /// Maximum number of tickets that one exchange reads; further ones follow in the next.
@@ -95,12 +101,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         served.asked(shown.asked_ms);
         let now = self.now();
+        let is_later = shown.head.is_some_and(|head| head > served.head());
         let mut seen = served.seen.lock();
+        if shown.has >= self.engine().quorum() && !is_later {
+            seen.heard = seen.exchanged;
+        }
         let is_lacking = shown.lacks > 0 && now.since(seen.put_back) >= PUT_BACK_EVERY;
         if is_lacking {
             seen.put_back = now;
         }
-        is_lacking || shown.head.is_some_and(|head| head > served.head())
+        is_lacking || is_later
     }
 
     pub(super) async fn read_served(&self, served: &Served) {
@@ -114,6 +124,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             TicketFound::Unknown => {}
         }
+    }
+
+    /// Resolves when this instance has not heard for [`UNHEARD_MAX`] that it still waits. Compares at each poll: a process that was
+    /// stopped must not ask before its timers have fired.
+    pub(super) async fn unheard(&self, served: &Served) {
+        let goes_on = mutant::is(Mutant::TicketServedUnheard) || mutant::is(Mutant::TicketKeptOvertaken);
+        while !goes_on {
+            let ends = served.seen.lock().heard.plus(UNHEARD_MAX);
+            let mut pause = std::pin::pin!(self.clock().sleep_until(ends));
+            poll_fn(|cx| if self.now() >= ends { Poll::Ready(()) } else { pause.as_mut().poll(cx) }).await;
+            if self.now() >= served.seen.lock().heard.plus(UNHEARD_MAX) {
+                return;
+            }
+        }
+        std::future::pending().await
     }
 
     pub(super) async fn find_on_nodes(&self, id: &TicketId) -> TicketFound {
@@ -156,7 +181,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Of a ticket that this instance begins to serve: counts as if it had been requested just now.
     pub(super) fn seen_now(&self) -> Seen {
         let (asked_ms, now) = (self.ticket_now_ms(), self.now());
-        Seen { asked_ms, exchanged: now.minus(EXCHANGE_EVERY), put_back: now.minus(PUT_BACK_EVERY) }
+        Seen { asked_ms, exchanged: now.minus(EXCHANGE_EVERY), heard: now, put_back: now.minus(PUT_BACK_EVERY) }
     }
 
     /// Others may serve them at once.

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::serve::RETRY;
 use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
 use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead};
+use crate::redlock::acquire::Grant;
 use crate::redlock::clock::Clock;
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
@@ -87,6 +89,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             _ => TicketEnd::Lost,
         };
         ended.map(end).min()
+    }
+
+    /// Of a ticket that is over, no lease may stand: the cancel of the attempt is one of many clean-ups and is left out where there
+    /// are too many, so that the token is released as well.
+    pub(super) async fn undo_grant(&self, ticket: &Ticket, later: TicketHead, grant: Grant<N, C, E>) {
+        let ends = grant.deadline;
+        drop(grant);
+        while later.end.is_some() && self.now() < ends && !self.release_ticket_lease(ticket).await {
+            self.clock().sleep(RETRY).await;
+        }
     }
 
     /// Whether nothing is left of its leases.

@@ -28,7 +28,7 @@ use crate::waiting::deadlock::Party;
 /// A ticket about which no request comes within this time ends.
 pub(super) const UNASKED_MAX: Duration = Duration::from_secs(60);
 /// Pause before what failed for want of nodes is tried again.
-const RETRY: Duration = Duration::from_millis(500);
+pub(super) const RETRY: Duration = Duration::from_millis(500);
 /// How often the lease of a ticket is looked for, in case that another instance ended it; longer where there are many.
 const LEASE_CHECK: Duration = Duration::from_secs(30);
 /// Maximum number of such checks per second.
@@ -144,6 +144,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let outcome = tokio::select! {
             biased;
             () = served.changed_from(head) => return,
+            () = self.unheard(served) => {
+                // Another instance serves it, or any that hears of it again.
+                served.stop.cancel();
+                return std::future::pending().await;
+            }
             () = self.unasked(served) => {
                 self.raise(served, over(TicketEnd::Undelivered)).await;
                 return;
@@ -181,11 +186,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 TicketRaised::Overtaken(_) if mutant::is(Mutant::TicketKeptOvertaken) => break,
                 TicketRaised::Overtaken(later) => {
                     // What was granted is undone: the ticket is over, or another instance has its lease.
+                    self.undo_grant(ticket, later, grant).await;
                     served.set(later);
-                    drop(grant);
                     ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
                     return;
                 }
+                TicketRaised::Unknown if mutant::is(Mutant::CallbackBeforeGranted) => break,
                 TicketRaised::Unknown if grant.valid_for() < half => {
                     drop(grant);
                     ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
@@ -250,9 +256,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         });
     }
 
-    /// Whether nothing is left of several leases of which one has ended.
-    async fn others_are_released(&self, ticket: &Ticket) -> bool {
-        ticket.others.is_empty() || Box::pin(self.release_ticket_lease(ticket)).await
+    /// Whether nothing is left of several leases of which one has ended, and late attempts are refused after a lease that nobody ended.
+    async fn rest_is_released(&self, ticket: &Ticket, end: TicketEnd) -> bool {
+        let is_released = ticket.others.is_empty() && end != TicketEnd::Lost;
+        is_released || Box::pin(self.release_ticket_lease(ticket)).await
     }
 
     /// Whether its token holds all that it asks for.
@@ -323,7 +330,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn ticket_lease_is_over(&self, served: &Served, head: TicketHead) {
         let end = match served.lease_end() {
             // The end of one lease is the end of all.
-            Some(_) if !self.others_are_released(&served.ticket).await => None,
+            Some(end) if !self.rest_is_released(&served.ticket, end).await => None,
             Some(end) => Some(end),
             None => Box::pin(self.ticket_lease_end(&served.ticket, head)).await,
         };

@@ -79,6 +79,8 @@ pub(super) struct Seen {
     pub(super) asked_ms: u64,
     /// When the nodes were informed last that this instance serves it.
     pub(super) exchanged: BootTime,
+    /// When a majority of the nodes was asked last that had no later state than this instance knows.
+    pub(super) heard: BootTime,
     /// When it was read last from the nodes since one lacked it.
     pub(super) put_back: BootTime,
 }
