@@ -129,8 +129,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Resolves when no majority has shown this instance for [`UNCHECKED_MAX`] that it still waits. Compares at each poll: a process that was
     /// stopped must not ask before its timers have fired.
     pub(super) async fn unchecked(&self, served: &Served) {
-        let goes_on = mutant::is(Mutant::TicketServedUnchecked) || mutant::is(Mutant::TicketKeptOvertaken);
-        while !goes_on {
+        if mutant::is(Mutant::TicketServedUnchecked) || mutant::is(Mutant::TicketKeptOvertaken) {
+            return std::future::pending().await;
+        }
+        loop {
             let ends = served.seen.lock().checked.plus(UNCHECKED_MAX);
             let mut pause = std::pin::pin!(self.clock().sleep_until(ends));
             poll_fn(|cx| if self.now() >= ends { Poll::Ready(()) } else { pause.as_mut().poll(cx) }).await;
@@ -138,7 +140,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 return;
             }
         }
-        std::future::pending().await
     }
 
     pub(super) async fn find_on_nodes(&self, id: &TicketId) -> TicketFound {
