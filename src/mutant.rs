@@ -124,13 +124,13 @@ mutants! {
     FOUND_BY_CRASHES {
         /// Who serves a ticket that is granted acquires for it.
         TicketAcquiresAgain,
-        /// A grant is kept although the ticket has gone on without it: by an instance that asks as with `TicketServedUnheard`, without
+        /// A grant is kept although the ticket has gone on without it: by an instance that asks as with `TicketServedUnchecked`, without
         /// which there is no such grant in these runs.
         TicketKeptOvertaken,
         /// The grant is reported although no majority is known to have it.
         CallbackBeforeGranted,
-        /// An instance that has not heard of a ticket for long goes on acquiring for it.
-        TicketServedUnheard,
+        /// An instance that has not seen for long that a ticket waits goes on acquiring for it.
+        TicketServedUnchecked,
     }
     /// The tests of the reference node find each.
     FOUND_BY_REFERENCE {

@@ -603,7 +603,7 @@ fn a_ticket_adopted_from_a_minority_is_found() {
 fn a_late_attempt_that_is_granted_is_undone() {
     let cut_off = |seed: &u64| matches!(fault_of(*seed), Fault::CutOff(from, until) if until - from > 85_000);
     let late = (0..600).filter(cut_off).filter_map(|seed| {
-        let seen = run(seed, fault_of(seed), Some(Mutant::TicketServedUnheard)).0?;
+        let seen = run(seed, fault_of(seed), Some(Mutant::TicketServedUnchecked)).0?;
         assert_eq!(seen, LATE_GRANT, "seed {seed}");
         Some(seed)
     });

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 const EXCHANGE_EVERY: Duration = Duration::from_millis(2_500);
 /// An instance to which no majority of the nodes has shown for this time that a ticket still waits does not acquire for it: less than
 /// [`TOKEN_TOMBSTONE`](crate::protocol::TOKEN_TOMBSTONE) and the age of an attempt that nodes accept.
-const UNHEARD_MAX: Duration = Duration::from_secs(20);
+const UNCHECKED_MAX: Duration = Duration::from_secs(20);
 /// A ticket that a node lacks is stored there again at most this often.
 const PUT_BACK_EVERY: Duration = Duration::from_secs(30);
 /// Maximum number of tickets that one exchange reads; further ones follow in the next.
@@ -104,7 +104,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let is_later = shown.head.is_some_and(|head| head > served.head());
         let mut seen = served.seen.lock();
         if shown.has >= self.engine().quorum() && !is_later {
-            seen.heard = seen.exchanged;
+            seen.checked = seen.exchanged;
         }
         let is_lacking = shown.lacks > 0 && now.since(seen.put_back) >= PUT_BACK_EVERY;
         if is_lacking {
@@ -126,19 +126,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Resolves when this instance has not heard for [`UNHEARD_MAX`] that it still waits. Compares at each poll: a process that was
+    /// Resolves when no majority has shown this instance for [`UNCHECKED_MAX`] that it still waits. Compares at each poll: a process that was
     /// stopped must not ask before its timers have fired.
-    pub(super) async fn unheard(&self, served: &Served) {
-        let goes_on = mutant::is(Mutant::TicketServedUnheard) || mutant::is(Mutant::TicketKeptOvertaken);
-        while !goes_on {
-            let ends = served.seen.lock().heard.plus(UNHEARD_MAX);
+    pub(super) async fn unchecked(&self, served: &Served) {
+        if mutant::is(Mutant::TicketServedUnchecked) || mutant::is(Mutant::TicketKeptOvertaken) {
+            return std::future::pending().await;
+        }
+        loop {
+            let ends = served.seen.lock().checked.plus(UNCHECKED_MAX);
             let mut pause = std::pin::pin!(self.clock().sleep_until(ends));
             poll_fn(|cx| if self.now() >= ends { Poll::Ready(()) } else { pause.as_mut().poll(cx) }).await;
-            if self.now() >= served.seen.lock().heard.plus(UNHEARD_MAX) {
+            if self.now() >= served.seen.lock().checked.plus(UNCHECKED_MAX) {
                 return;
             }
         }
-        std::future::pending().await
     }
 
     pub(super) async fn find_on_nodes(&self, id: &TicketId) -> TicketFound {
@@ -181,7 +182,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Of a ticket that this instance begins to serve: counts as if it had been requested just now.
     pub(super) fn seen_now(&self) -> Seen {
         let (asked_ms, now) = (self.ticket_now_ms(), self.now());
-        Seen { asked_ms, exchanged: now.minus(EXCHANGE_EVERY), heard: now, put_back: now.minus(PUT_BACK_EVERY) }
+        Seen { asked_ms, exchanged: now.minus(EXCHANGE_EVERY), checked: now, put_back: now.minus(PUT_BACK_EVERY) }
     }
 
     /// Others may serve them at once.

@@ -144,8 +144,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let outcome = tokio::select! {
             biased;
             () = served.changed_from(head) => return,
-            () = self.unheard(served) => {
-                // Another instance serves it, or any that hears of it again.
+            () = self.unchecked(served) => {
+                // Another instance serves it, or any that finds it due.
                 served.stop.cancel();
                 return std::future::pending().await;
             }

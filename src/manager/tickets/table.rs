@@ -80,7 +80,7 @@ pub(super) struct Seen {
     /// When the nodes were informed last that this instance serves it.
     pub(super) exchanged: BootTime,
     /// When a majority of the nodes was asked last that had no later state than this instance knows.
-    pub(super) heard: BootTime,
+    pub(super) checked: BootTime,
     /// When it was read last from the nodes since one lacked it.
     pub(super) put_back: BootTime,
 }
