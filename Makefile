@@ -19,7 +19,7 @@ target/venv/stamp: tests/requirements.txt | deps
 	python3 -m venv target/venv && target/venv/bin/pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt && touch $@
 
 test-fast: ## the tests that start no server, no browser and no simulation: under a minute once they are built
-	cargo test --locked --lib --test tidy -- --skip sim:: --skip queue_model::
+	cargo test --locked --lib --test tidy -- --skip sim:: --skip queue_model:: --skip crash_tests::
 	cargo test --locked --test contract -- reference:: embedded::
 
 # Without npm, or without the registry, the test that needs it is skipped.

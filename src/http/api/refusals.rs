@@ -313,8 +313,12 @@ pub(crate) fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
         ExtendError::NoQuorum { no_quorum: error, valid_for } => {
             let unknown = "it is unknown whether the lease was extended";
             let consequence = match valid_for {
-                Some(left) if left.is_zero() => {
+                // As `valid_for_ms` says it.
+                Some(left) if ms(left) == 0 => {
                     format!("{unknown}, and its deadline has passed: stop what relies on it")
+                }
+                Some(left) if left.as_secs() == 0 => {
+                    format!("{unknown}; its old deadline is valid for {} ms more", ms(left))
                 }
                 Some(left) => format!("{unknown}; its old deadline is valid for {} s more", left.as_secs()),
                 None => format!("{unknown}; its old deadline is valid until it passes"),

@@ -154,6 +154,23 @@ fn a_wait_timeout_has_duration_and_position() {
 }
 
 #[test]
+fn the_time_that_a_lease_is_still_valid_is_told_as_its_member_says_it() {
+    let cases = [
+        (Some(8_999_999), Some(8_999), "; its old deadline is valid for 8 s more"),
+        (Some(999_999), Some(999), "; its old deadline is valid for 999 ms more"),
+        (Some(999), Some(0), ", and its deadline has passed"),
+        (Some(0), Some(0), ", and its deadline has passed"),
+        (None, None, "; its old deadline is valid until it passes"),
+    ];
+    for (left_us, member, text) in cases {
+        let valid_for = left_us.map(Duration::from_micros);
+        let (_, body, _) = seen(extend(&resource(), ExtendError::NoQuorum { no_quorum: few(), valid_for }));
+        assert_eq!(body["valid_for_ms"].as_u64(), member);
+        assert!(body["detail"].as_str().is_some_and(|detail| detail.contains(text)), "{body}");
+    }
+}
+
+#[test]
 fn too_few_votes_are_503_with_the_vote_of_each_node() {
     let not_extended = ExtendError::NoQuorum { no_quorum: few(), valid_for: Some(Duration::from_micros(8_999_999)) };
     for (problem, left) in [
