@@ -76,7 +76,7 @@ pub struct View {
 pub struct NodeList {
     /// At least one.
     pub names: BTreeSet<NodeId>,
-    /// A hash of the settings on which all instances must agree ([`ClusterParams::terms`](super::ClusterParams::terms)).
+    /// A hash of the settings on which all instances must agree ([`ClusterName::terms`](super::ClusterName::terms)).
     pub terms: Arc<str>,
     /// The list that this view changes; `None` in every later view.
     pub old: Option<OldList>,
