@@ -65,18 +65,25 @@ pub(super) enum NodesAction {
     Remove(RemoveCommand),
 }
 
-/// Arguments of `nodes add`.
+/// What `nodes add`, `remove` and `replace` have in common.
 #[derive(Debug, Args)]
-#[command(after_help = ADD_EXAMPLES)]
-pub(super) struct AddCommand {
+pub(super) struct ChangeArgs {
     /// Why, for the service's log
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: String,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
-    /// The new name
+    /// The node's name
     #[arg(value_parser = node)]
     pub(super) node: NodeId,
+}
+
+/// Arguments of `nodes add`.
+#[derive(Debug, Args)]
+#[command(after_help = ADD_EXAMPLES)]
+pub(super) struct AddCommand {
+    #[command(flatten)]
+    pub(super) change: ChangeArgs,
     /// The server, without user and password: those of the first configured node are used
     pub(super) url: String,
 }
@@ -85,28 +92,16 @@ pub(super) struct AddCommand {
 #[derive(Debug, Args)]
 #[command(after_help = REMOVE_EXAMPLES)]
 pub(super) struct RemoveCommand {
-    /// Why, for the service's log
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: String,
     #[command(flatten)]
-    pub(super) service: ServiceArgs,
-    /// The node's name
-    #[arg(value_parser = node)]
-    pub(super) node: NodeId,
+    pub(super) change: ChangeArgs,
 }
 
 /// Arguments of `nodes replace`.
 #[derive(Debug, Args)]
 #[command(after_help = REPLACE_EXAMPLES)]
 pub(super) struct ReplaceCommand {
-    /// Why, for the service's log
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: String,
     #[command(flatten)]
-    pub(super) service: ServiceArgs,
-    /// The node's name
-    #[arg(value_parser = node)]
-    pub(super) node: NodeId,
+    pub(super) change: ChangeArgs,
     /// The new server, without user and password: those of the configuration are used
     pub(super) url: String,
 }
@@ -130,8 +125,8 @@ pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, 
     match &args.action {
         Some(NodesAction::Forget(args)) => return forget(args, io),
         Some(NodesAction::Replace(args)) => return replace(args, io),
-        Some(NodesAction::Add(args)) => return list(&args.node, Some(&args.url), (&args.reason, &args.service), io),
-        Some(NodesAction::Remove(args)) => return list(&args.node, None, (&args.reason, &args.service), io),
+        Some(NodesAction::Add(args)) => return change_list(&args.change, Some(&args.url), io),
+        Some(NodesAction::Remove(args)) => return change_list(&args.change, None, io),
         None => {}
     }
     io.is_json = args.output.json;
@@ -217,17 +212,17 @@ fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Re
 
 /// `nodes replace`.
 fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let client = client_from_args::client(&args.service, io.env, io.err)?;
-    io.send(client.replace_node(&args.node, &args.url, &args.reason, REPLACE_TIMEOUT))?;
-    print_line(io.err, &format!("redlockd: {} is the server at {} now, and votes", args.node, args.url));
+    let ReplaceCommand { change: ChangeArgs { reason, service, node }, url } = args;
+    let client = client_from_args::client(service, io.env, io.err)?;
+    io.send(client.replace_node(node, url, reason, REPLACE_TIMEOUT))?;
+    print_line(io.err, &format!("redlockd: {node} is the server at {url} now, and votes"));
     Ok(exit::OK)
 }
 
 /// `nodes add`, and `nodes remove` where there is no URL.
-fn list<E: Environment>(
-    node: &NodeId,
+fn change_list<E: Environment>(
+    ChangeArgs { reason, service, node }: &ChangeArgs,
     url: Option<&str>,
-    (reason, service): (&str, &ServiceArgs),
     io: &mut CommandIo<'_, E>,
 ) -> Result<u8, u8> {
     let client = client_from_args::client(service, io.env, io.err)?;

@@ -24,7 +24,7 @@ const LATE_MAX: usize = 8_192;
 
 /// Leases that no node has in its index yet.
 #[derive(Debug, Default)]
-pub(super) struct LateIndex(Mutex<Late>);
+pub(super) struct DeferredIndex(Mutex<Late>);
 
 #[derive(Debug, Default)]
 struct Late {
@@ -34,7 +34,7 @@ struct Late {
     is_awaited: bool,
 }
 
-impl LateIndex {
+impl DeferredIndex {
     /// Whether a task is to be started for it.
     fn add(&self, resource: ResourceName, token: TokenHash) -> bool {
         let mut late = self.0.lock();

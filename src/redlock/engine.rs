@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
-use super::deferred_index::LateIndex;
+use super::deferred_index::DeferredIndex;
 use super::known_nodes::{self, KnownNodes};
 use super::membership::current_view::CurrentView;
 use super::node::Node;
@@ -84,7 +84,7 @@ pub struct Engine<N, C, E> {
     pub tasks: TaskTracker,
     pub(super) cleanups: Arc<Semaphore>,
     /// Leases that no node lists yet.
-    pub(super) late: LateIndex,
+    pub(super) late: DeferredIndex,
     /// Which processes vote.
     pub(super) views: CurrentView,
     pub(super) answers: AnswerTimeout,
@@ -112,7 +112,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
         let (tasks, counts) = (TaskTracker::new(), Counts::default());
         let (late, views, answers) = (
-            LateIndex::default(),
+            DeferredIndex::default(),
             CurrentView::default(),
             AnswerTimeout::new(settings.node_timeout, settings.params.guard),
         );

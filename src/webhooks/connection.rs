@@ -169,8 +169,8 @@ where
     })
 }
 
-/// Of which no more than so much, and one buffer, is read: what comes after that is an error. Without the bound, a receiver that sends interim
-/// answers without end keeps the task from ever giving its thread back.
+/// A connection of which `left` bytes, and at most one buffer more, are read; to read on is an error. Without the bound, a receiver
+/// that sends interim answers without end would occupy the thread of the task for good.
 struct Bounded {
     stream: TcpStream,
     left: usize,

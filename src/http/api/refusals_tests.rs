@@ -154,7 +154,7 @@ fn a_wait_timeout_has_duration_and_position() {
 }
 
 #[test]
-fn the_time_that_a_lease_is_still_valid_is_told_as_its_member_says_it() {
+fn a_refusal_gives_the_remaining_validity_in_its_text_and_in_its_member() {
     let cases = [
         (Some(8_999_999), Some(8_999), "; its old deadline is valid for 8 s more"),
         (Some(999_999), Some(999), "; its old deadline is valid for 999 ms more"),
