@@ -11,6 +11,7 @@ use super::events::EventKind;
 use super::latency::{LatencyWindow, Round};
 use super::lease_snapshot::Snapshot;
 use super::service::LockManager;
+use super::tenures::KnownTenures;
 use super::types::{CycleEdge, Deadlock, NodeListState, NodeSummary, QuorumCount, WaitingAt};
 use crate::api::DeadlockEdge;
 use crate::protocol::InstanceName;
@@ -171,6 +172,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// What happened to locks in the last hour, at all instances.
     pub(crate) fn hour(&self) -> Hour {
         self.shared.events.hour(self.wall_ms())
+    }
+
+    /// Who held, or waited for, these names at any instance since then (milliseconds since 1970; an hour at most).
+    pub(crate) fn tenures(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
+        self.shared.events.tenures(from_ms, is_wanted)
     }
 
     /// How long quorums took to decide, over the last quarter of an hour: all rounds, and each kind by itself.

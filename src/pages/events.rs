@@ -121,10 +121,12 @@ pub(crate) fn row(event: &Event) -> EventRow {
     if let Some(principal) = &event.principal {
         details.push(format!("by {}", format::visible(principal)));
     }
-    details.extend(event.detail.as_deref().map(format::visible));
-    if let Some(left) = event.left_ms.map(Duration::from_millis) {
-        details.push(format!("votes again in {}", format::time(left)));
+    // First, since the rest may be cut off; a time of day stays true when it is read later.
+    if let Some(left) = event.left_ms {
+        let until = format::time_of_day(event.at_ms.saturating_add(left).saturating_add(999));
+        details.push(format!("until {until} at the latest"));
     }
+    details.extend(event.detail.as_deref().map(format::visible));
     if let Some(fence) = event.fence {
         details.push(format!("fence {fence}"));
     }
@@ -210,6 +212,9 @@ mod tests {
         let ended = Event { after_ms: Some(4_200), principal: Some("ops".into()), ..event("forced", Some("a"), None) };
         let ended = Event { detail: Some("host is gone".into()), ..ended };
         assert_eq!(row(&ended).details, "held for 4 s, by ops, host is gone, lease 9c1f02ab");
+        let quarantined =
+            Event { left_ms: Some(28_500), detail: Some("wiped".into()), ..event("quarantined", None, None) };
+        assert_eq!(row(&Event { token_id: None, ..quarantined }).details, "until 18:07:32 at the latest, wiped");
         assert_eq!(row_of("lost", "a\u{202e}b").details, "lease 9c1f02ab, a\\u{202e}b");
     }
 
