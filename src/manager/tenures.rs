@@ -89,6 +89,14 @@ impl Tenure {
             && self.from_ms.abs_diff(other.from_ms) < self.lasted_ms.max(1_000)
     }
 
+    /// Whether one of them stands for several and the other lies within it for the most part: what two instances sent of one
+    /// name, which is not held twice.
+    fn is_within(&self, other: &Self) -> bool {
+        let common = self.to_ms.min(other.to_ms).saturating_sub(self.from_ms.max(other.from_ms));
+        let shorter = (self.to_ms - self.from_ms).min(other.to_ms - other.from_ms);
+        (self.count > 1 || other.count > 1) && common > shorter / 2
+    }
+
     fn extent_with(&self, next: &Self) -> u64 {
         self.to_ms.max(next.to_ms).saturating_sub(self.from_ms.min(next.from_ms))
     }
@@ -154,11 +162,14 @@ impl OfName {
         self.all().map(|tenure| tenure.lasted_ms).fold(0, u64::saturating_add)
     }
 
-    fn add(&mut self, tenure: Tenure) {
+    fn add(&mut self, mut tenure: Tenure) {
         let list = if tenure.end.is_wait() { &mut self.waits } else { &mut self.leases };
         if let Some(known) = list.iter_mut().rev().find(|known| known.is_same_lease(&tenure)) {
             (known.end, known.to_ms) = (TenureEnd::Lost, known.to_ms.max(tenure.to_ms));
             return;
+        }
+        while let Some(at) = list.iter().position(|known| known.is_within(&tenure)) {
+            tenure.absorb(list.remove(at));
         }
         let at = list.partition_point(|known| known.from_ms <= tenure.from_ms);
         list.insert(at, tenure);

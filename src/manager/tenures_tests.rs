@@ -75,6 +75,23 @@ fn other_instances_show_the_same_once_whichever_node_passes_it_on() {
     assert_eq!((known(&one, "a"), known(&two, "a")), (expected.clone().into(), expected.into()));
 }
 
+/// Of a busy name several become one at the sender: it must not look as if the name was held twice.
+#[test]
+fn what_stands_for_several_takes_in_what_was_meanwhile() {
+    let mut of_name = OfName::default();
+    let lease = |owner: &str, from_s: u64, to_s: u64| {
+        Tenure::new(owner, NOW_MS + to_s * 1_000, (to_s - from_s) * 1_000, TenureEnd::Released)
+    };
+    for (owner, from, to) in [("ann", 0, 300), ("bob", 301, 302), ("bob", 303, 304), ("eve", 320, 330)] {
+        of_name.add(lease(owner, from, to));
+    }
+    of_name.add(Tenure { count: 9, lasted_ms: 2_000, owner: Some("bob".into()), ..lease("", 299, 305) });
+    let shown: Vec<_> = of_name.leases.iter().map(|one| (one.owner.as_deref(), one.count, one.lasted_ms)).collect();
+    assert_eq!(shown, [(Some("ann"), 1, 300_000), (Some("bob"), 11, 4_000), (Some("eve"), 1, 10_000)]);
+    of_name.add(lease("jim", 302, 303));
+    assert_eq!((of_name.leases.len(), &of_name.leases[1].owner, of_name.leases[1].count), (3, &None, 12));
+}
+
 #[test]
 fn what_is_lost_and_has_run_out_is_one_lease() {
     let tenures = Tenures::default();
