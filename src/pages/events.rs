@@ -102,6 +102,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
         ("forced", Some("now")) => ("released by an operator", Severity::Bad),
         ("forced", _) => ("revoked by an operator", Severity::Warn),
         ("two_servers", Some("over")) => ("one server again", Severity::Good),
+        ("reloaded", Some("rejected")) => ("file rejected", Severity::Bad),
         ("lost" | "node_down" | "deadlock" | "quorum_lost" | "two_servers", _) => (text, Severity::Bad),
         ("expired" | "quarantined", _) => (text, Severity::Warn),
         ("acquired" | "node_up" | "quorum_back", _) => (text, Severity::Good),
@@ -135,7 +136,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
     }
     // Of the others the badge or the detail says it.
     let says_more = match event.event.as_str() {
-        "forced" | "node_down" | "node_up" | "two_servers" => false,
+        "forced" | "node_down" | "node_up" | "two_servers" | "reloaded" => false,
         "quarantined" => event.reason.as_deref() != Some("quarantined"),
         "deadlock" => event.reason.as_deref() != Some("reported"),
         _ => true,
@@ -207,6 +208,7 @@ mod tests {
         assert_eq!(row_of("forced", "now").kind, badge("released by an operator", Severity::Bad));
         assert_eq!(row_of("forced", "revoke").kind.text, "revoked by an operator");
         assert_eq!(row_of("lost", "quorum").details, "lease 9c1f02ab, quorum");
+        assert_eq!(row_of("reloaded", "rejected").kind, badge("file rejected", Severity::Bad));
         let back = Event { after_ms: Some(307_000), refused: Some(2), ..event("quorum_back", None, None) };
         assert_eq!(row(&Event { token_id: None, ..back }).details, "after 5 m 07 s, 2 requests failed");
         let ended = Event { after_ms: Some(4_200), principal: Some("ops".into()), ..event("forced", Some("a"), None) };

@@ -79,6 +79,7 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         .with_deadlock(state.manager.deadlocks().iter().any(is_shown))
         .with_open_access(state.settings.is_open_to_others)
         .with_owner_url(&state.settings.owner_url)
+        .with_rejected(&state.manager.rejected_files())
         .with_hooks_off(hooks_off)
         .for_viewer(Viewer { principal, refused })
 }
