@@ -115,6 +115,8 @@ pub(super) struct AcquireSeen {
     pub waited: Option<Duration>,
     /// It was refused, or had to wait, since another had the lease.
     pub is_contended: bool,
+    /// It was granted.
+    pub is_granted: bool,
 }
 
 /// The minutes of all instances.

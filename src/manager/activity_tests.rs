@@ -16,7 +16,7 @@ fn ended(resource: &str, owner: &str, held_s: u64, at_ms: u64) -> Event {
 }
 
 fn contended(activity: &Activity, resource: &str, waited_s: u64, wall_ms: u64) {
-    let seen = AcquireSeen { waited: Some(Duration::from_secs(waited_s)), is_contended: true };
+    let seen = AcquireSeen { waited: Some(Duration::from_secs(waited_s)), is_contended: true, is_granted: true };
     activity.record_acquire(&name(resource), seen, wall_ms);
 }
 
