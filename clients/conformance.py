@@ -12,6 +12,10 @@ COMMAND is a driver of the client under test: it reads one JSON command per line
     {"do":"check"}                                     valid {valid_for_ms} | not-valid
     {"do":"release"}                                   released | not-valid (it was lost before) | refused {kind}
     {"do":"leave"}                                     left: renewed no more, and not released
+    {"do":"ask","name":N,"keep_ms":K,"wait_ms":W}      asked {state, ticket} | refused {kind}: a ticket; its state is
+                                                       waiting, or accepted (ticket: null) where the lock was free
+    {"do":"await","wait_ms":W}                         granted {fences} | waiting | over {by} | refused {kind}
+    {"do":"end"}                                       ended: given up, or released | refused {kind}
 
 Without a command, once per lease: lost {why}. `kind` is held, unavailable, lost or refused. The driver reads the
 instances' URLs from REDLOCKD_URL, as every client does.
@@ -36,6 +40,8 @@ import urllib.request
 #: Seconds within which everything that is waited for must happen.
 PATIENCE = 20.0
 TTL_MS = 1500
+#: Seconds within which an instance serves the tickets of one that was killed, and what a busy machine needs beyond that.
+TAKEN_OVER = 15.0 + PATIENCE
 
 
 def free_port():
@@ -126,9 +132,12 @@ class Driver:
             event["at"] = time.monotonic()
             (self.losses if event["event"] == "lost" else self.answers).put(event)
 
-    def do(self, what, **members):
+    def begin(self, what, **members):
         self.process.stdin.write(json.dumps({"do": what, **members}) + "\n")
         self.process.stdin.flush()
+
+    def do(self, what, **members):
+        self.begin(what, **members)
         return self.answers.get(timeout=PATIENCE)
 
     def acquire(self, name, ttl_ms=TTL_MS, wait_ms=0, **how):
@@ -302,6 +311,32 @@ def leaves_a_kept_lease(world, a, b):
     expect(b.do("release"), "released")
 
 
+def waits_by_a_ticket(world, a, b):
+    """A ticket waits without a request, at another instance where its own is killed, and the service keeps its lease."""
+    expect(a.acquire("x"), "acquired")
+    asked = expect(b.do("ask", name="x", keep_ms=60000, wait_ms=600000), "asked")
+    assert asked["state"] == "waiting" and asked["ticket"].startswith("tk_"), asked
+    expect(b.do("await", wait_ms=300), "waiting")
+    b.begin("await", wait_ms=600000)
+    # Whichever serves it, and is being asked.
+    serving = until("a waiter", lambda: [i for i in (0, 1) if json.loads(world.call(i, "/locks/x")[1] or b"{}").get("waiting_here")])[0]
+    world.instances[serving].kill()
+    world.instances[serving].wait()
+    expect(a.do("release"), "released")
+    granted = expect(b.answers.get(timeout=TAKEN_OVER), "granted")
+    holder = json.loads(world.call(1 - serving, "/locks/x")[1])["holders"][0]
+    assert [holder["fence"]] == granted["fences"] and holder["kept_until"], f"{granted}, {holder}"
+    world.instances[serving] = world.start(world.ports[serving])
+    world.ready(serving)
+    assert expect(a.acquire("x"), "refused")["kind"] == "held"
+    expect(b.do("end"), "ended")
+    assert expect(b.do("await", wait_ms=0), "over")["by"] == "released"
+    free = expect(b.do("ask", name="x", keep_ms=60000, wait_ms=60000), "asked")
+    assert (free["state"], free["ticket"]) == ("accepted", None), free
+    expect(b.do("await", wait_ms=0), "granted")
+    expect(b.do("end"), "ended")
+
+
 SCENARIOS = [
     holds_and_excludes,
     waits_for_a_release,
@@ -314,6 +349,7 @@ SCENARIOS = [
     shares,
     takes_all_or_none,
     leaves_a_kept_lease,
+    waits_by_a_ticket,
 ]
 
 

@@ -22,6 +22,7 @@ require cc gcc libc6-dev # the linker, and the C parts of the crate `ring`
 require redis-server redis-server
 require redis-cli redis-tools
 require curl curl
+require jq jq
 require openssl openssl
 require setsid util-linux
 require script bsdutils # a terminal, for the tests of `redlockd run`
@@ -38,6 +39,7 @@ optional mariadbd 'the recipe for MariaDB (tests/it/fencing.rs)' mariadb-server
 optional psql 'the recipe for PostgreSQL (tests/it/fencing.rs)' postgresql
 optional sqlite3 'the recipe for SQLite (tests/it/fencing.rs)' sqlite3
 optional busybox 'the shell of Alpine (tests/it/recipes.rs, fencing.rs)' busybox
+optional webhook 'the recipe for Debian'"'"'s webhook (tests/it/workflows.rs)' webhook
 optional prometheus 'tests/it/prometheus.rs' prometheus
 optional promtool 'the check of metrics and alerts (tests/it/metrics.rs, prometheus.rs)' prometheus
 # Ubuntu's packages of Chromium only install a snap, which needs a running snapd: there it is used if it is present.

@@ -2,13 +2,13 @@
 // Drives the Node.js client for clients/conformance.py: commands on standard input, events on standard output.
 
 import { createInterface } from 'node:readline'
-import { Client, Held, LockLost, Lost, RedlockdError, Unavailable } from './redlockd.mjs'
+import { Client, Held, LockLost, Lost, RedlockdError, TicketOver, Unavailable } from './redlockd.mjs'
 
 const report = (event, members = {}) => process.stdout.write(`${JSON.stringify({ event, ...members })}\n`)
 const kind = (error) => (error instanceof Held ? 'held' : error instanceof Unavailable ? 'unavailable' : error instanceof Lost ? 'lost' : 'refused')
 
 const client = new Client()
-let lock
+let lock, ticket
 
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line)
@@ -29,9 +29,19 @@ for await (const line of createInterface({ input: process.stdin })) {
     } else if (command.do === 'leave') {
       await lock.leave()
       report('left')
+    } else if (command.do === 'ask') {
+      ticket = await client.ticket(command.names ?? command.name, { keep: command.keep_ms, wait: command.wait_ms })
+      report('asked', { state: ticket.state, ticket: ticket.id })
+    } else if (command.do === 'await') {
+      const granted = await ticket.wait(command.wait_ms)
+      report(granted ? 'granted' : 'waiting', { fences: [...ticket.fences.values()] })
+    } else if (command.do === 'end') {
+      await ticket.end()
+      report('ended')
     }
   } catch (error) {
-    if (error instanceof LockLost) report('not-valid', { why: error.message })
+    if (error instanceof TicketOver) report('over', { by: error.endedBy })
+    else if (error instanceof LockLost) report('not-valid', { why: error.message })
     else if (error instanceof RedlockdError) report('refused', { kind: kind(error), why: error.message })
     else throw error
   }

@@ -41,6 +41,13 @@ const RETRY_HELD = 20
 const SLEEP_MAX = 500
 /** After a wait longer than this, the lease is extended once: its deadline then counts from a request without a wait. */
 const LONG_WAIT = 1_000
+/**
+ * Longest request that waits for a ticket, how much later it is given up, and the pause before the next one: an instance that hangs
+ * must not use up the minute after which the service ends a ticket that nobody asks for. Milliseconds.
+ */
+const POLL_MAX = 20_000
+const POLL_LATE = 5_000
+const POLL_PAUSE = 100
 /** The largest answer that is read, in bytes. */
 const ANSWER_MAX = 16 * 1024 * 1024
 /** The largest key, in characters. */
@@ -78,6 +85,14 @@ export class Lost extends Refused {}
 
 /** The lease may no longer be relied on: stop working. */
 export class LockLost extends RedlockdError {}
+
+/** The ticket is over. `endedBy`: why, in the service's words, such as "released", "wait-timeout", "lost". */
+export class TicketOver extends RedlockdError {
+  constructor(endedBy) {
+    super(`the ticket is over: ${endedBy}`)
+    this.endedBy = endedBy
+  }
+}
 
 /**
  * An instant on two clocks. The monotonic one may stand still while the machine is suspended and the wall clock may be
@@ -162,6 +177,11 @@ export class Client {
   /** Acquires; see `Lock`. Rejects with Held, Refused, Unavailable, or the reason of `signal`; then nothing is held, as far as an instance could be reached. */
   lock(resource, options = {}) {
     return Lock.acquire(this, resource, options)
+  }
+
+  /** Asks for a lease that the service keeps, and does not wait for it; see `Ticket`. */
+  ticket(resource, options) {
+    return Ticket.ask(this, resource, options)
   }
 
   /** Who holds the lock, who waits, what each node says; null where nobody holds it. */
@@ -278,7 +298,7 @@ function refusal(status, problem) {
   if (status === 423) return new Held(status, problem)
   const results = problem?.results ?? [] // of several locks: the loss of one is the loss of all
   if (status >= 409 && results.some((one) => one.status === 409 || one.status === 410)) return new Lost(status, problem)
-  if (status === 410 || (status === 409 && refused.slug !== 'deadlock')) return new Lost(status, problem)
+  if (status === 410 || (status === 409 && !['deadlock', 'ticket-waiting'].includes(refused.slug))) return new Lost(status, problem)
   if (status === 429 || status >= 500) return new Unavailable(refused.message, status >= 500)
   return refused
 }
@@ -449,6 +469,106 @@ export class Lock {
 
   #lose(reason) {
     if (!this.#stopped.signal.aborted) this.#lost.abort(new LockLost(`the lock ${this.resource} is lost: ${reason}`))
+  }
+}
+
+/**
+ * A request for a kept lease that waits at the service: this program may end meanwhile, and another one go on with
+ * `new Ticket(client, { id, token })`; with the key that asked for it without the token. Ask (`wait`, `show`) at least once a minute,
+ * unless there is a `callback`: a ticket that nobody asks for ends. Nothing here renews the lease: the service does.
+ *
+ * `id` (null: the lock was free, and there is no ticket), `token` (secret), `state` ("waiting", "granted", "accepted" or "ended"),
+ * `endedBy`, `fence` (undefined for several names), `fences` (a Map), `document` (the last answer).
+ */
+export class Ticket {
+  #client
+
+  /**
+   * keep: for how long the service renews the lease. wait: for how long the ticket waits (undefined: the service's default).
+   * callback: "target:NAME" or a URL below that of a target, which is informed of the grant for `accept`. Durations are milliseconds
+   * or texts such as "2h". ttl, owner, note, metadata, mode, limit: as in `Lock.acquire`.
+   */
+  static async ask(client, resource, options) {
+    const { keep, wait, ttl, accept, owner = '', note = '', metadata = {}, mode, limit, callback } = options
+    const duration = (value, name) => (value === undefined ? undefined : `${milliseconds(value, name)}ms`)
+    const durations = { keep: duration(keep, 'keep'), wait: duration(wait, 'wait'), ttl: duration(ttl, 'ttl'), accept: duration(accept, 'accept') }
+    const body = { async: true, owner, note, metadata, mode, limit, callback, ...durations }
+    const token = randomBytes(24).toString('base64url')
+    const end = after(now(), ANSWER_TIMEOUT)
+    for (let retry = RETRY_FIRST; ; retry = Math.min(retry * 2, RETRY_MAX)) {
+      try { // with the same token it is the same ticket
+        const { document } = await client.request('POST', lockPath(resource), { body, token })
+        return new Ticket(client, { id: document.ticket ?? null, token, resource }).#read({ state: 'accepted', ...document })
+      } catch (error) {
+        if (!(error instanceof Unavailable) || untilThen(end) <= 0) throw error
+        await pause(jittered(retry))
+      }
+    }
+  }
+
+  constructor(client, { id, token, resource }) {
+    this.#client = client
+    Object.assign(this, { id, token, resource, state: 'waiting', fences: new Map(), document: {} })
+  }
+
+  /** Asks for it once. The first one that shows it granted accepts it. Rejects with Refused (no such ticket), Unavailable. */
+  async show() {
+    if (this.id) this.#read(await this.#request('GET'))
+    return this.document
+  }
+
+  /**
+   * Waits until it has its lease, at most for `time` (undefined: as long as the ticket waits). True: it has; false: it waits still, and
+   * keeps its place. Rejects with TicketOver, Refused, Unavailable.
+   */
+  async wait(time) {
+    const end = after(now(), time === undefined ? 1e12 : milliseconds(time, 'time'))
+    let retry = RETRY_FIRST
+    while (this.id) {
+      const poll = Math.min(Math.max(0, untilThen(end)), POLL_MAX)
+      // A preference is cut to the service's maximum; a query above it is refused.
+      const [query, headers] = poll >= 1_000 ? ['', { prefer: `wait=${Math.floor(poll / 1_000)}` }] : [`?wait=${Math.floor(poll)}ms`, {}]
+      try {
+        this.#read(await this.#request('GET', { headers, timeout: poll + POLL_LATE }, query))
+      } catch (error) {
+        if (!(error instanceof Unavailable) || untilThen(end) <= 0) throw error
+        await pause(jittered(retry))
+        retry = Math.min(retry * 2, RETRY_MAX)
+        continue
+      }
+      if (this.state === 'ended') throw new TicketOver(this.endedBy)
+      if (this.state !== 'waiting' || untilThen(end) <= 0) break
+      retry = RETRY_FIRST
+      await pause(POLL_PAUSE) // an instance that is stopping answers at once
+    }
+    return this.state === 'granted' || this.state === 'accepted'
+  }
+
+  /** Has the service renew the lease for so long from now on. Rejects with Lost where it is over, Refused while it waits. */
+  async keep(keep) {
+    const body = { keep: `${milliseconds(keep, 'keep')}ms` }
+    if (this.id) this.#read(await this.#request('PATCH', { body }))
+    else await this.#client.request('PATCH', lockPath(this.resource), { body, token: this.token })
+  }
+
+  /** Gives it up while it waits, else releases its lease. Rejects with Lost where it was over. */
+  async end() {
+    if (this.id) await this.#request('DELETE')
+    else await this.#client.request('DELETE', lockPath(this.resource), { token: this.token })
+    this.state = 'ended'
+  }
+
+  async #request(method, options = {}, query = '') {
+    const path = `/tickets/${encodeURIComponent(this.id)}${query}`
+    return (await this.#client.request(method, path, { ...options, token: this.token })).document
+  }
+
+  #read({ token: _, ...document }) {
+    const { state, ended_by: endedBy, fence } = document
+    const leases = document.leases ?? (fence ? [document] : [])
+    const fences = new Map(leases.map((one) => [one.resource, one.fence]))
+    const resource = this.resource ?? document.resources ?? document.resource
+    return Object.assign(this, { document, state, endedBy, fence, fences, resource })
   }
 }
 

@@ -23,7 +23,7 @@ def refusal(error):
 
 
 def main():
-    client, lock = redlockd.Client(), None
+    client, lock, ticket = redlockd.Client(), None, None
     for line in sys.stdin:
         command = json.loads(line)
         try:
@@ -45,8 +45,20 @@ def main():
             elif command["do"] == "leave":
                 lock.leave()
                 report("left")
+            elif command["do"] == "ask":
+                keep, wait = command["keep_ms"] / 1000, command["wait_ms"] / 1000
+                ticket = client.ticket(command.get("names") or command["name"], keep=keep, wait=wait)
+                report("asked", state=ticket.state, ticket=ticket.id)
+            elif command["do"] == "await":
+                granted = ticket.wait(command["wait_ms"] / 1000)
+                report("granted" if granted else "waiting", fences=list(ticket.fences.values()))
+            elif command["do"] == "end":
+                ticket.end()
+                report("ended")
         except redlockd.LockLost as error:
             report("not-valid", why=str(error))
+        except redlockd.TicketOver as error:
+            report("over", by=error.ended_by)
         except redlockd.Error as error:
             report("refused", kind=refusal(error), why=str(error))
 

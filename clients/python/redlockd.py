@@ -27,7 +27,7 @@ import threading
 import time
 import urllib.parse
 
-__all__ = ["Client", "Lock", "lock", "Error", "Refused", "Held", "Lost", "LockLost", "Unavailable"]
+__all__ = ["Client", "Lock", "lock", "Ticket", "Error", "Refused", "Held", "Lost", "LockLost", "TicketOver", "Unavailable"]
 __version__ = "0.1.0"
 
 DEFAULT_URL = "http://127.0.0.1:5625"
@@ -51,6 +51,11 @@ RETRY_HELD = 0.02
 SLEEP_MAX = 0.5
 #: After a wait longer than this, the lease is extended once: its deadline then counts from a request without a wait.
 LONG_WAIT = 1.0
+#: Longest request that waits for a ticket, how much later it is given up, and the pause before the next one, in seconds: an
+#: instance that hangs must not use up the minute after which the service ends a ticket that nobody asks for.
+POLL_MAX = 20.0
+POLL_LATE = 5.0
+POLL_PAUSE = 0.1
 #: The largest answer that is read, in bytes.
 ANSWER_MAX = 16 * 1024 * 1024
 #: The largest key file that is read, in bytes.
@@ -92,6 +97,14 @@ class Lost(Refused):
 
 class LockLost(Error):
     """The lease may no longer be relied on: stop working."""
+
+
+class TicketOver(Error):
+    """The ticket is over. `ended_by`: why, in the service's words, such as "released", "wait-timeout", "lost"."""
+
+    def __init__(self, ended_by):
+        super().__init__(f"the ticket is over: {ended_by}")
+        self.ended_by = ended_by
 
 
 def _now():
@@ -169,6 +182,30 @@ class Client:
     def lock(self, resource, **options):
         """A `Lock`, not yet acquired. Options: see `Lock`."""
         return Lock(self, resource, **options)
+
+    def ticket(self, resource, keep, wait=None, ttl=None, owner="", note="", metadata=None, mode=None, limit=None,
+               callback=None, accept=None):
+        """A `Ticket`: asks for a lease that the service keeps for `keep`, and does not wait for it. resource: a name, or a
+        list of names. wait: for how long the ticket waits (None: the service's default). callback: "target:NAME" or a URL below
+        that of a target, which is informed of the grant for `accept`. Others: see `Lock`. Raises Refused, Unavailable."""
+        durations = {"keep": keep, "wait": wait, "ttl": ttl, "accept": accept}
+        body = {name: _duration(value, name) for name, value in durations.items() if value is not None}
+        others = {"mode": mode, "limit": limit, "callback": callback}
+        body.update((name, value) for name, value in others.items() if value is not None)
+        body.update({"async": True, "owner": owner, "note": note, "metadata": dict(metadata or {})})
+        token, end, pause = secrets.token_urlsafe(24), _now() + ANSWER_TIMEOUT, RETRY_FIRST
+        while True:
+            try:  # with the same token it is the same ticket
+                answer, _ = self.request("POST", _lock_path(resource), body, token)
+                break
+            except Unavailable:
+                if _now() >= end:
+                    raise
+                time.sleep(random.uniform(pause / 2, pause))
+                pause = min(pause * 2, RETRY_MAX)
+        ticket = Ticket(self, answer.get("ticket"), token, resource)
+        ticket._read({"state": "accepted", **answer})
+        return ticket
 
     def inspect(self, resource):
         """Who holds the lock, who waits, what each node says; None where nobody holds it."""
@@ -275,7 +312,7 @@ def _refusal(status, problem):
     results = problem.get("results") or []  # of several locks: the loss of one is the loss of all
     if status >= 409 and any(one.get("status") in (409, 410) for one in results):
         return Lost(status, problem)
-    if status == 410 or (status == 409 and not str(problem.get("type", "")).endswith("/deadlock")):
+    if status == 410 or (status == 409 and not str(problem.get("type", "")).endswith(("/deadlock", "/ticket-waiting"))):
         return Lost(status, problem)
     if status == 429 or status >= 500:
         return Unavailable(str(Refused(status, problem)), status >= 500)
@@ -482,6 +519,81 @@ class Lock:
         self.lost.set()
         if self._on_lost:
             self._on_lost(reason)
+
+
+class Ticket:
+    """A request for a kept lease that waits at the service: this program may end meanwhile, and another one go on with
+    `Ticket(client, id, token)`; with the key that asked for it without the token. Ask (`wait`, `show`) at least once a minute,
+    unless there is a `callback`: a ticket that nobody asks for ends. Nothing here renews the lease: the service does.
+
+    Attributes: id (None: the lease was free, and there is no ticket), token (secret), state ("waiting", "granted",
+    "accepted" or "ended"), ended_by, fence (int; None for several names), fences (a dict), document (the last answer).
+    """
+
+    def __init__(self, client, id, token=None, resource=None):
+        self.client, self.id, self.token, self.resource = client, id, token, resource
+        self.state, self.ended_by, self.fence, self.fences, self.document = "waiting", None, None, {}, {}
+
+    def show(self):
+        """Asks for it once. The first one that shows it granted accepts it. Raises Refused (no such ticket), Unavailable."""
+        if self.id:
+            self._read(self._request("GET"))
+        return self.document
+
+    def wait(self, seconds=None):
+        """Waits until it has its lease, at most for `seconds` (None: as long as the ticket waits). True: it has; False: it waits
+        still, and keeps its place. Raises TicketOver, Refused, Unavailable."""
+        end = _now() + (1e9 if seconds is None else _seconds(seconds, "seconds"))
+        pause = RETRY_FIRST
+        while self.id:
+            left = max(0.0, end - _now())
+            poll = min(left, POLL_MAX)
+            # A preference is cut to the service's maximum; a query above it is refused.
+            headers = {"Prefer": f"wait={int(poll)}"} if poll >= 1 else {}
+            query = {} if poll >= 1 else {"wait": _duration(poll, "seconds")}
+            try:
+                self._read(self._request("GET", headers=headers, query=query, timeout=poll + POLL_LATE))
+            except Unavailable:
+                if _now() >= end:
+                    raise
+                time.sleep(random.uniform(pause / 2, pause))
+                pause = min(pause * 2, RETRY_MAX)
+                continue
+            if self.state == "ended":
+                raise TicketOver(self.ended_by)
+            if self.state != "waiting" or _now() >= end:
+                break
+            pause = RETRY_FIRST
+            time.sleep(POLL_PAUSE)  # an instance that is stopping answers at once
+        return self.state in ("granted", "accepted")
+
+    def keep(self, keep):
+        """Has the service renew the lease for so long from now on. Raises Lost where it is over, Refused while it waits."""
+        body = {"keep": _duration(keep, "keep")}
+        if self.id:
+            self._read(self._request("PATCH", body=body))
+        else:
+            self.client.request("PATCH", _lock_path(self.resource), body, self.token)
+
+    def end(self):
+        """Gives it up while it waits, else releases its lease. Raises Lost where it was over."""
+        if self.id:
+            self._request("DELETE")
+        else:
+            self.client.request("DELETE", _lock_path(self.resource), token=self.token)
+        self.state = "ended"
+
+    def _request(self, method, **options):
+        path = "/tickets/" + urllib.parse.quote(self.id, safe="")
+        return self.client.request(method, path, token=self.token, **options)[0]
+
+    def _read(self, document):
+        self.document = {name: value for name, value in document.items() if name != "token"}
+        self.state, self.ended_by = document["state"], document.get("ended_by")
+        self.resource = self.resource or document.get("resources") or document.get("resource")
+        self.fence = document.get("fence")
+        leases = document.get("leases") or ([document] if self.fence else [])
+        self.fences = {one["resource"]: one["fence"] for one in leases}
 
 
 def _seconds(value, name):

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireCommand, ElectCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, KeepCommand,
-    ListCommand, ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
+    ElectCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, KeepCommand, ListCommand,
+    ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
 };
-use super::client_help::KEEP_EXAMPLES;
+use super::client_help::{ACQUIRE_EXAMPLES, KEEP_EXAMPLES};
 use super::nodes::NodesCommand;
+use super::ticket::{AskCommand, TicketCommand};
 use crate::config::Inputs;
 
 const EXAMPLES: &str = "\
@@ -104,8 +105,15 @@ pub(super) enum Command {
     Run(Box<RunCommand>),
     /// Lead while holding a lock, run a command meanwhile, and campaign again when the lease is lost
     Elect(Box<ElectCommand>),
-    /// Acquire a lock and print its token
-    Acquire(Box<AcquireCommand>),
+    /// Acquire a lock and print its token; or, with --async, a ticket that waits for it without a process
+    #[command(after_help = ACQUIRE_EXAMPLES)]
+    Acquire(Box<AskCommand>),
+    /// Tickets of `acquire --async`: show one, wait for its lease, give it up
+    #[command(disable_help_subcommand = true, arg_required_else_help = false)]
+    Ticket {
+        #[command(subcommand)]
+        command: TicketCommand,
+    },
     /// Hold a lock for a time, without a process: the service renews the lease meanwhile
     #[command(after_help = KEEP_EXAMPLES)]
     Keep(Box<KeepCommand>),

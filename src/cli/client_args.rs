@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::client_help::{
-    ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES,
-    HEALTH_EXAMPLES, LIST_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, RUN_USAGE, STATUS_EXAMPLES, WATCH_EXAMPLES,
+    ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES, HEALTH_EXAMPLES, LIST_EXAMPLES,
+    RELEASE_EXAMPLES, RUN_EXAMPLES, RUN_USAGE, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
 pub(super) use super::mode_args::ModeArgs;
 use crate::duration::parse_duration;
@@ -151,9 +151,8 @@ pub(super) struct ElectCommand {
     pub(super) command: Vec<OsString>,
 }
 
-/// Arguments of `acquire`.
+/// What `acquire` and `keep` have in common.
 #[derive(Debug, Args)]
-#[command(after_help = ACQUIRE_EXAMPLES)]
 pub(super) struct AcquireCommand {
     /// TTL of the lease [default: the service's default_ttl]
     #[arg(long, value_name = "TIME", value_parser = duration)]

@@ -50,8 +50,10 @@ Examples:
   redlockd acquire --json --owner ci-4711 --meta build=17 deploy/test
   redlockd acquire --ttl 2m db/orders db/stock
       both or none, with one token
+  redlockd acquire --async --keep 2h --wait 6h --token-file lease.token deploy/prod
+      the lease, if the lock is free; else a ticket (`redlockd ticket wait`), which waits without a process
 
-Exit codes: 0 acquired, 64 wrong usage, 69 no instance or no quorum, 73 the token file cannot be
+Exit codes: 0 acquired, or there is a ticket, 64 wrong usage, 69 no instance or no quorum, 73 the token file cannot be
 written, 75 the lock is held, 77 not allowed.";
 
 pub(super) const KEEP_EXAMPLES: &str = "\

@@ -19,9 +19,7 @@ use super::local_service::own_service;
 use super::output::{MessageWriter, print_line};
 use super::progress::with_progress;
 use super::run::write_token;
-use crate::api;
 use crate::client::acquire::acquire as acquire_waiting;
-use crate::client::answers::LeaseAnswer;
 use crate::client::error::ClientError;
 use crate::client::names::LockNames;
 use crate::client::requests::{ForcedRelease, LockRequest};
@@ -60,11 +58,16 @@ impl<E: Environment> CommandIo<'_, E> {
 
     /// Runs one request on its own runtime.
     pub(super) fn send<T>(&mut self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, u8> {
+        self.attempt(request)?.map_err(|error| self.fail_with(&error))
+    }
+
+    /// The same, where the caller says what an error means.
+    pub(super) fn attempt<T>(&mut self, request: impl Future<Output = T>) -> Result<T, u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.fail(exit::UNAVAILABLE, &format!("no runtime: {error}")))?;
         let outcome = runtime.block_on(request);
         runtime.shutdown_background();
-        outcome.map_err(|error| self.fail_with(&error))
+        Ok(outcome)
     }
 
     pub(super) fn print_json(&mut self, answer: &impl serde::Serialize) {
@@ -72,7 +75,7 @@ impl<E: Environment> CommandIo<'_, E> {
     }
 
     /// The names of a request.
-    fn names(&mut self, names: Vec<ResourceName>) -> Result<LockNames, u8> {
+    pub(super) fn names(&mut self, names: Vec<ResourceName>) -> Result<LockNames, u8> {
         LockNames::new(names).map_err(|why| self.fail(exit::USAGE, &why.0))
     }
 
@@ -103,7 +106,7 @@ pub(super) fn describe(error: &ClientError) -> String {
     }
 }
 
-fn read_token(path: &Path, err: &mut dyn Write) -> Result<Token, String> {
+pub(super) fn read_token(path: &Path, err: &mut dyn Write) -> Result<Token, String> {
     // A newline and WebDAV's brackets may surround it.
     let max = u64::try_from(TOKEN_MAX_CHARS).unwrap_or(u64::MAX).saturating_add(8);
     let mut text = String::new();
@@ -171,13 +174,7 @@ pub(super) fn acquire<E: Environment>(
     };
     let shown = args.token_file.is_none().then(|| token.reveal());
     match (format, shown) {
-        (OutputFormat::Json, shown) => {
-            let token = shown.map(|token| api::TokenText(token.to_owned()));
-            io.print_json(&match granted.answer {
-                LeaseAnswer::One(lease) => LeaseAnswer::One(Box::new(api::Lease { token, ..*lease })),
-                LeaseAnswer::Set(set) => LeaseAnswer::Set(Box::new(api::LeaseSet { token, ..*set })),
-            });
-        }
+        (OutputFormat::Json, shown) => io.print_json(&granted.answer.with_token(shown)),
         (OutputFormat::Plain, Some(token)) => print_line(io.out, token),
         (OutputFormat::Plain, None) => {}
         (form, shown) => print_line(io.out, &format::acquired(&granted.answer, shown, form)),

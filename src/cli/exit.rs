@@ -5,7 +5,8 @@ use crate::client::error::{ClientError, ErrorClass};
 
 /// Success.
 pub const OK: u8 = 0;
-/// The lock is free (`status`, `force`), not healthy (`health`), problems found (`doctor`), initialised before (`init`).
+/// The lock is free (`status`, `force`), not healthy (`health`), problems found (`doctor`), initialised before (`init`),
+/// or there is no such ticket (`ticket`).
 pub const NO: u8 = 1;
 /// `EX_USAGE`: the command line, or the request that it made, is invalid.
 pub const USAGE: u8 = 64;

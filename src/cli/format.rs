@@ -97,11 +97,7 @@ fn lease(lease: &api::Lease, token: Option<&str>, form: OutputFormat) -> String 
     let mut all = vec![("resource", lease.resource.clone())];
     all.extend((lease.mode != EXCLUSIVE).then(|| ("mode", lease.mode.clone())));
     all.extend(token.map(|token| ("token", token.to_owned())));
-    all.extend(LEASE_KEYS.into_iter().filter_map(|key| match members.get(key)? {
-        serde_json::Value::Null => None,
-        serde_json::Value::String(text) => Some((key, text.clone())),
-        other => Some((key, other.to_string())),
-    }));
+    all.extend(known(&members, &LEASE_KEYS));
     facts(&all, form)
 }
 
@@ -123,6 +119,41 @@ pub(super) fn acquired(answer: &LeaseAnswer, token: Option<&str>, form: OutputFo
     ];
     let token = token.map(|token| ("token", token.to_owned()));
     facts(&each.chain(token).chain(common).collect::<Vec<_>>(), form)
+}
+
+/// The members of a ticket that are shown, in this order, if the answer has them.
+const TICKET_KEYS: [&str; 12] = [
+    "ended_by",
+    "resource",
+    "position",
+    "token_id",
+    "fence",
+    "owner",
+    "note",
+    "made_at",
+    "expires_at",
+    "valid_for_ms",
+    "kept_for_ms",
+    "kept_until",
+];
+
+/// A ticket; with its token if given.
+pub(super) fn ticket(ticket: &api::Ticket, token: Option<&str>, form: OutputFormat) -> String {
+    let members = serde_json::to_value(ticket).expect("answers are plain data");
+    let mut all = vec![("ticket", ticket.ticket.clone()), ("state", ticket.state.clone())];
+    all.extend(token.map(|token| ("token", token.to_owned())));
+    all.extend(known(&members, &TICKET_KEYS));
+    facts(&all, form)
+}
+
+/// These members of an answer, as far as it has them.
+fn known(members: &serde_json::Value, keys: &[&'static str]) -> Vec<(&'static str, String)> {
+    let of = |key: &&'static str| match members.get(key)? {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) => Some((*key, text.clone())),
+        other => Some((*key, other.to_string())),
+    };
+    keys.iter().filter_map(of).collect()
 }
 
 /// A lease after an extend, or several.

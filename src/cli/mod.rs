@@ -20,6 +20,7 @@ mod progress;
 mod run;
 mod sd_notify;
 mod serve;
+mod ticket;
 mod watch;
 
 use std::ffi::OsString;
@@ -172,7 +173,8 @@ fn help_command(usage: &str) -> String {
 /// The commands that send requests to a running service; `Ok` and `Err` are exit codes.
 fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match command {
-        Command::Acquire(args) => commands::acquire(*args, None, console),
+        Command::Acquire(args) => ticket::ask(*args, console),
+        Command::Ticket { command } => ticket::remote(command, console),
         Command::Keep(args) => {
             let kept_for = args.kept_for.or(args.until);
             commands::acquire(args.acquire, kept_for, console)
@@ -234,6 +236,11 @@ mod tests {
             (&["config"], "check"),
             (&["key"], "requires a subcommand"),
             (&["hook"], "requires a subcommand"),
+            (&["ticket"], "requires a subcommand"),
+            (&["ticket", "show", "tk_1"], "32 hexadecimal digits"),
+            (&["acquire", "--async", "x"], "--keep"),
+            (&["acquire", "--keep", "1m", "--accept", "1m", "x"], "--callback"),
+            (&["acquire", "--keep", "1m", "--callback", "https://n8n.example.com/1", "x"], "--callback-file"),
             (&["--listen"], "--listen"),
             (&["--set", "ui"], "there is no `=` in it"),
             (&["redis://user:hunter2@h"], "redis://…@h"),

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::acquire::principal_tag;
+use super::acquire::{principal_tag, tag_of};
 use super::events::{EventKind, set_lease};
 use super::lease_snapshot::LeaseChange;
 use super::service::LockManager;
 use super::types::{ExtendError, LeaseOutcome, ReleaseError};
-use crate::auth::principal::Principal;
+use crate::auth::principal::{Principal, PrincipalName};
 use crate::protocol::{EndReason, TicketEnd};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::kept_lease::{KeptBy, KeptEnd, KeptObserver, KeptView};
@@ -154,6 +154,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn has_taken(&self, labels: &Labels, principal: Option<&Principal>) -> bool {
         let own = principal_tag(&self.engine().settings.params.cluster, principal);
         labels.kept_until_ms > 0 && labels.principal == own
+    }
+
+    /// Whether the record of a lease means this principal.
+    pub fn is_for(&self, labels_principal: &str, name: &PrincipalName) -> bool {
+        tag_of(&self.engine().settings.params.cluster, name) == labels_principal
     }
 
     /// Ends a kept lease at the word of the principal that acquired it. Returns for how long it was held, as far as this

@@ -103,6 +103,13 @@ impl ConfirmPage {
         }
     }
 
+    /// The same with the name of the principal for which the lease is kept.
+    #[must_use]
+    pub(crate) fn naming_principals(mut self, name_of: impl Fn(&str) -> Option<String>) -> Self {
+        self.holder.iter_mut().filter_map(|holder| holder.kept.as_mut()).for_each(|kept| kept.name(&name_of));
+        self
+    }
+
     /// Whether there is a lease to end, and it is the one that the operator saw.
     fn can_confirm(&self) -> bool {
         let is_same = self.rejected.tag.is_empty() || self.rejected.tag == self.tag;

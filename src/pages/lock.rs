@@ -9,6 +9,7 @@ use super::badges::{Badge, Severity, badge};
 use super::events::{self, EventRow};
 use super::format;
 use super::history::{HOUR_MS, LockHistory};
+use super::kept::KeptDetails;
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo, mode_of};
@@ -93,19 +94,6 @@ pub(crate) struct HolderDetails {
     pub kept: Option<KeptDetails>,
 }
 
-/// Until when the service renews a lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KeptDetails {
-    /// The time left.
-    pub left: String,
-    /// The same in milliseconds.
-    pub left_ms: u64,
-    /// The end, as RFC 3339.
-    pub stamp: String,
-    /// The end, as shown.
-    pub moment: String,
-}
-
 /// Formats a holder. Units of `wall_ms`: milliseconds since 1970.
 pub(crate) fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
     let held = format::since(wall_ms, view.labels.acquired_at_ms);
@@ -126,12 +114,7 @@ pub(crate) fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
         is_confirmed: view.is_confirmed,
         left_ms: format::ms(view.valid_for),
         renewals: format::count(usize::try_from(view.renewals).unwrap_or(usize::MAX), "renewal", "renewals"),
-        kept: view.kept_for.map(|left| KeptDetails {
-            left: format::clock(left),
-            left_ms: format::ms(left),
-            stamp: format::stamp(view.labels.kept_until_ms),
-            moment: format::moment(view.labels.kept_until_ms),
-        }),
+        kept: KeptDetails::of(view),
     }
 }
 
@@ -326,6 +309,13 @@ impl LockPage {
     pub(crate) fn for_viewer(self, may_end: bool, may_acquire: bool, has_taken: bool) -> Self {
         let can_take = may_acquire && self.is_free;
         Self { can_end: self.can_end && may_end, can_take, can_give_back: may_acquire && has_taken, ..self }
+    }
+
+    /// The same with the names of the principals for which leases are kept.
+    #[must_use]
+    pub(crate) fn naming_principals(mut self, name_of: impl Fn(&str) -> Option<String>) -> Self {
+        self.holders.iter_mut().filter_map(|holder| holder.kept.as_mut()).for_each(|kept| kept.name(&name_of));
+        self
     }
 
     fn fill(&mut self, inspection: &Inspection, wall_ms: u64) {

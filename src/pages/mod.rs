@@ -13,6 +13,7 @@ pub(crate) mod format;
 pub(crate) mod heat_map;
 pub(crate) mod history;
 pub(crate) mod hooks;
+mod kept;
 pub(crate) mod latency;
 pub(crate) mod layout;
 pub(crate) mod lock;

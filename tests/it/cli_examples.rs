@@ -98,6 +98,26 @@ async fn the_examples_of_elect() {
     }
 }
 
+/// Of a ticket that waits, or has its lease, whose token is in `lease.token`.
+#[test]
+fn the_examples_of_tickets() {
+    for command in ["show", "wait", "cancel"] {
+        for line in help_of(&["ticket", command]) {
+            let (daemon, dir) = (Daemon::start(), directory());
+            let (held, file) = (dir.path().join("held"), dir.path().join("lease.token"));
+            let (held, file) = (held.display().to_string(), file.display().to_string());
+            daemon.get(&["acquire", "--token-file", &held, "x"]);
+            let ticket = ["acquire", "--async", "--keep", "1m", "--json", "--token-file", &file, "x"];
+            let ticket = daemon.json(&ticket)["ticket"].as_str().expect("a ticket").to_owned();
+            if command == "wait" {
+                daemon.get(&["release", "--token-file", &held, "x"]);
+            }
+            let done = run_asking(&line.replace("tk_4f0c6b1d2e3a59687f8e9dacbb0a1c2d", &ticket), &daemon, dir.path());
+            assert_eq!(done.code, Some(0), "{line}: {done:?}");
+        }
+    }
+}
+
 #[test]
 fn the_examples_of_the_page_on_the_command_line() {
     let text = include_str!("../../docs/command-line.md");

@@ -249,6 +249,8 @@ async fn a_page_takes_a_lock_and_only_who_took_it_gives_it_back() {
     assert!(again.text.contains("Not taken: deploy is held by ann"), "{}", again.text);
     assert!(page("ann").await.contains("action=\"/ui/give-back/deploy\""));
     assert!(!page("bob").await.contains("/ui/give-back/") && !page("bob").await.contains("/ui/take/"));
+    let said = "by the service for <bdi>principal ann</bdi>";
+    assert!(page("bob").await.contains(said), "for whom: {}", page("bob").await);
     post("/ui/give-back/deploy", "bob", &[]).await.expect_problem(409, "not-holder");
     let given = post("/ui/give-back/deploy", "ann", &[]).await;
     assert!(given.text.contains("Given back."), "{}", given.text);

@@ -10,6 +10,7 @@ mod cli_doctor;
 mod cli_examples;
 mod cli_letters;
 mod cli_packages;
+mod cli_tickets;
 mod cli_watch;
 mod clients;
 mod cluster_waiters;

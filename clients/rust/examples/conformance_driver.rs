@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use redlockd_client::{
-    BaseUrl, Client, ClientError, ClientSettings, ErrorClass, Lock, LockNames, LockOptions, LockRequest, Locks,
-    PermitLimit, ResourceName, WantedMode,
+    AskedTicket, BaseUrl, Client, ClientError, ClientSettings, ErrorClass, Lock, LockNames, LockOptions, LockRequest,
+    Locks, PermitLimit, ResourceName, TicketTerms, Token, WantedMode, api, new_token,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -21,6 +21,25 @@ enum Command {
     Check,
     Release,
     Leave,
+    Ask(Asked),
+    Await { wait_ms: u64 },
+    End,
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    name: Option<String>,
+    #[serde(default)]
+    names: Vec<String>,
+    keep_ms: u64,
+    wait_ms: u64,
+}
+
+/// What became of a request for a ticket.
+struct Ticket {
+    names: LockNames,
+    token: Token,
+    answer: AskedTicket,
 }
 
 #[derive(Deserialize)]
@@ -44,7 +63,8 @@ pub async fn main() -> Result<(), Failure> {
 async fn drive() -> Result<(), Failure> {
     let urls = std::env::var("REDLOCKD_URL")?;
     let urls = urls.split(',').map(BaseUrl::parse).collect::<Result<Vec<_>, _>>()?;
-    let locks = Locks::new(Client::new(ClientSettings { urls, key: None, ca_pem: None })?);
+    let client = Client::new(ClientSettings { urls, key: None, ca_pem: None })?;
+    let (locks, mut ticket) = (Locks::new(client.clone()), None::<Ticket>);
     let (mut held, mut commands) = (None::<Lock>, BufReader::new(tokio::io::stdin()).lines());
     while let Some(line) = commands.next_line().await? {
         let event = match (serde_json::from_str(&line)?, held.take()) {
@@ -72,6 +92,31 @@ async fn drive() -> Result<(), Failure> {
                 Err(error) if error.class() == ErrorClass::Lost => json!({ "event": "not-valid" }),
                 Err(error) => refused(&error),
             },
+            (Command::Ask(asked), _) => match ask(&client, &asked).await? {
+                Ok(asked) => {
+                    let state = match &asked.answer {
+                        AskedTicket::Granted(_) => json!({ "event": "asked", "state": "accepted", "ticket": null }),
+                        AskedTicket::Ticket(shown) => {
+                            json!({ "event": "asked", "state": shown.state, "ticket": shown.ticket })
+                        }
+                    };
+                    ticket = Some(asked);
+                    state
+                }
+                Err(error) => refused(&error),
+            },
+            (Command::Await { wait_ms }, _) => {
+                let ticket = ticket.as_ref().ok_or("there is no ticket")?;
+                await_ticket(&client, ticket, Duration::from_millis(wait_ms)).await.unwrap_or_else(|e| refused(&e))
+            }
+            (Command::End, _) => {
+                let Ticket { names, token, answer } = ticket.as_ref().ok_or("there is no ticket")?;
+                let ended = match answer {
+                    AskedTicket::Granted(_) => client.release(names, token, Duration::from_secs(10)).await,
+                    AskedTicket::Ticket(shown) => client.end_ticket(&shown.ticket, Some(token)).await,
+                };
+                ended.map_or_else(|error| refused(&error), |()| json!({ "event": "ended" }))
+            }
             (_, None) => return Err("nothing was acquired".into()),
         };
         println!("{event}");
@@ -79,10 +124,38 @@ async fn drive() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Errors: the command is invalid.
+fn lock_names(name: Option<&String>, names: &[String]) -> Result<LockNames, Failure> {
+    let names = name.into_iter().chain(names).map(|name| ResourceName::parse(name));
+    Ok(LockNames::new(names.collect::<Result<Vec<_>, _>>()?)?)
+}
+
+/// Asks for a ticket. Errors: the command is invalid.
+async fn ask(client: &Client, asked: &Asked) -> Result<Result<Ticket, ClientError>, Failure> {
+    let names = lock_names(asked.name.as_ref(), &asked.names)?;
+    let kept_for = Some(Duration::from_millis(asked.keep_ms));
+    let request = LockRequest { kept_for, ..LockRequest::of(names.clone()) };
+    let terms = TicketTerms { wait: Some(Duration::from_millis(asked.wait_ms)), ..TicketTerms::default() };
+    let token = new_token();
+    let answer = client.ask_for_ticket(&request, &token, &terms).await;
+    Ok(answer.map(|answer| Ticket { names, token, answer }))
+}
+
+async fn await_ticket(client: &Client, ticket: &Ticket, wait: Duration) -> Result<serde_json::Value, ClientError> {
+    let shown: api::Ticket = match &ticket.answer {
+        AskedTicket::Granted(lease) => return Ok(json!({ "event": "granted", "fences": lease.fences() })),
+        AskedTicket::Ticket(asked) => client.await_ticket(&asked.ticket, Some(&ticket.token), wait, |_| {}).await?,
+    };
+    Ok(match shown.state.as_str() {
+        "waiting" => json!({ "event": "waiting" }),
+        "ended" => json!({ "event": "over", "by": shown.ended_by }),
+        _ => json!({ "event": "granted", "fences": [shown.fence] }),
+    })
+}
+
 /// Acquires, and says when that is lost. Errors: the command is invalid.
 async fn begin(locks: &Locks, wanted: &Wanted) -> Result<Result<(Lock, serde_json::Value), ClientError>, Failure> {
-    let names = wanted.name.iter().chain(&wanted.names).map(|name| ResourceName::parse(name));
-    let names = LockNames::new(names.collect::<Result<Vec<_>, _>>()?)?;
+    let names = lock_names(wanted.name.as_ref(), &wanted.names)?;
     let mode = match (wanted.mode.as_deref(), wanted.limit.and_then(PermitLimit::new)) {
         (_, Some(limit)) => WantedMode::Permit { limit },
         (Some("shared"), None) => WantedMode::Shared,

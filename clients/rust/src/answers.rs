@@ -16,6 +16,18 @@ pub enum LeaseAnswer {
     Set(Box<api::LeaseSet>),
 }
 
+impl LeaseAnswer {
+    /// With this token, or without one.
+    #[must_use]
+    pub fn with_token(self, token: Option<&str>) -> Self {
+        let token = token.map(|token| api::TokenText(token.to_owned()));
+        match self {
+            Self::One(lease) => Self::One(Box::new(api::Lease { token, ..*lease })),
+            Self::Set(set) => Self::Set(Box::new(api::LeaseSet { token, ..*set })),
+        }
+    }
+}
+
 /// A lease, or the leases of a set, with their validity on this machine's clock.
 #[derive(Debug, Clone)]
 pub struct TimedLease {

@@ -71,6 +71,7 @@ impl ClientError {
         let Self::Refused(refusal) = self else { return ErrorClass::Unavailable };
         match refusal.status {
             423 => ErrorClass::Held,
+            409 if refusal.slug == "ticket-waiting" => ErrorClass::Held,
             409 if refusal.slug == "deadlock" => ErrorClass::Deadlock,
             409 | 410 => ErrorClass::Lost,
             412 if refusal.slug == "stale-fence" => ErrorClass::Lost,

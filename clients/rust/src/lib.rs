@@ -44,7 +44,7 @@
 //! # Modules
 //!
 //! [`lock`] is what programs use. Below it, [`acquire()`](acquire::acquire) waits longer than one request can, [`renewal`] keeps one
-//! lease alive, [`requests`] has the endpoints as methods of [`Client`], [`transport`] sends them, and [`events`] follows the event
+//! lease alive, [`tickets`] are requests that wait without a connection, [`requests`] has the endpoints as methods of [`Client`], [`transport`] sends them, and [`events`] follows the event
 //! stream. [`api`] has the JSON types. It prints nothing and logs nothing, since tokens and keys pass through it.
 
 #![warn(unreachable_pub)]
@@ -59,6 +59,7 @@ pub mod lock;
 pub mod names;
 pub mod renewal;
 pub mod requests;
+pub mod tickets;
 pub mod transport;
 
 pub use answers::TimedLease;
@@ -72,4 +73,5 @@ pub use redlockd_common::clock::BootTime;
 pub use redlockd_common::types::{Invalid, NodeId, PermitLimit, ResourceName, Token, WantedMode};
 pub use renewal::RenewalEnd;
 pub use requests::LockRequest;
+pub use tickets::{AskedTicket, Callback, TicketTerms, new_token};
 pub use transport::{Client, ClientSettings};

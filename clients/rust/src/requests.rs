@@ -76,6 +76,34 @@ fn lock_path(resource: &ResourceName) -> String {
     format!("/locks/{resource}")
 }
 
+/// Where an acquire is sent to.
+pub(super) fn acquire_path(request: &LockRequest) -> String {
+    request.names.single().map_or_else(|| LOCKS.to_owned(), lock_path)
+}
+
+/// The fields of an acquire that do not concern its wait.
+pub(super) fn body(request: &LockRequest) -> serde_json::Value {
+    let mut body = json!({ "owner": request.owner, "note": request.note, "metadata": request.metadata });
+    match request.mode {
+        WantedMode::Exclusive => {}
+        WantedMode::Shared => body["mode"] = "shared".into(),
+        WantedMode::Permit { limit } => body["limit"] = limit.get().into(),
+    }
+    if request.refuses_deadlock {
+        body["on_deadlock"] = "refuse".into();
+    }
+    if let Some(kept_for) = request.kept_for {
+        body["keep"] = format_duration(kept_for).into();
+    }
+    if let Some(ttl) = request.ttl {
+        body["ttl"] = format_duration(ttl).into();
+    }
+    if request.names.single().is_none() {
+        body["resources"] = request.names.iter().map(ResourceName::as_str).collect();
+    }
+    body
+}
+
 /// The names as they are repeated in a query.
 fn in_query(names: &LockNames) -> Vec<(&'static str, String)> {
     names.iter().map(|name| ("resource", name.to_string())).collect()
@@ -93,21 +121,7 @@ impl Client {
         token: &Token,
         wait: Duration,
     ) -> Result<TimedLease, ClientError> {
-        let mut body = json!({ "owner": request.owner, "note": request.note, "metadata": request.metadata });
-        match request.mode {
-            WantedMode::Exclusive => {}
-            WantedMode::Shared => body["mode"] = "shared".into(),
-            WantedMode::Permit { limit } => body["limit"] = limit.get().into(),
-        }
-        if request.refuses_deadlock {
-            body["on_deadlock"] = "refuse".into();
-        }
-        if let Some(kept_for) = request.kept_for {
-            body["keep"] = format_duration(kept_for).into();
-        }
-        if let Some(ttl) = request.ttl {
-            body["ttl"] = format_duration(ttl).into();
-        }
+        let mut body = body(request);
         if !wait.is_zero() {
             // Repeated, it takes its place in the queue again. As secret as the hash that nodes store.
             body["wait_id"] = token.hash().as_str().into();
@@ -119,14 +133,12 @@ impl Client {
         }
         let timeout = ANSWER_TIMEOUT.saturating_add(wait);
         let prefer_wait = (whole > 0).then_some(whole);
-        let path = match request.names.single() {
-            Some(name) => lock_path(name),
-            None => {
-                body["resources"] = request.names.iter().map(ResourceName::as_str).collect();
-                LOCKS.to_owned()
-            }
+        let http = ApiRequest {
+            body: Some(body),
+            prefer_wait,
+            timeout,
+            ..ApiRequest::new(Method::POST, acquire_path(request))
         };
-        let http = ApiRequest { body: Some(body), prefer_wait, timeout, ..ApiRequest::new(Method::POST, path) };
         let response = self.send(&http.token(token)).await?;
         let answer = match request.names.single() {
             Some(_) => LeaseAnswer::One(response.json()?),

@@ -70,7 +70,8 @@ async fn show(
     let inspection = Box::pin(state.manager.inspect(resource)).await;
     let inspection = inspection.map_err(|error| refusals::unknown(refusals::HOLDER_UNKNOWN, &error))?;
     let layout = pages::layout(state, Tab::Other, resource.as_str(), uri, access).without_refresh();
-    pages::html(status, &ConfirmPage::new(layout, mode, &inspection, rejected))
+    let page = ConfirmPage::new(layout, mode, &inspection, rejected);
+    pages::html(status, &page.naming_principals(|principal| pages::principal_name(state, principal)))
 }
 
 /// The fields of the form.

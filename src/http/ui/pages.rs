@@ -131,9 +131,17 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     let past = visible_events(&state, &access);
     let page = LockPage::new(layout, &resource, inspection.as_ref(), &past, done, &base, state.manager.wall_ms());
     let holders = inspection.as_ref().map(Inspection::holders).unwrap_or_default();
+    let page = page.naming_principals(|principal| principal_name(&state, principal));
     let has_taken = holders.iter().any(|holder| state.manager.has_taken(&holder.labels, access.principal()));
     let (may_end, may_acquire) = (access.may(Right::Force, &resource), access.may(Right::Acquire, &resource));
     html(status, &page.for_viewer(may_end, may_acquire, has_taken))
+}
+
+/// The name for which a hash of it stands on the nodes, if the access file has it.
+pub(super) fn principal_name(state: &AppState, hash: &str) -> Option<String> {
+    let store = state.authenticator.store();
+    let mut names = store.principals().iter().map(|known| &known.name);
+    names.find(|name| state.manager.is_for(hash, name)).map(ToString::to_string)
 }
 
 /// The locks and the waiters that the client may read.

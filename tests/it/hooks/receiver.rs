@@ -99,6 +99,11 @@ impl Receiver {
         self.inner().received.clone()
     }
 
+    /// What arrived after the first `seen`.
+    pub fn received_from(&self, seen: usize) -> Vec<Received> {
+        self.inner().received[seen..].to_vec()
+    }
+
     /// The next requests get these.
     pub fn answer(&self, statuses: impl IntoIterator<Item = u16>) {
         self.inner().answers.extend(statuses.into_iter().map(|status| (status, None)));

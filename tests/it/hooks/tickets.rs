@@ -1,8 +1,10 @@
 //! Call-backs of tickets: a workflow that is nowhere while it waits is called when it has its lock, whoever is killed meanwhile,
 //! and its address stands nowhere.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -264,6 +266,109 @@ async fn another_instance_calls_when_the_first_one_was_killed_and_no_address_sta
         assert!(shown.is_none(), "{secret} stands in {shown:?}");
     }
     there.client().release("x", token).await.expect_status(204);
+}
+
+/// Tickets on names over two instances, one of which is killed: each is granted once, and of two tickets of one name that the
+/// surviving instance made the earlier one first. Nobody asks for a ticket: its receiver is called, and gives its lease back.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stderr, reason = "figures for docs/verification.md")]
+async fn many_tickets_with_call_backs_outlive_their_instance() {
+    let number = |name: &str, usual: usize| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
+    let (tickets, names) = (number("REDLOCKD_TICKETS", 60), number("REDLOCKD_TICKET_NAMES", 6));
+    let receiver = Receiver::start().await;
+    let file = HooksFile::with(&target("n8n", &receiver, ""));
+    let cluster = Cluster::blank(3).await;
+    cluster.declare(&SETTINGS);
+    let setting = file.setting();
+    let more = ["--set", &setting, "--set", "waiters_total=20000", "--set", "tickets_total=20000"];
+    let settings = [&SETTINGS[..], &more].concat();
+    let (mut here, there) = (cluster.service_with(&settings).await, cluster.service_with(&settings).await);
+    let begun = SystemClock.now();
+    let (of_here, of_there) = (here.client(), there.client());
+    let each = (0..names).map(|n| async move {
+        let name = format!("many/{n}");
+        let held = of_there.acquired(&name, &[("keep", "2h")]).await.token();
+        let mut made = Vec::new();
+        for at in (n..tickets).step_by(names) {
+            let client = if (at / names).is_multiple_of(2) { of_here } else { of_there };
+            let fields = [("wait", "2h"), ("accept", "10m")];
+            made.push(ticket(client, &name, "target:n8n", &fields).await["ticket"].as_str().expect("an id").to_owned());
+        }
+        (name, held, made)
+    });
+    let each: Vec<_> = futures_util::stream::iter(each).buffered(16).collect().await;
+    let made_ms = SystemClock.now().since(begun).as_millis();
+    here.service.kill();
+    let (killed, client) = (SystemClock.now(), there.client());
+    let freed = each.iter().map(|(name, held, _)| async move {
+        client.release(name, held).await.expect_status(204);
+    });
+    futures_util::stream::iter(freed).buffer_unordered(16).collect::<Vec<()>>().await;
+    // By ticket: its place among those of its name, and whether the surviving instance made it.
+    let places: HashMap<&str, (usize, usize, bool)> = each
+        .iter()
+        .enumerate()
+        .flat_map(|(n, (_, _, made))| {
+            made.iter().enumerate().map(move |(place, id)| (id.as_str(), (n, place, !place.is_multiple_of(2))))
+        })
+        .collect();
+    assert_eq!(places.len(), tickets);
+    let (mut fences, mut last_own, mut granted, mut seen) = (vec![0; names], vec![0; names], HashMap::new(), 0);
+    let mut again = 0;
+    while granted.len() < tickets {
+        let begun = SystemClock.now();
+        let new = poll::until_over(
+            "a further grant",
+            || SystemClock.now().since(begun) > Duration::from_mins(2),
+            || async {
+                let new = receiver.received_from(seen);
+                (!new.is_empty()).then_some(new)
+            },
+        )
+        .await;
+        seen += new.len();
+        let mut ended = Vec::new();
+        for message in new {
+            assert_eq!(message.kind(), "lock.granted");
+            let data = message.json()["data"].clone();
+            let (id, fence) =
+                (data["ticket"].as_str().expect("an id").to_owned(), data["fence"].as_u64().expect("a fence"));
+            let (n, place, is_own) = places[id.as_str()];
+            if let Some(before) = granted.insert(id.clone(), fence) {
+                assert_eq!(before, fence, "a ticket has one lease");
+                again += 1;
+                continue;
+            }
+            assert!(fence > fences[n], "each has a lease of its own");
+            fences[n] = fence;
+            if is_own {
+                assert!(last_own[n] <= place, "in order within an instance: {place} after {}", last_own[n]);
+                last_own[n] = place;
+            }
+            ended.push(id);
+        }
+        let ends = ended.into_iter().map(|id| async move {
+            let path = format!("/tickets/{id}");
+            poll::until("it is given back", || async {
+                let status = send(client.request("DELETE", &path)).await.status;
+                matches!(status, 204 | 410).then_some(())
+            })
+            .await;
+        });
+        futures_util::stream::iter(ends).buffer_unordered(32).collect::<Vec<()>>().await;
+    }
+    poll::until("nothing is left", || async {
+        let metrics = client.get("/metrics").await.text;
+        let is_none = |state: &&str| metrics.contains(&format!("redlockd_tickets{{state=\"{state}\"}} 0"));
+        let is_served = !["waiting", "granted", "accepted", "ending"].iter().all(is_none);
+        let listed = client.get("/locks?prefix=many/").await.json()["items"].clone();
+        (!is_served && listed == json!([])).then_some(())
+    })
+    .await;
+    let served_ms = SystemClock.now().since(killed).as_millis();
+    eprintln!(
+        "{tickets} tickets on {names} names: made in {made_ms} ms, served in {served_ms} ms, {again} call-backs repeated"
+    );
 }
 
 /// The recipe of docs/workflows.md: no runner waits, and the second workflow has the ticket's name only.
