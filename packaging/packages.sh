@@ -52,12 +52,13 @@ starts() {
   server=''
 }
 
-is_static=no
-ldd "$static" >/dev/null 2>&1 || is_static=yes
+# ldd exits with 0 for a static executable that is position-independent, as those for musl are.
+is_static=yes
+if ldd "$static" 2>/dev/null | grep -q '=>'; then is_static=no; fi
 if [ $is_static = yes ] && [ "$(id -u)" -eq 0 ]; then
   mkdir -p "$work/root/tmp"
   cp "$static" "$work/root/redlockd"
-  starts env -i chroot "$work/root" /redlockd
+  starts env -i "$(command -v chroot)" "$work/root" /redlockd
 else
   mkdir -p "$work/root/tmp"
   cp "$static" "$work/root/redlockd"

@@ -1,7 +1,7 @@
 //! redlockd: a distributed lock service over HTTP on a Redlock core. `ARCHITECTURE.md` describes the
 //! modules; a module imports only lower layers, which `tests/tidy.rs` checks.
 
-// Code that only the crate uses is `pub(crate)`, so that the compiler reports what nobody uses.
+// Code that only the crate uses is `pub(crate)`, so that the compiler reports unused code.
 #![warn(unreachable_pub)]
 #![allow(rustdoc::private_intra_doc_links, reason = "the documentation is built with private items")]
 

@@ -1,5 +1,6 @@
-//! Mutants: deviations from the protocol that look harmless, planted for the simulation to find (`tests/sim`), and
-//! those of the queue also for the model of the queue and for lists of events. Outside of the library's own tests every one is `false` at compile time.
+//! Mutants: deviations from the protocol that look harmless, planted for the simulation to find (`tests/sim`), and those of the
+//! queue also for the model of the queue and for lists of events. Outside of the library's own tests every one is `false` at
+//! compile time.
 
 /// Declares the mutants and, for each group, the list of its members.
 macro_rules! mutants {
@@ -57,7 +58,7 @@ mutants! {
         NoWriteBack,
         /// A kept lease is renewed past its end.
         KeptPastEnd,
-        /// A node that was wiped belongs to whoever asks first.
+        /// A wiped node joins the cluster of the first request.
         FirstLookClaims,
         /// A node is quarantined at the word of an instance that is alone in its opinion of the time.
         NoWitness,
@@ -88,13 +89,13 @@ mutants! {
     FOUND_IN_QUEUES {
         /// A wake-up during an attempt is forgotten.
         WakeWhileAskingLost,
-        /// A request whose caller is gone stays in its queue.
+        /// A request whose caller disconnected stays in its queue.
         LeaverStays,
         /// A waiter that is granted does not let the next one become the head.
         GrantCallsNobody,
         /// The time at which a waiter meant to ask passes without an attempt.
         TimerIgnored,
-        /// The end of a lease wakes nobody.
+        /// The end of a lease wakes no waiter.
         EndWakesNobody,
         /// Who enters the queue is served before all others.
         NewestFirst,
@@ -112,9 +113,9 @@ mutants! {
     FOUND_BY_TICKETS {
         /// A ticket counts where one node shows it.
         TicketByMinority,
-        /// What a minority shows is believed without being brought to a majority.
+        /// What a minority shows counts without being written to a majority.
         TicketUnsettled,
-        /// A ticket is stored without a look whether it exists.
+        /// A ticket is stored without checking whether it exists.
         TicketPutUnread,
         /// The state of a ticket may be lowered.
         TicketGoesBack,
@@ -237,7 +238,7 @@ mutants! {
         SubscriptionLossUnnoticed,
         /// Every waiter of a queue asks the nodes, not only its head.
         EveryoneContends,
-        /// A grant whose caller is gone is kept.
+        /// A grant whose caller disconnected is kept.
         GrantUnanswered,
         /// A lease whose end was reported once is taken for ended for ever.
         EndsCountOnce,

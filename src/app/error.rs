@@ -1,4 +1,4 @@
-//! Why the service could not start or run.
+//! The errors with which the service cannot start, or ends.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Sessions of the dashboard: who logged in, with which key, until when. All of it stands in the browser's cookie, signed, so
+//! Sessions of the dashboard: who logged in, with which key, until when. A session is a signed cookie, so
 //! that every instance with the same secret accepts it and a restart does not end it. Only log-outs are kept here.
 
 use std::collections::HashMap;

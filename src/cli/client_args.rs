@@ -66,7 +66,7 @@ pub(super) struct LabelArgs {
     /// Purpose of the lease
     #[arg(long, value_name = "TEXT")]
     pub(super) note: Option<String>,
-    /// Further label; may be repeated
+    /// Further label, shown by `redlockd status` and on the lock's page; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::args::pair)]
     pub(super) meta: Vec<(String, String)>,
 }

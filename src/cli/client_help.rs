@@ -1,4 +1,4 @@
-//! The ends of the help texts of the commands that send requests to a running service: examples and exit codes. Each example
+//! The last part of the help texts of commands that send requests to a running service: examples and exit codes. Each example
 //! is run by a test (`tests/it/cli_examples.rs`).
 
 pub(super) const RUN_USAGE: &str = "\

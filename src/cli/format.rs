@@ -1,6 +1,7 @@
 //! Formats answers: tables for people, tab-separated or `key=value` lines for scripts. Control characters in external
 //! text are escaped here.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 
 use super::client_args::OutputArgs;
@@ -186,6 +187,11 @@ fn facts(all: &[(&str, String)], form: OutputFormat) -> String {
 /// Width of the first column of [`facts`].
 const FACT_WIDTH: usize = 13;
 
+/// Labels of a lease, as they are given on the command line.
+fn labels(metadata: &BTreeMap<String, String>) -> String {
+    metadata.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+}
+
 /// A duration as people say it: `59 s`, `4 m 59 s`, `2 h 5 m`; rounded down, so that it promises nothing.
 fn left(ms: u64) -> String {
     match ms / 1_000 {
@@ -220,6 +226,7 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
             ("renewals", holder.renewals.to_string()),
         ]);
         all.extend(holder.kept_until.clone().map(|until| ("kept_until", until)));
+        all.extend((!holder.metadata.is_empty()).then(|| ("meta", labels(&holder.metadata))));
     }
     let head = facts(&all, form);
     let OutputFormat::Human { colour } = form else { return head };

@@ -1,12 +1,12 @@
-//! Where the service of this machine listens, by the settings in the environment: for the health check of a container,
-//! which has the service's environment.
+//! The address of this machine's service, from the settings in the environment. The health check of a container uses it,
+//! since it has the service's environment.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Config, Environment, Inputs};
 
-/// Its URL, with an address of this machine. By `REDLOCKD_CONFIG`, `REDLOCKD_LISTEN` and the other variables; `None` where the settings are invalid, and where the
-/// port is chosen at the start.
+/// Its URL, with an address of this machine. By `REDLOCKD_CONFIG`, `REDLOCKD_LISTEN` and the other variables; `None` where the
+/// settings are invalid, and where the port is chosen at the start.
 pub(super) fn own_service(env: &impl Environment) -> Option<String> {
     let Config { listen, listen_tls_cert, .. } = Inputs::default().load(env).ok()?.config;
     let ip = match listen.ip() {

@@ -1,5 +1,5 @@
-//! `redlockd nodes`: shows the nodes, waits until they are as a script needs them, and passes on an operator's word that one
-//! has ended.
+//! `redlockd nodes`: shows the nodes, waits until enough of them vote, and reports for an operator that a node has ended or
+//! is another server now.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The progress while a command waits for a lock, from separate requests for the lock's state.
+//! Shows the progress while a command waits for a lock, by separate requests for the lock's state.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal};

@@ -175,7 +175,7 @@ settings! {
         allowed_hosts: Vec<String> = [] in host_names();
 
         /// Address of what an owner is, with `{owner}` in it: the pages link owners to it, for example to their jobs.
-        /// Range: "" is none; an http or https URL with `{owner}` once, after its host
+        /// Range: "" is none
         /// Why: who sees a lock that is held too long wants to see the job that holds it. The owner is percent-encoded.
         owner_url: String = "" in owner_url();
     }

@@ -262,7 +262,7 @@ pub(super) fn owner_url() -> ValueType<String> {
     )
 }
 
-/// Whoever names an owner chooses no host: the place is after it.
+/// An owner's name cannot change the host, because it is inserted after the host.
 fn is_owner_url(text: &str) -> bool {
     let Some((before, after)) = text.split_once(OWNER_PLACE) else { return false };
     let filled = format!("{before}x{after}").parse::<axum::http::Uri>();

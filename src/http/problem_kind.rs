@@ -221,8 +221,8 @@ const CATALOGUE: [Entry; 33] = [
         ProblemKind::TicketWaiting,
         "ticket-waiting",
         StatusCode::CONFLICT,
-        "The ticket waits still",
-        "It has no lease yet that could be kept for another time. `GET` the ticket with `wait` to learn when it has.",
+        "The ticket is still waiting",
+        "It has no lease yet that could be kept for another time. `GET` the ticket with `wait` to wait until it has one.",
     ),
     entry(
         ProblemKind::TicketEnded,

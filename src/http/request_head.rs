@@ -1,5 +1,5 @@
-//! What HTTP demands of a request's head and the HTTP library leaves to its user: exactly one valid host, no transfer
-//! coding that is not understood, and a bounded number of headers on HTTP/2.
+//! Checks of a request's head that HTTP requires and the HTTP library does not make: exactly one valid host, no unknown
+//! transfer coding, and a bounded number of headers on HTTP/2.
 
 use axum::extract::Request;
 use axum::http::uri::Authority;

@@ -53,7 +53,7 @@ pub struct HttpSettings {
     pub body_timeout: Duration,
     /// The maximum length of path and query. Bytes.
     pub uri_limit: usize,
-    /// Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
+    /// Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Host names under which pages, and without authentication everything, are served.
     pub hosts: AllowedHosts,

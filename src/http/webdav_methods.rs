@@ -1,4 +1,4 @@
-//! A path with methods that are none of the router's own (`LOCK`, `UNLOCK` of WebDAV, which Terraform sends).
+//! Routes with methods that the router does not know (`LOCK` and `UNLOCK` of WebDAV, which Terraform sends).
 
 use std::future::Future;
 use std::pin::Pin;

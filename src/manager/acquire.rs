@@ -111,7 +111,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             Err(error) => {
                 let held = match &error {
-                    // An exclusive acquire that meets shared leases or permits learns from the nodes that somebody holds the
+                    // To an exclusive acquire that shared leases or permits refuse, the nodes report only that somebody holds the
                     // resource, not who.
                     WaitError::Refused(refusal) | WaitError::NotAsked(Some(refusal)) if is_unnamed(refusal) => {
                         let inspected = Box::pin(self.engine().inspect(&refusal.resource)).await.ok();

@@ -1,5 +1,5 @@
-//! What the manager knows of call-backs: where they go, what they say, and what came of one. `webhooks` delivers them; it is a
-//! layer above, so that the manager and the simulation see this trait only.
+//! Call-backs as the manager sees them: address, message, and result of one. `webhooks` delivers them: it is a layer above, so
+//! the manager and the simulation use only this trait.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The state of nodes and quorum in one or two sentences: what is ill, since when, until when, why, and what to do. The same
+//! The state of nodes and quorum in one or two sentences: what has failed, since when, until when, why, and what to do. The same
 //! on every page, in the log and in `/health/ready`.
 
 use std::cmp::Ordering;

@@ -1,4 +1,4 @@
-//! The deadlocks that the nodes confirmed: counted, published as events, and kept for the pages while they last.
+//! Deadlocks that the nodes confirmed: counts them, publishes them as events, and keeps them for the pages while they last.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

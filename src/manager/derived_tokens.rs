@@ -1,5 +1,5 @@
-//! Leases without a secret of their client's: the token derives from the name that another protocol gives the lock, and from the
-//! principal, who alone may end it by that name.
+//! Leases of protocols whose clients send no secret (Terraform). The token is derived from the lock's ID in that protocol and
+//! from the principal, so only that principal can end the lease by the ID.
 
 use super::acquire::principal_tag;
 use super::service::LockManager;

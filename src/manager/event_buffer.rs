@@ -10,7 +10,7 @@ use crate::api::Event;
 /// Events that are kept, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
 /// Renewals are counted apart from all others, since they would push everything else off the pages.
 pub(crate) const EVENTS_MAX: usize = 1_024;
-/// The size of both together, since whoever can publish on a node can make each as large as the longest deadlock.
+/// The size of both together, since any client that can publish on a node can make each as large as the longest deadlock.
 pub(crate) const EVENTS_BYTES_MAX: usize = 4 << 20;
 
 /// What an event takes in memory: itself and its texts.

@@ -279,7 +279,7 @@ impl EventHub {
         of_kind.take(limit).cloned().collect()
     }
 
-    /// Receives the events of all instances from now on, until nobody has asked for a minute.
+    /// Receives the events of all instances from now on, until there was no reader for a minute.
     pub fn follow_cluster(&self) {
         self.follow(&mut self.state.lock());
     }

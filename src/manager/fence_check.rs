@@ -1,4 +1,4 @@
-//! The check of a fence: whether it is that of the lease that stands now. It answers for the past, like every read: only a
+//! Checks whether a fence is that of the current lease. The answer is about the past, like that of every read: only a
 //! comparison within the protected store's own write fences.
 
 use std::cmp::Ordering;
@@ -16,7 +16,7 @@ use crate::types::{Fence, ResourceName, TokenId};
 /// What a quorum of nodes know of a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceState {
-    /// It is that of the lease that stands.
+    /// It is that of the current lease.
     Current {
         /// Names the lease.
         token_id: TokenId,

@@ -1,4 +1,4 @@
-//! From what the nodes granted to the leases that are answered: their labels, and who learns of them.
+//! Turns a grant of the nodes into the leases of the answer: adds their labels, and publishes and counts them.
 
 use super::events::{EventKind, set_lease, set_mode};
 use super::lease_snapshot::LeaseChange;

@@ -1,5 +1,5 @@
-//! Where incidents are kept over restarts: a file of JSON lines in the data directory, if that exists. It informs people;
-//! nothing depends on it, so a disk that fails or is slow loses incidents and delays nothing.
+//! Stores incidents across restarts, as JSON lines in a file of the data directory, if that exists. They are for people only,
+//! so a slow or failing disk loses incidents and delays no request.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -14,8 +14,8 @@ use crate::api::Event;
 
 /// Incidents that are kept in memory and read back at a start.
 pub(crate) const HISTORY_MAX: usize = 10_000;
-/// Their size, since whoever can publish on a node can make each as large as the longest deadlock. Honest ones take some three
-/// hundred bytes each.
+/// Their size, since any client that can publish on a node can make each as large as the longest deadlock. Ordinary ones take
+/// some three hundred bytes each.
 pub(crate) const HISTORY_BYTES_MAX: usize = 8 << 20;
 /// Incidents that wait to be written; further ones stay in memory only.
 const UNWRITTEN_MAX: usize = 1_024;
@@ -27,7 +27,8 @@ const LOCK: &str = "incidents.lock";
 
 /// Bytes that are written at a time, and one event more.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Incidents that are larger than this are written only while few wait: an instance makes none, but who can publish on a node may.
+/// Incidents that are larger than this are written only while few wait: an instance makes none, but who can publish on a node
+/// may.
 const LARGE_BYTES: usize = 2_048;
 /// Those few.
 const LARGE_UNWRITTEN_MAX: usize = 64;

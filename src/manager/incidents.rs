@@ -1,5 +1,5 @@
-//! What happens to the nodes and to the quorum: since when, for how long, why, and what was refused meanwhile. One line in
-//! the log for each begin and each end, the counts of quarantines for metrics, and the events.
+//! What happens to the nodes and to the quorum: since when, for how long, why, and how many requests were refused meanwhile.
+//! Each beginning and each end is logged once, published as an event, and counted for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -65,7 +65,7 @@ impl KeptEnd {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::KeptOut => "kept-out",
-            // An acquire that was withdrawn is given back by whoever had asked.
+            // The caller of a withdrawn acquire releases its lease.
             Self::Ended(EndReason::Cancelled) => EndReason::Released.as_str(),
             Self::Ended(reason) => reason.as_str(),
             Self::Lost => "lost",
@@ -164,7 +164,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Ends a kept lease at the word of the principal that acquired it. Returns for how long it was held, as far as this
     /// instance knows.
     ///
-    /// Cancel: the release goes on in the background.
+    /// Cancel: the release continues in the background.
     pub async fn give_back(
         &self,
         resource: &ResourceName,
@@ -224,7 +224,7 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let own = self.shared.own_leases.remove(resource, token);
         if end != KeptEnd::Lost {
-            // Whoever ended it has published the event.
+            // The event was published where the lease was ended.
             self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);
             return;
         }

@@ -150,7 +150,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Releases a lease. Returns for how long it was held, as far as this instance knows.
     ///
-    /// Cancel (drop): the release goes on in the background.
+    /// Cancel (drop): the release continues in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<Option<Duration>, ReleaseError> {
         self.release_by_hash(resource, &token.hash()).await
     }
@@ -173,7 +173,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Releases a lease and hands over to the next waiter here. Also returns for how long it was held, where that is known.
     ///
-    /// Cancel: the release goes on in the background.
+    /// Cancel: the release continues in the background.
     pub(super) async fn end_lease(
         &self,
         resource: &ResourceName,
@@ -181,7 +181,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         reason: LeaseOutcome,
     ) -> (ReleaseOutcome, Option<Duration>) {
         let begun = self.now();
-        // Only for a lease that this instance granted: a made-up token must not wake anybody.
+        // Only for a lease that this instance granted: a made-up token must not wake waiters.
         let is_ours = self.shared.own_leases.has(resource, token);
         // Of a lease that another instance granted, a node is asked first whose it was, for events and metrics.
         let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
@@ -214,7 +214,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Ends somebody else's lease: the one that a quorum has now, if it has the ETag that was given.
     /// Returns the lease that was ended; `None` where it was another Redlock client's lock.
     ///
-    /// Cancel (drop): a forced release goes on in the background.
+    /// Cancel (drop): a forced release continues in the background.
     pub async fn force(&self, request: ForceRequest) -> Result<(Forced, Option<EndedLease>), ForceError> {
         let no_quorum = |answers: Vec<_>| ForceError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers)));
         let view = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;

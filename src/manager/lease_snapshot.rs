@@ -19,7 +19,7 @@ use crate::types::{ResourceName, TokenHash};
 
 /// Reading may take one part in this many of the time: a snapshot is used so many times as long as it took.
 const REFRESH_PAUSE: u32 = 10;
-/// A snapshot that nobody has asked for is dropped after this time.
+/// An unused snapshot is dropped after this time.
 const SNAPSHOT_IDLE: Duration = Duration::from_mins(5);
 /// Leases that are merged before the task yields: some hundred microseconds.
 const MERGED_PER_YIELD: usize = 500;
@@ -205,7 +205,7 @@ struct SnapshotState {
     changes: VecDeque<ListedChange>,
     /// How many of them are in `latest` already.
     applied: usize,
-    /// Since when changes are recorded; `None` while nobody reads lists.
+    /// Since when changes are recorded; `None` while no lists are read.
     recording_since: Option<BootTime>,
     asked_at: BootTime,
     overview_at: Option<BootTime>,
@@ -241,7 +241,7 @@ impl Snapshots {
         Self { taking: tokio::sync::Mutex::new(()), state: Mutex::default(), refresh }
     }
 
-    /// This instance changed a lease at `now`. Cheap while nobody reads lists.
+    /// This instance changed a lease at `now`. Cheap while no lists are read.
     pub(crate) fn record(&self, now: BootTime, resource: &ResourceName, change: impl FnOnce() -> LeaseChange) {
         let mut state = self.state.lock();
         if state.recording_since.is_none() {
@@ -357,7 +357,7 @@ impl Snapshots {
         }
     }
 
-    /// Drops a snapshot that nobody has asked for lately.
+    /// Drops a snapshot that has not been used lately.
     pub(crate) fn sweep(&self, now: BootTime) {
         let mut state = self.state.lock();
         if now.since(state.asked_at) <= SNAPSHOT_IDLE {

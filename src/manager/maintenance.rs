@@ -1,5 +1,5 @@
-//! Periodic maintenance, once a second: forgets what has run out, and publishes what no request reports:
-//! leases that expired, nodes that changed state.
+//! Periodic maintenance, once a second: removes expired leases, and publishes the events that no request causes: expired
+//! leases, and nodes that changed state.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The lease is gone. An extend never revives one, so its refusal says why.
+    /// The lease has ended. An extend never revives one, so its refusal says why.
     async fn publish_if_expired(&self, keys_gone: BootTime, lapsed: &ExpiredLease) {
         let params = ExtendParams {
             resource: lapsed.resource.clone(),

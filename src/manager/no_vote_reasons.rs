@@ -1,4 +1,4 @@
-//! Why nodes did not vote, as a sentence for the caller: each reason once, with the nodes that it holds for. Names no address.
+//! Why nodes did not vote, as a sentence for the caller: each reason once, with the names of its nodes, and no address.
 
 use std::collections::BTreeMap;
 

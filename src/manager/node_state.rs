@@ -1,4 +1,4 @@
-//! What the node monitor knows of a node, in words: its state, until when, and why it does not vote.
+//! The state of a node as text, from the node monitor: the state, until when it lasts, and why the node does not vote.
 
 use std::time::Duration;
 

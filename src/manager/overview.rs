@@ -1,5 +1,5 @@
-//! What the pages for operators show. No node is asked for it, so it may be some seconds old; `queries` has
-//! the answers of the API, which are not.
+//! The data of the pages. It is read without a request to the nodes, so it may be some seconds old; the answers of the
+//! API, in `queries`, are not.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ fn cycle_edge(edge: &DeadlockEdge) -> Option<CycleEdge> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// From the last snapshot: the nodes are asked only where there is none of the last half minute.
+    /// From the last snapshot: the nodes are read only if there is none of the last half minute.
     ///
     /// Cancel: nothing is left behind.
     pub async fn overview(&self) -> Overview {

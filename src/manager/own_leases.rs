@@ -1,5 +1,5 @@
-//! The leases that this instance granted or extended: for the time left after a failed extend, and so that the end of
-//! those that nobody ends is reported.
+//! The leases that this instance granted or extended: for the time that is left after a failed extend, and so that
+//! expiry is reported.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};

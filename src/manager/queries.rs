@@ -192,7 +192,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.engine().nodes.iter().zip(health).enumerate().map(report).collect()
     }
 
-    /// Notes an operator's word that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
+    /// Records an operator's report that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
     ///
     /// Errors: [`ForgetError`].
     pub fn forget_node(&self, node: &NodeId) -> Result<(), ForgetError> {
@@ -353,7 +353,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         HeldRefusal { about, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
     }
 
-    /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms is promised to nobody.
+    /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms has no validity.
     fn holder(&self, record: &LeaseRecord, left: Duration, is_confirmed: bool) -> HolderInfo {
         let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
         let labels = record.labels();

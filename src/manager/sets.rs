@@ -79,8 +79,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(PendingSet { leases, grant: Some(grant), manager: self.clone() })
     }
 
-    /// The lease of the resource with this index, which is kept from now on if that is asked for; `None` where too few nodes know
-    /// that.
+    /// The lease of the resource with this index, which the service keeps from now on if the request says so; `None` where too
+    /// few nodes know that.
     async fn lease_of_set(
         &self,
         asked: &Asked<N, C, E>,

@@ -36,7 +36,7 @@ struct NodeSeries {
 
 /// The handles of all nodes.
 pub(super) struct NodeMetrics {
-    /// So few that each call looks for its node.
+    /// So few that each call searches the list.
     series: Vec<(NodeId, NodeSeries)>,
     durations: HistogramVec,
     info: IntGaugeVec,
@@ -104,7 +104,7 @@ impl NodeMetrics {
     pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
         let Some(series) = self.of(node) else { return };
         match result {
-            // Once or twice a second, for nobody who waits.
+            // Once or twice a second, and no caller waits for it.
             Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
                 let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };

@@ -1,5 +1,5 @@
-//! The last hour on the home page: sparklines of grants, waits and contention, the names with the most contention, and who held
-//! how much of it.
+//! The last hour on the home page: sparklines of grants, waits and contention, the names with the most contention, and the owners
+//! that held each of them longest.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! A lock's last hour as a drawing: who held it when, who waits, and what happened to nodes and quorum meanwhile. The same as a
-//! table, for those who cannot see it.
+//! A lock's last hour as a drawing: who held it when, who waits, and what happened to nodes and quorum meanwhile. The same data
+//! follows as a table, for screen readers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::api::Event;
 pub(crate) const WIDTH: u64 = 960;
 /// Height of a row.
 pub(crate) const ROW: usize = 18;
-/// What is drawn unless another period is asked for.
+/// The default period.
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 /// Bars that are drawn at most; older ones are left off.
 const BARS_MAX: usize = 200;

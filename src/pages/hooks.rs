@@ -1,4 +1,4 @@
-//! The page of call-backs' targets and of hooks: what each received last, what waits, and what is off.
+//! The page of call-backs' targets and of hooks: the last answer of each, the messages that wait, and which are switched off.
 
 use std::time::Duration;
 

@@ -71,7 +71,7 @@ pub(crate) struct Layout {
     pub quorum: Badge,
     /// The same as a sentence.
     pub quorum_text: String,
-    /// What is ill, since when, until when, why, and what to do.
+    /// What has failed, since when, until when, why, and what to do.
     pub situation: Situation,
     /// Each node's name and state.
     pub nodes: Vec<(String, Badge)>,
@@ -170,7 +170,7 @@ impl Layout {
         !self.viewer.refused.contains(&tab)
     }
 
-    /// The title of the browser's tab: it begins with what is ill, for whoever has the page in the background.
+    /// The title of the browser's tab: it begins with what has failed, so that it is visible while the tab is in the background.
     pub(crate) fn tab_title(&self) -> String {
         match self.quorum.severity {
             Severity::Bad => format!("✖ {} · {}", self.quorum.text, self.title),
@@ -178,7 +178,7 @@ impl Layout {
         }
     }
 
-    /// The section of the runbooks about what is ill.
+    /// The section of the runbooks about what has failed.
     pub(crate) fn runbook(&self) -> &'static str {
         let has = |text: &str| self.nodes.iter().any(|(_, badge)| badge.text == text);
         match self.quorum.text.as_str() {

@@ -376,7 +376,7 @@ fn together(holders: &[HolderInfo]) -> String {
     }
 }
 
-/// The last hour. A lease that no quorum confirms is held by nobody as far as is known.
+/// The last hour. A lease that no quorum confirms is drawn as not held.
 fn history(
     resource: &ResourceName,
     inspection: Option<&Inspection>,

@@ -146,7 +146,7 @@ struct LockList<'a> {
 }
 
 impl<'a> LockList<'a> {
-    /// What no quorum confirms is valid for nobody.
+    /// A lease that no quorum confirms has no validity.
     fn valid_for(&self, lease: &SnapshotLease) -> Duration {
         if !lease.is_confirmed {
             return Duration::ZERO;

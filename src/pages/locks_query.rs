@@ -15,7 +15,7 @@ pub(crate) enum Sort {
     Expires,
     /// Fencing token.
     Fence,
-    /// Number of waiters; the most first unless another order is asked for.
+    /// Number of waiters; by default the largest first.
     #[default]
     Waiters,
 }

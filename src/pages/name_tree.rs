@@ -1,4 +1,4 @@
-//! The names of a list as a tree, one level at a time: what follows the prefix up to the next `/`, with counts.
+//! The names of a list as a tree, one level at a time: the next segment of each name after the prefix, with counts.
 
 use std::collections::HashMap;
 

@@ -77,7 +77,7 @@ pub(crate) struct FindingRow {
 const RUN_ID_SHOWN: usize = 8;
 
 fn finding(view: &NodeFinding) -> FindingRow {
-    // redlockd needs no persistence and says so: it is no reason to look.
+    // redlockd needs no persistence: this finding needs no action.
     let severity = match view.bars {
         true => Severity::Bad,
         false if view.code == "no-persistence" => Severity::Neutral,
@@ -90,7 +90,7 @@ fn or_dash(took: Option<Duration>) -> String {
     took.map_or_else(|| "-".to_owned(), format::latency)
 }
 
-/// How much trouble a node is in: the higher, the further up it stands.
+/// How severe the state of a node is. Severe states are listed first.
 fn trouble(report: &NodeSummary) -> u8 {
     match (report.votes, report.findings.iter().any(|finding| finding.bars), report.votes_in) {
         (false, _, None) => 3,

@@ -1,4 +1,4 @@
-//! The page of the runbooks: `docs/runbooks.md`, rendered once, so that whoever was paged needs no other document.
+//! The page of the runbooks: `docs/runbooks.md`, rendered once, so that an operator needs no other document during an incident.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! What is asked of the tables of waiters and of owners: a text to find, an order and a page, and the links that keep them.
+//! The query of the tables of waiters and of owners: search text, order and page; and the links that keep them.
 
 use std::cmp::Ordering;
 
@@ -21,7 +21,7 @@ const fn column(name: &'static str, text: &'static str, descends_first: bool) ->
     SortColumn { name, text, descends_first }
 }
 
-/// A table: its path, and its columns, of which the first one is its order unless another one is asked for.
+/// A table: its path, and its columns, by the first of which it is sorted by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Table {
     /// Path of the page.
@@ -54,7 +54,7 @@ pub(crate) const OWNERS: Table = Table {
     ],
 };
 
-/// What is asked of a table.
+/// The query of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableQuery {
     pub(super) table: Table,
@@ -86,7 +86,7 @@ impl TableQuery {
         wanted.is_empty() || texts.into_iter().any(|text| text.to_lowercase().contains(&wanted))
     }
 
-    /// In the order that is asked for.
+    /// In the requested order.
     pub(super) fn ordered(&self, ascending: Ordering) -> Ordering {
         if self.descending { ascending.reverse() } else { ascending }
     }

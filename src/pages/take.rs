@@ -1,4 +1,4 @@
-//! The page on which a person takes a lock for a time.
+//! The page on which a user acquires a lock for a limited time, without a process that holds it.
 
 use askama::Template;
 

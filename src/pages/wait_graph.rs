@@ -17,7 +17,7 @@ pub(crate) const WIDTH: usize = 960;
 const ROW: usize = 34;
 /// Space above the first row, for the name of an arrow.
 const TOP: usize = 6;
-/// Height of a name, which stands above its arrow.
+/// Height of a name, which is drawn above its arrow.
 const LABEL: usize = 16;
 /// How far an arrow goes around.
 const BEND: usize = 28;

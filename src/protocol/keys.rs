@@ -11,7 +11,7 @@ pub const META_KEY: &str = "redlockd:meta";
 pub const LEASES_KEY: &str = "redlockd:leases";
 /// Sorted set: kept leases by when each is checked next, so that an instance renews those of another that has ended.
 pub const KEPT_KEY: &str = "redlockd:kept";
-/// Sorted set: tickets by when an instance that does not serve them is to look at each.
+/// Sorted set: tickets by the time from which an instance that does not serve them reads them.
 pub const TICKETS_KEY: &str = "redlockd:tickets";
 /// Before the id of a ticket: its key.
 pub const TICKET_PREFIX: &str = "redlockd:ticket:";
@@ -19,9 +19,10 @@ pub const TICKET_PREFIX: &str = "redlockd:ticket:";
 pub const WAITERS_KEY: &str = "redlockd:waiters";
 /// Before the name of an instance: the key of the waiters that it published.
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
-/// String with a TTL: exists while any resource may have a block, so that a node without one looks at no other key.
+/// String with a TTL: exists while any resource may have a block, so that a node without blocks reads no other key.
 pub const BLOCKS_KEY: &str = "redlockd:blocks";
-/// String with a TTL: exists while any instance listens for the ends of leases, so that nobody publishes them for nobody.
+/// String with a TTL: exists while any instance listens for the ends of leases, so that notices are published only if some
+/// instance receives them.
 pub const NOTICES_KEY: &str = "redlockd:notices";
 /// Hashes: the last fence of each resource that had one in this generation or the one before, by turns.
 pub const FENCES_KEYS: [&str; 2] = ["redlockd:fences:0", "redlockd:fences:1"];
@@ -34,7 +35,7 @@ const GONE_PREFIX: &str = "redlockd:gone:";
 pub const FREED_PREFIX: &str = "redlockd:freed:";
 /// The channel of cluster-wide events.
 pub const EVENTS_CHANNEL: &str = "redlockd:events";
-/// The channel of incidents, which every instance follows: so few that it need not ask whether anybody does.
+/// The channel of incidents, to which every instance subscribes: so few that the sender need not check for subscribers.
 pub const INCIDENTS_CHANNEL: &str = "redlockd:incidents";
 /// Names a foreign client's lock among the tokens of a block.
 pub const FOREIGN_FIELD: &str = "*";

@@ -85,7 +85,7 @@ impl LeaseRecord {
     }
 }
 
-/// What stands before a member's record.
+/// The prefix of a member's record.
 fn member_prefix(mode: Mode) -> String {
     if mode == Mode::Exclusive { String::new() } else { format!("M{}|", member_mode(mode)) }
 }

@@ -27,7 +27,7 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// The word that nodes store.
+    /// The text that nodes store.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Released => "released",
@@ -58,13 +58,13 @@ pub enum Reply {
     Held { left_ms: Option<u64>, record: Option<LeaseRecord> },
     /// A vote for a shared lease or a permit. `joined`: the token already had it on this node.
     Admitted { fence: Fence, joined: bool },
-    /// Shared leases or permits hold it, or another caller's intent stands.
+    /// Shared leases or permits hold it, or another caller has left an intent.
     HeldByMembers(HeldByMembers),
     /// This token holds the resource in this mode.
     ModeDiffers { mode: Mode },
     /// The exclusive lease is a shared one now, or was before, with this record and end.
     Downgraded { record: LeaseRecord, left_ms: u64 },
-    /// Whether this caller's intent stands now, or none does where it was withdrawn.
+    /// False if another caller's intent is stored; otherwise this one was stored or withdrawn.
     Intent { is_own: bool },
     /// Extended, edited or written back. `record` is the lease as it is now; `before_ms` is the key's former TTL.
     Updated { record: LeaseRecord, before_ms: u64 },
@@ -120,7 +120,7 @@ pub enum Reply {
 pub struct HeldByMembers {
     /// Until it may be free for the request, by this node.
     pub left_ms: u64,
-    /// How they share it; `None` where only an intent stands.
+    /// How they share it; `None` if there is only an intent.
     pub kind: Option<WantedMode>,
     /// Another caller's intent keeps the request out.
     pub is_intent: bool,

@@ -75,7 +75,7 @@ pub enum Request {
     Waiters(WaitersArgs),
     /// Read a ticket, or raise its state. Replies: [`Reply::Ticket`], [`Reply::NoVote`].
     Ticket(TicketArgs),
-    /// Say which tickets this instance serves, and read which nobody does. Replies: [`Reply::Tickets`].
+    /// Report which tickets this instance serves, and read those that no instance serves. Replies: [`Reply::Tickets`].
     Tickets(TicketsArgs),
     /// Read a page of all that a voting node knows: leases, foreign locks, blocks, tombstones. Replies:
     /// [`Reply::Knowledge`], [`Reply::NoVote`]. What is there throughout is on at least one page.
@@ -111,7 +111,7 @@ impl Request {
         Self::Probe(ProbeArgs::default())
     }
 
-    /// An `Init` that names nobody: of a node alone, in no view.
+    /// An `Init` that names no process: of a node alone, in no view.
     pub fn init() -> Self {
         Self::Init { view: Arc::default() }
     }

@@ -31,8 +31,8 @@ const MEMBER_FENCE_ROUNDS: usize = 8;
 const FENCE_LEAD_US: u64 = 1_000;
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// One attempt for what may be held together: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots, one
-    /// after the other, but for none that others here are asking for.
+    /// One attempt for what may be held together: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots,
+    /// one after the other, but for none that others here are asking for.
     pub(super) async fn attempt_shared(
         &self,
         params: &AcquireParams,
@@ -86,7 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if !rounds.took_effect {
                 undo.disarm();
             } else if params.mode.limit().is_some() && !mutant::is(Mutant::NoCleanup) {
-                // The next slot is asked for behind it, on the same connections.
+                // The next slot is requested after it, on the same connections.
                 let until = self.clock.now().plus(self.node_timeout_for(Some(params.ttl)));
                 let now = self.clock.now();
                 for cancel in withdrawal.requests() {

@@ -225,7 +225,7 @@ mod tests {
         (node, engine)
     }
 
-    /// What a node is asked to cancel of a set whose attempt failed.
+    /// The part of a failed attempt for several resources that a node must cancel.
     async fn cancelled() -> Vec<ResourceName> {
         let (node, engine) = engine(true);
         let resources = [name("a"), name("b"), name("c")].into();

@@ -7,7 +7,7 @@ use std::future::Future;
 #[cfg(test)]
 use std::time::Duration;
 
-/// tokio's clock, for tests with paused time: it stands still while anybody has something to do.
+/// tokio's clock, for tests with paused time: it does not advance while a task can run.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PausedClock(tokio::time::Instant);

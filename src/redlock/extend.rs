@@ -58,9 +58,9 @@ pub struct ConfirmedExtension {
     pub granted: usize,
 }
 
-/// The fence to answer for a member: that which a quorum shows. Where none does, the lowest: it is not above the one that a quorum
-/// gave to the lease, as one of these nodes gave it too, so that every later lease has a higher one. The highest may be one node's
-/// alone.
+/// The fence to answer for a member: that which a quorum shows. Where none does, the lowest: it is not above the one that a
+/// quorum gave to the lease, as one of these nodes gave it too, so that every later lease has a higher one. The highest may be
+/// one node's alone.
 pub(super) fn certain_fence(tally: &Tally, of: Option<Mode>, quorum: usize) -> Option<Fence> {
     let shown = tally.received().filter_map(|(_, answer)| match answer {
         Ok(Reply::Updated { record, .. } | Reply::Downgraded { record, .. }) => {
@@ -202,7 +202,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
         }
-        // Whoever granted it may have ended before it had it listed.
+        // The instance that granted it may have ended before it added it to the index.
         if record.renewals <= 1 {
             self.index_late(&extension.resource, &extension.token);
         }
@@ -295,7 +295,8 @@ fn misses_the_lease(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Missing | Reply::NoVote(Quarantined { .. } | Unseeded { .. } | Blocked { .. })))
 }
 
-/// A node's record agrees with a lease of this mode: also that of a node that did not get a downgrade, which keeps more callers out.
+/// A node's record agrees with a lease of this mode: also that of a node that did not get a downgrade, which keeps more callers
+/// out.
 fn agrees(shown: Mode, of: Mode) -> bool {
     shown == of || of == Mode::Shared && shown == Mode::Exclusive
 }

@@ -1,4 +1,4 @@
-//! What is said of a kept lease: by the nodes, of its end, and by [`super::kept_lease_renewal`], of what became of it.
+//! Values about a kept lease: its end as the nodes store it, and its outcome as [`super::kept_lease_renewal`] reports it.
 
 use std::future::Future;
 

@@ -1,7 +1,7 @@
 //! Kept leases: the service renews them until the end that their record has. The instance that granted one renews it after a
 //! third of its TTL. If it has not, any other one does after half of it: the nodes have an index of kept leases, which each
-//! instance reads, and what a quorum of them shows is renewed. There is no election: a renewal is idempotent, so that two
-//! instances that renew one lease cost time only.
+//! instance reads, and what a quorum of them shows is renewed. There is no election: a renewal is idempotent, so two
+//! instances that renew the same lease cost only time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::protocol::{
 };
 use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
-/// Time between two looks at what is due.
+/// Time between two passes over what is due.
 const TICK: Duration = Duration::from_millis(500);
 /// An instance indexes each of its kept leases again after this time, for nodes that forgot them.
 const INDEX_REFRESH: Duration = Duration::from_mins(1);
-/// Maximum number of kept leases that one look renews or ends; further ones follow in the next.
+/// Maximum number of kept leases that one pass renews or ends; further ones follow in the next.
 const STEPS_MAX: usize = 4_096;
 /// Of these at a time.
 const CONCURRENT_STEPS: usize = 32;
-/// Maximum number of pages that one look reads from each node.
+/// Maximum number of pages that one pass reads from each node.
 const PAGES_MAX: usize = 16;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -113,7 +113,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// Writes these labels, with an end, to a quorum, and indexes the lease there, so that any instance will renew it. To be
     /// called when it is granted and before that is answered. Whether a quorum has both.
     ///
-    /// Not with the acquire itself: what an instance that ends had granted and not answered would be kept for nobody.
+    /// Not with the acquire itself: if the instance ended before it answered, the lease would be kept although no caller knows
+    /// it.
     ///
     /// Cancel: some nodes may have it. No renewal is confirmed, so that the cancel of its attempt still ends the lease.
     pub(crate) async fn begin(
@@ -194,7 +195,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         }
     }
 
-    /// One look.
+    /// One pass over the kept leases that are due.
     async fn look(&self, observer: &impl KeptObserver) {
         let due = self.exchange().await;
         let adopted = due.into_iter().filter(|lease| self.is_to_be_adopted(lease)).take(STEPS_MAX);

@@ -1,6 +1,5 @@
-//! Which leases the nodes are still to put into their index of held leases. An acquire leaves that to the instance, since
-//! most leases end soon: after [`LATE`], those that are still held are indexed together. Lists need it, nothing else does;
-//! what needs every lease scans the nodes' keys.
+//! Adds leases to the nodes' index of held leases, later than the acquire, since most leases end soon: those that are still held
+//! after [`LATE`] are indexed together. Only lists need the index; operations that need every lease scan the nodes' keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +44,7 @@ impl LateIndex {
         starts
     }
 
-    /// It is over: no node needs to look for it.
+    /// It is over: no node needs to check it.
     pub(super) fn remove(&self, resource: &ResourceName, token: &TokenHash) {
         let mut late = self.0.lock();
         if late.leases.get(resource) == Some(token) {

@@ -124,7 +124,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// The same, where its vote counts twice: the view has both names for it, or there is none yet. Else the name that the view
-    /// has for another process has no vote, and one node that poses as another one stops nobody.
+    /// has for another process has no vote, and one node that poses as another one does not stop the others.
     pub fn votes_twice(&self) -> Option<(NodeId, NodeId)> {
         let view = self.engine.views.current();
         let is_named = |name: &NodeId, run: &str| view.entry(name).is_some_and(|entry| *entry.run == *run);

@@ -74,14 +74,14 @@ pub trait Node: Send + Sync + 'static {
         false
     }
 
-    /// How this instance learns that leases ended there.
+    /// How this instance receives the ends of leases there.
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::PollOnly
     }
 
     /// Sends the request once, without retries. A request that needs a vote is answered at once, unsent, where the process that
-    /// answers under this name is not the one that the stamp's view names ([`NoVote::OtherProcess`]). From the first poll on the request may take effect,
-    /// even if the future is dropped.
+    /// answers under this name is not the one that the stamp's view names ([`NoVote::OtherProcess`]). From the first poll on
+    /// the request may take effect, even if the future is dropped.
     ///
     /// Errors: [`Unreachable`](crate::protocol::Unreachable); at once where there is no connection. The per-node deadline is the
     /// caller's.

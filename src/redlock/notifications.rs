@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::subscriptions::Subscriptions;
 use crate::types::{ResourceName, TokenHash};
 
-/// How this instance learns that a lease on a node ended.
+/// How this instance receives the ends of leases on a node.
 #[derive(Debug, Clone, Copy)]
 pub enum NotificationSource<'a> {
     /// It does not: waiters poll.

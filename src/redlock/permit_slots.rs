@@ -1,4 +1,4 @@
-//! Which slot an attempt for a permit asks for: one that is free on most nodes, by what the nodes answered before.
+//! Which slot an attempt for a permit requests: one that, by earlier answers, is free on most nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

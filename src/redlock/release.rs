@@ -44,7 +44,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Ends the lease of `token` and leaves a tombstone, so that a late duplicate of its acquire is
     /// refused.
     ///
-    /// Cancel: the release goes on in its own task.
+    /// Cancel: the release continues in its own task.
     pub async fn release(&self, resource: &ResourceName, token: &TokenHash, reason: EndReason) -> ReleaseOutcome {
         self.release_then(resource, token, reason, || {}, |_| {}).await
     }
@@ -68,7 +68,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// Deletes a foreign client's lock on the nodes where it still has this fingerprint.
     ///
-    /// Cancel: goes on in its own task.
+    /// Cancel: continues in its own task.
     pub async fn delete_foreign(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
         let request = Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint });
         self.end(request, || {}, |_| {}).await

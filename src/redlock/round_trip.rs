@@ -1,5 +1,5 @@
-//! How long nodes take to answer, and how long a round waits for them: as long as the nodes that can be part of a quorum need
-//! by measurement, so that nodes in other regions need no setting, and one slow node is not waited for.
+//! How long nodes take to answer, and how long a round waits for them: the measured time of the
+//! fastest quorum, with an allowance. So nodes in other regions need no setting, and a round does not wait for one slow node.
 //!
 //! Source: RFC 6298 (a smoothed round trip and four times its deviation).
 

@@ -1,5 +1,5 @@
-//! What distinguishes an attempt of several resources: one request for all of them, whose answers are read for each
-//! resource as if it had been asked for alone.
+//! An attempt for several resources: one request for all of them. Its answers are evaluated for each resource as if it had
+//! been requested alone.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::random::Entropy;
 use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, GrantedLease, NodeResult, Reply, Request};
 use crate::types::{AttemptId, Mode, WantedMode};
 
-/// One resource is asked for as ever, several by a request of their own. `mode`: of each lease, with the slot of a permit.
+/// One resource is requested as usual, several by a separate kind of request. `mode`: of each lease, with the slot of a permit.
 pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId, labels: Arc<str>) -> Request {
     let (token, ttl) = (params.token.clone(), params.ttl);
     match &*params.resources {

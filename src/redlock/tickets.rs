@@ -1,5 +1,5 @@
 //! Tickets on the nodes: a register per ticket whose state only rises. It counts where a majority of all nodes that vote shows
-//! it, and its state is the highest that any of these shows, which is brought to a majority before anybody acts on it (as
+//! it, and its state is the highest that any of these shows, which is written to a majority before it is acted on (as
 //! the two phases of an atomic register: Attiya, Bar-Noy, Dolev 1995). docs/tickets.md has the argument.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::protocol::{
     TicketOrder, TicketPhase, TicketsArgs, TicketsPage,
 };
 
-/// How long a ticket that is over is remembered, for whoever asks what became of it.
+/// How long an ended ticket is remembered, for requests about its outcome.
 pub(crate) const TICKET_MEMORY: Duration = Duration::from_mins(10);
 
 /// What the nodes show of a ticket.
@@ -77,7 +77,7 @@ pub(crate) struct ShownTicket {
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Stores a new ticket. What counts from now on: the same token's ticket of before, if there is one.
     ///
-    /// Cancel: some nodes may have it; whoever looks for tickets that nobody serves finds it if they are a majority.
+    /// Cancel: some nodes may have it; if they are a majority, the instance that takes over unserved tickets finds it.
     pub(crate) async fn put_ticket(&self, writer: &TicketWriter<'_>, ticket: &Ticket, head: TicketHead) -> TicketFound {
         let (Ok(body), started) = (ticket.encode(), self.clock.now()) else { return TicketFound::Unknown };
         // A node that forgot must not get the first state of a ticket that is further: nothing is stored unless no majority

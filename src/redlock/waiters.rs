@@ -10,7 +10,7 @@ use super::random::Entropy;
 use super::round::Until;
 use crate::protocol::{ListedEntry, Reply, Request, WaitersArgs};
 
-/// Maximum number of pages that are read at a time, of 8 entries each; the next exchange goes on from there.
+/// Maximum number of pages that are read at a time, of 8 entries each; the next exchange continues from there.
 const PAGES_MAX: u32 = 16;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,6 +1,6 @@
-//! Places in the queues that outlive the connections of their callers: a request with a `wait_id` keeps its place for a
-//! while when its connection breaks, and the next one with the same takes it again. While nobody is there the others
-//! pass it: no lease is acquired for a caller who is away.
+//! Places in the queues that outlive their callers' connections: when the connection of a request with a `wait_id` breaks,
+//! its place is kept for a while, and the next request with the same `wait_id` takes it again. Until then later waiters go
+//! first: no lease is acquired for an absent caller.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -164,7 +164,7 @@ impl Places {
 
 /// Waiters whose callers are away.
 impl Queue {
-    /// Whether it stands in its queues: its time is not over.
+    /// Whether it is in its queues: its time is not over.
     pub fn is_queued(&self, id: WaiterId) -> bool {
         let first = self.waiters.get(&id).and_then(|waiter| waiter.request.resources.first());
         first.is_some_and(|resource| self.waits(resource, id))

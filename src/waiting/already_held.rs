@@ -1,4 +1,4 @@
-//! What a client's own token holds, as the nodes say: whoever has it need not wait for it.
+//! Asks the nodes whether a client's token already holds a resource: such a client does not wait.
 
 use futures_util::future::join_all;
 

@@ -1,6 +1,6 @@
-//! Waiters that go together: the run of compatible ones at the head of a queue. Shared ones are all woken by each end of a
-//! lease. The end of what is known to be a permit frees one, so it wakes one waiter only: otherwise a hundred for a hundred
-//! permits would ask the nodes for each that ends.
+//! Compatible waiters at the head of a queue, which are served together. Each end of a lease wakes all waiters for shared leases
+//! among them. The end of a permit frees one permit, so it wakes only one waiter: otherwise a hundred waiters would ask
+//! the nodes for each permit that ends.
 
 use std::time::Duration;
 

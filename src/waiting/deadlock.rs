@@ -1,6 +1,6 @@
 //! The wait-for graph of an instance and the search for cycles in it: waiters that name an `owner`, and the
 //! holders of what they wait for, as far as they were last seen. The graph may be out of date, so a cycle is only
-//! suspected here; the nodes are asked before anybody is refused.
+//! suspected here; the nodes must confirm it before a waiter is refused.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

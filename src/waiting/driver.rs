@@ -1,5 +1,5 @@
 //! Runs the queue on clocks, nodes and tasks: the only asynchronous file of waiting, but for releases (`handover`).
-//! What the queue says is to be done for a waiter its request's task does: a caller that hangs up takes its attempt along.
+//! The task of a waiter's request executes the queue's actions for that waiter, so a caller that hangs up ends its attempt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -116,9 +116,9 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let _ = self.0.on_deadlock.set(observer);
     }
 
-    /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or of those that its token does
-    /// not hold already. It is refused only for a deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with
-    /// when it began.
+    /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or of those that its token does not
+    /// hold already. It is refused only for a deadlock of which it `may_know` each resource. `on_round` is called after each
+    /// attempt, with when it began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::absent_callers::PLACE_KEPT`], for the next request with this key.

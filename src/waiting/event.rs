@@ -16,12 +16,12 @@ pub use crate::types::{SlotChoice, WantedMode as Mode};
 /// Names a waiter. Rises with time, over all queues of an instance.
 pub type WaiterId = u64;
 
-/// Where a request stands.
+/// The queues that a request is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
     /// At the end of the queue of each of its resources.
     Queued,
-    /// Beside the queues: it asks at once and does not wait. Refused where anybody waits.
+    /// Beside the queues: it asks at once and does not wait. Refused if there are waiters.
     Once,
     /// The same past those who wait: it has the token of the present lease, and gets no more than that.
     Passing,
@@ -53,7 +53,7 @@ pub struct WaitRequest {
 pub enum Event {
     /// A request arrived. Its number is above all before.
     Enqueue(WaiterId, WaitRequest),
-    /// A waiter is gone, with or without its answer. Events about it are ignored from now on.
+    /// A waiter has left, with or without its answer. Events about it are ignored from now on.
     Cancel(WaiterId),
     /// The caller of a waiter is away, and what it was doing has ended: it keeps its place, and the others pass it.
     Absent(WaiterId),

@@ -15,7 +15,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// is sent: what it sends follows the release on each node's connection, and one round trip does both. After some
     /// hand-overs in a row, waiters of other instances go first.
     ///
-    /// Cancel: the release goes on in the background.
+    /// Cancel: the release continues in the background.
     pub(crate) async fn release(&self, resource: &ResourceName, token: &TokenHash, hands_over: bool) -> ReleaseOutcome {
         let lease = LeaseTag::of(token);
         let plan = if hands_over { self.queue(|queue| queue.handover_plan(resource)) } else { HandoverPlan::NoWaiters };
@@ -38,7 +38,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         self.0.engine.release_then(resource, token, EndReason::Released, on_sent, on_end).await
     }
 
-    /// Who asked before the release was sent, and after it was known who waits, learns of its end here.
+    /// Wakes a waiter that asked after the waiters were counted, but before the release was sent.
     fn note_end(&self, resource: &ResourceName, token: &TokenHash, outcome: &ReleaseOutcome) {
         match outcome {
             ReleaseOutcome::Released => return self.lease_ended(resource, Some(LeaseTag::of(token))),

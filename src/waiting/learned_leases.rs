@@ -1,4 +1,4 @@
-//! What the waiters of an instance learn of leases beside the nodes' notices, and what they ask the nodes about them.
+//! Reports leases to the queue that it does not know from notices, and confirms suspected deadlocks with the nodes.
 
 use super::deadlock::WaitEdge;
 use super::driver::WaitDriver;
@@ -13,7 +13,7 @@ use crate::types::ResourceName;
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.
     ///
-    /// Why nobody is refused by mistake: each lease in the cycle was known before the first inspection and is
+    /// Why no waiter is refused by mistake: each lease in the cycle was known before the first inspection and is
     /// still there after the last one, and each waiter entered its queue before the first inspection and is still
     /// in it after the last one, which the queue checks. So there was an instant, that of the first inspection, at
     /// which the whole cycle existed.

@@ -1,5 +1,5 @@
-//! What the ends of leases mean for the waiters: releases of this instance, notices of others', and how far notices
-//! can be relied on. And what lists show of the queues.
+//! What the queue does when a lease ends: at a release of this instance, and at notices from the nodes. Also whether
+//! notices can be relied on, and what lists show of the queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Queue {
     pub(super) fn release_sent(&mut self, resource: &ResourceName, lease: LeaseTag, others_wait: Option<bool>) {
         let Some(known) = self.resources.get_mut(resource) else { return };
         if others_wait == Some(true) {
-            // Waiters of other instances go first: only the pause wakes anybody, no notice about this lease.
+            // Waiters of other instances go first: waiters here are woken after the pause, not by notices about this lease.
             known.consecutive_handovers = 0;
             known.filter.ignore(lease);
             return self.wake(resource, Some(YIELD_PAUSE), Some(lease));
@@ -158,7 +158,7 @@ impl Queue {
 
 /// For lists and limits.
 impl Queue {
-    /// 1 is the head; for several resources the largest. 1 for a waiter that stands in no queue.
+    /// 1 is the head; for several resources the largest. 1 for a waiter that is in no queue.
     pub fn position(&self, id: WaiterId) -> usize {
         let resources = self.waiters.get(&id).into_iter().flat_map(|waiter| waiter.request.resources.iter());
         let index = |r: &ResourceName| self.resources.get(r)?.order.binary_search(&id).ok();

@@ -5,7 +5,7 @@
 //! First come, first served: a waiter asks the nodes only when it is *first* in the queue of each of its resources,
 //! alone or together with others that are compatible with it. It asks when it becomes first, and then whenever its
 //! resources may have become free. Numbers rise with time, so the oldest waiter of all is first in every queue
-//! that it stands in: waiters for several resources cannot block each other for ever.
+//! that it is in: waiters for several resources cannot block each other for ever.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -1,5 +1,5 @@
-//! Which slots of a resource's permits are free, as far as this instance knows: a waiter asks for a free one that no other
-//! waiter here is asking for, and sleeps for a while where there is none. Whatever is wrong here costs a round or a pause only.
+//! Which slots of a resource's permits are free, as far as this instance knows. A waiter asks for a free slot that no other
+//! waiter of this instance is asking for, and sleeps if there is none. A wrong entry costs one round or one pause, no more.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::types::{PERMITS_MAX, PermitLimit, ResourceName, SlotSet};
 pub(super) struct Slots {
     /// Those that no quorum has free, with the permit where it is known.
     taken: BTreeMap<u8, Option<LeaseTag>>,
-    /// Those whose permits have ended since, the earliest first: they are asked for before others.
+    /// Those whose permits have ended since, the earliest first: they are requested before others.
     freed: VecDeque<u8>,
 }
 
@@ -140,8 +140,8 @@ impl Queue {
         }
     }
 
-    /// Until when a waiter that has just become one of the first leaves the nodes alone: all permits are held, as far as is known.
-    /// The end of one wakes one of those who sleep.
+    /// Until when a waiter that has just become one of the first leaves the nodes alone: all permits are held, as far as is
+    /// known. The end of one wakes one of those who sleep.
     pub(super) fn no_slot_until(&self, id: WaiterId) -> Option<BootTime> {
         let waiter = self.waiters.get(&id)?;
         let (resource, limit) = (waiter.request.resources.first()?, waiter.request.mode.limit()?);

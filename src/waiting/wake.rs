@@ -1,6 +1,6 @@
 //! What a notice about an ended lease means: it wakes the first waiters once for each end, when a quorum of nodes
 //! can be free, and again if the lease was seen afterwards. One filter for each resource. All times that decide
-//! when a waiter asks the nodes again are here, since they are meant to fit each other: jitter < settling <
+//! when a waiter asks the nodes again are here, since they depend on each other: jitter < settling <
 //! yielding < polling.
 
 use std::collections::VecDeque;
@@ -98,7 +98,7 @@ impl WakeFilter {
         *self.track(lease) = TrackedEnd { lease, wake: WakeState::WokenEarly, ..TrackedEnd::default() };
     }
 
-    /// The end of this lease wakes nobody.
+    /// The end of this lease wakes no waiter.
     pub(super) fn ignore(&mut self, lease: LeaseTag) {
         let lease = Some(lease);
         *self.track(lease) = TrackedEnd { lease, wake: WakeState::Done, ..TrackedEnd::default() };
@@ -167,7 +167,7 @@ impl WakeFilter {
         is_new.then_some(SETTLE_PAUSE)
     }
 
-    /// The head was granted the resource: later notices about the ends that led to it wake nobody.
+    /// The head was granted the resource: later notices about the ends that led to it wake no waiter.
     pub(super) fn on_granted(&mut self) {
         self.confirmed.clear();
         for end in &mut self.ends {

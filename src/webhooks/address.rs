@@ -1,5 +1,5 @@
 //! Which addresses a target may be reached at. Without `private`, global unicast only; with it private networks and this
-//! machine too, but never what no receiver has: link-local addresses and the metadata services of clouds.
+//! machine too, but never link-local addresses and the metadata services of clouds.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

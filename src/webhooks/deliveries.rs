@@ -1,5 +1,5 @@
-//! Sends messages: the limits that all tries share, and all tries of one call-back. A grant stands idle while its call-back is
-//! not accepted, so these tries follow each other within seconds, and nothing but 2xx and 410 ends them early.
+//! Sends messages: the limits that all tries share, and all tries of one call-back. While a call-back is not accepted, its lock
+//! is held and unused: so the tries follow each other within seconds, and only 2xx and 410 end them early.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -268,7 +268,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
                 () = self.clock.sleep_until(next.min(until)) => {}
             }
         }
-        // A receiver that was used up by the grant, such as a resume URL, need not learn how the lease ends.
+        // A receiver that can be called only once, such as a resume URL, gets no message about the end of the lease.
         if event.kind == CallbackKind::Granted {
             self.observe(DeliveryKind::Callback, TryOutcome::GaveUp, None);
         }

@@ -1,5 +1,5 @@
-//! The messages of one hook: what waits, what is tried again and when, when the hook is switched off. Without clock and
-//! tasks, so that a day of failures is a test.
+//! The messages of one hook as a state machine: which wait, when a failed one is tried again, and when the hook is switched
+//! off. It has no clock and no tasks, so a test can cover a day of failures.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

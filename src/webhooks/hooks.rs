@@ -1,5 +1,5 @@
-//! Hooks: events of this instance become messages, which one task sends. Also what operators see and do: the state of each
-//! target and hook, tests, replays, and the file that is read anew.
+//! Hooks: events of this instance become messages, which one task sends. Also the operators' part: the state of each
+//! target and hook, tests, replays, and reloads of the file.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
-//! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message looks and is signed (`message`,
-//! `signing`), what is stored of an address (`sealing`), one try (`transport`, `resolver`), and all tries of a message (`deliveries` for call-backs, `hook_queue` for
-//! hooks). `hooks` turns events into messages and sends them; `hook_status` has what operators see.
+//! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message is written and signed (`message`,
+//! `signing`), what is stored of an address (`sealing`), one try (`transport`, `resolver`), and all tries of a message
+//! (`deliveries` for call-backs, `hook_queue` for hooks). `hooks` turns events into messages and sends them; `hook_status` has
+//! what operators see.
 
 pub mod address;
 pub mod deliveries;

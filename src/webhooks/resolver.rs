@@ -1,5 +1,5 @@
-//! Resolves the name of a receiver for one connection, and keeps the addresses that its target allows. The check is made here
-//! and not before, since a name may resolve to another address a moment later (DNS rebinding).
+//! Resolves the name of a receiver for one connection, and filters its addresses by what the target allows. The check is made
+//! here and not before, since a name may resolve to another address a moment later (DNS rebinding).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Seals the addresses of call-backs before they are stored on the nodes: whoever reads these must not be able to resume
+//! Encrypts the URLs of call-backs before they are stored on the nodes: a reader of the nodes must not be able to resume
 //! workflows. All instances have the same keys, so that each can send what another one has stored.
 
 use base64::Engine;
@@ -36,7 +36,7 @@ impl SealingKey {
         Some(STANDARD.encode([&nonce[..], &bytes].concat()))
     }
 
-    /// `None` for what another key sealed, or for another context, or nobody.
+    /// `None` for what was sealed with another key or for another context, or was not sealed.
     pub fn open(&self, sealed: &str, context: &str) -> Option<String> {
         let bytes = STANDARD.decode(sealed).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;

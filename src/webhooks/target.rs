@@ -1,4 +1,4 @@
-//! A receiver that the administrator allows: where it is, how a message looks there, who may use it. A call-back's URL must
+//! A receiver that the administrator allows: its URL, the form of its messages, and who may use it. A call-back's URL must
 //! lie below that of its target.
 
 use std::fmt;
@@ -56,7 +56,7 @@ pub struct Target {
     pub url: Url,
     /// The method of the request.
     pub method: Method,
-    /// How a message looks.
+    /// The form of its messages.
     pub form: Form,
     /// The first one is the newest. At most two.
     pub secrets: Vec<SigningSecret>,

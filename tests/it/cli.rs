@@ -31,6 +31,7 @@ fn a_lease_from_acquire_to_release() {
     assert_eq!(status["holders"][0]["metadata"]["build"], "17");
     let plain = daemon.get(&["status", "a/b"]);
     assert!(plain.contains("state=held\n") && plain.contains("owner=me\n"), "{plain}");
+    assert!(plain.contains("meta=build=17\n"), "{plain}");
     let list = daemon.get(&["list", "--prefix", "a/"]);
     let cells: Vec<&str> = list.trim_end_matches('\n').split('\t').collect();
     assert_eq!((cells[0], cells[1], cells[2], cells.len()), ("a/b", "held", "me", 7));

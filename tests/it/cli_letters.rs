@@ -1,6 +1,6 @@
 //! Findings of a review of the command line that no other file tests; docs/verification.md lists all of them by their letters.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::support::daemon::{Daemon, Ended, Running, ended, line_in, redlockd};
 use crate::support::poll;
@@ -17,37 +18,98 @@ fn json(done: &Ended) -> Value {
     serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{e}: {done:?}"))
 }
 
+/// A program that gives rights of its own to whoever calls it, as sudo does: a copy of setpriv that belongs to root.
+struct SudoStandIn {
+    dir: TempDir,
+}
+
+impl SudoStandIn {
+    /// `None` without root's rights, or without setpriv.
+    fn new() -> Option<Self> {
+        const NOBODY: u32 = 65_534;
+        let setpriv = Path::new(SETPRIV);
+        if !rustix::process::geteuid().is_root() || !setpriv.exists() {
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let mode =
+            |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("own file");
+        let (sudo, program, runtime) =
+            (dir.path().join("sudo"), dir.path().join("redlockd"), dir.path().join("runtime"));
+        std::fs::copy(setpriv, &sudo).expect("copied");
+        std::fs::copy(env!("CARGO_BIN_EXE_redlockd"), &program).expect("copied");
+        std::fs::create_dir(&runtime).expect("made");
+        std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).expect("root may");
+        mode(dir.path(), 0o755);
+        mode(&program, 0o755);
+        mode(&sudo, 0o4755);
+        Some(Self { dir })
+    }
+
+    /// `redlockd run` by a user without rights, of a shell with root's; for a shell, whose `$1` is the script.
+    fn run(&self, ttl: &str) -> String {
+        let dir = self.dir.path().display();
+        format!(
+            "{SETPRIV} --reuid 65534 --regid 65534 --clear-groups env XDG_RUNTIME_DIR={dir}/runtime \
+             {dir}/redlockd run --ttl {ttl} x -- {dir}/sudo --reuid 0 sh -c \"$1\""
+        )
+    }
+}
+
+const SETPRIV: &str = "/usr/bin/setpriv";
+
+/// In a pipeline at a terminal, where sudo asks for the password: the command is stopped for reading, gets the terminal although
+/// it runs as another user, and Ctrl-C at the prompt ends it.
+#[tokio::test]
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+async fn a_command_under_sudo_can_ask_for_a_password_and_be_interrupted() {
+    let Some(sudo) = SudoStandIn::new() else { return eprintln!("needs root and setpriv: skipped") };
+    let daemon = Daemon::start();
+    for (keys, output) in [("secret\n", "got secret\n"), ("\x03", "")] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("job"), format!("echo $$ > {}; read p </dev/tty; echo got $p", at("ready").display()))
+            .expect("writable");
+        let mut command = Command::new("script");
+        command.args(["-qec", "bash --norc --noprofile -i", "/dev/null"]).current_dir(dir.path());
+        command.env("REDLOCKD_URL", daemon.url()).env("SHELL", "/bin/sh").env("HISTFILE", "/dev/null");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut session = Running::spawn(&mut command);
+        let mut keyboard = session.child().stdin.take().expect("piped");
+        let mut press = |text: &str| keyboard.write_all(text.as_bytes()).expect("the terminal reads");
+        press(&format!("set -- \"$(cat job)\"; {} | tee log\n", sudo.run("1m")));
+        let pid = line_in(&at("ready")).await;
+        poll::until_true("it has the terminal", || has_terminal(&pid)).await;
+        press(keys);
+        poll::until_true("the lock is free", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+        press("echo over > over\n");
+        line_in(&at("over")).await;
+        assert_eq!(std::fs::read_to_string(at("log")).expect("written"), output, "{keys:?}");
+        press("exit\n");
+        session.end().await;
+    }
+}
+
+/// Whether the process group of this process is the foreground group of its terminal.
+fn has_terminal(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    // pid (name) state ppid pgrp session tty_nr tpgid …
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    fields.len() > 5 && fields[2] == fields[5]
+}
+
 /// A4: a command with rights of its own, as under sudo, may not be signalled: that is said once, not fifty times a second, and the
 /// watchdog that has done its work is not missed. The stand-in for sudo is a copy of setpriv that belongs to root.
 #[tokio::test]
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
 async fn a4_a_command_that_may_not_be_signalled_is_reported_once() {
-    const NOBODY: u32 = 65_534;
-    let setpriv = Path::new("/usr/bin/setpriv");
-    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
-        return eprintln!("needs root and setpriv: skipped");
-    }
+    let Some(sudo) = SudoStandIn::new() else { return eprintln!("needs root and setpriv: skipped") };
     let daemon = Daemon::start();
-    let dir = tempfile::tempdir().expect("a directory");
-    let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("own file");
-    let (sudo, program, pid) = (dir.path().join("sudo"), dir.path().join("redlockd"), dir.path().join("pid"));
-    std::fs::copy(setpriv, &sudo).expect("copied");
-    std::fs::copy(env!("CARGO_BIN_EXE_redlockd"), &program).expect("copied");
-    mode(dir.path(), 0o755);
-    mode(&program, 0o755);
-    mode(&sudo, 0o4755);
-    let runtime = dir.path().join("runtime");
-    std::fs::create_dir(&runtime).expect("made");
-    std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).expect("root may");
-    let id = NOBODY.to_string();
+    let pid = sudo.dir.path().join("pid");
     let script = format!("echo $$ > {}; exec sleep 600", pid.display());
-    let mut command = Command::new(setpriv);
-    command
-        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
-        .arg(&program)
-        .args(["run", "--ttl", "3s", "x", "--"]);
-    command.arg(&sudo).args(["--reuid", "0", "sh", "-c", &script]);
-    command.env_clear().env("PATH", "/usr/bin:/bin").env("REDLOCKD_URL", daemon.url()).env("XDG_RUNTIME_DIR", &runtime);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec {}", sudo.run("3s")), "sh", &script]);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("REDLOCKD_URL", daemon.url());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = Running::spawn(&mut command);
     let pid = Pid::from_raw(line_in(&pid).await.trim().parse().expect("a number")).expect("a process");
@@ -106,6 +168,30 @@ fn messages_and_json_are_those_of_the_command_line() {
     assert_eq!(json(&daemon.ask(&["force", "--json", "--now", "--reason", "r", "y"]))["state"], "free");
 }
 
+/// B6: where a key is needed, the option that names one is said, and not the header.
+#[test]
+fn b6_a_missing_key_is_said_in_the_words_of_the_command_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let access = access_file(dir.path());
+    let daemon = Daemon::start_with(&["--set", &access]);
+    for command in [&["list"][..], &["run", "x", "--", "true"], &["acquire", "x"]] {
+        let done = daemon.ask(command);
+        assert_eq!((done.code, done.err.lines().count()), (Some(77), 1), "{done:?}");
+        assert!(done.err.contains("--key-file") && !done.err.contains("Bearer"), "{done:?}");
+    }
+}
+
+/// B13: other systems get a sentence from the compiler, and the README says it before.
+#[test]
+fn b13_other_systems_are_refused_when_it_is_built() {
+    for file in [include_str!("../../src/lib.rs"), include_str!("../../crates/common/src/lib.rs")] {
+        let (_, rest) = file.split_once("#[cfg(not(target_os = \"linux\"))]\n").expect("a condition");
+        assert!(rest.starts_with("compile_error!(\"redlockd supports Linux only"), "{rest:.80}");
+    }
+    let readme = include_str!("../../README.md");
+    assert!(readme.contains("needs Linux") && readme.find("needs Linux") < readme.find("cargo run"));
+}
+
 /// C2, C3, C10: another protocol, a name that does not resolve, and what may be appended to the access file.
 #[test]
 fn mistakes_are_named() {
@@ -147,15 +233,20 @@ fn c8_a_line_is_overwritten_only_where_it_was_shown() {
     );
 }
 
+/// The setting that names an access file with one key.
+fn access_file(dir: &Path) -> String {
+    let access = dir.join("access.toml");
+    let entry = ended(&mut redlockd(&["key", "new", "--name", "ci", "--allow", "admin"])).out;
+    std::fs::write(&access, entry).expect("writable");
+    std::fs::set_permissions(&access, PermissionsExt::from_mode(0o600)).expect("own file");
+    format!("access_file={}", access.display())
+}
+
 /// C12: where a key is needed, the line that is announced has its place.
 #[test]
 fn c12_the_announced_line_has_a_key_where_one_is_needed() {
     let dir = tempfile::tempdir().expect("a directory");
-    let access = dir.path().join("access.toml");
-    let entry = ended(&mut redlockd(&["key", "new", "--name", "ci", "--allow", "admin"])).out;
-    std::fs::write(&access, entry).expect("writable");
-    std::fs::set_permissions(&access, PermissionsExt::from_mode(0o600)).expect("own file");
-    let access = format!("access_file={}", access.display());
+    let access = access_file(dir.path());
     let mut command = redlockd(&["serve", "--listen", "0.0.0.0:0", "--set", &access, "--data-dir"]);
     let mut child = command.arg(dir.path()).spawn().expect("it starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();

@@ -35,6 +35,7 @@ mod one_name;
 mod prometheus;
 mod recipes;
 mod recipes_page;
+mod recipes_plugs;
 mod redis_node;
 mod regions;
 mod restarts;

@@ -17,9 +17,9 @@ use crate::support::terraform::install;
 
 const DOCUMENT: &str = include_str!("../../docs/recipes.md");
 /// What a `#!` line names; the first of each is its program.
-const SHELLS: [&str; 3] = ["/usr/bin/dash", "/bin/bash", "/usr/bin/busybox sh"];
+pub const SHELLS: [&str; 3] = ["/usr/bin/dash", "/bin/bash", "/usr/bin/busybox sh"];
 
-fn blocks(heading: &str, language: &str) -> Vec<String> {
+pub fn blocks(heading: &str, language: &str) -> Vec<String> {
     let section = DOCUMENT.split("\n## ").find(|s| s.starts_with(heading)).unwrap_or_else(|| panic!("no {heading}"));
     let start = format!("```{language}\n");
     let blocks = section.split(&start).skip(1);
@@ -28,18 +28,18 @@ fn blocks(heading: &str, language: &str) -> Vec<String> {
     blocks
 }
 
-fn block(heading: &str, language: &str) -> String {
+pub fn block(heading: &str, language: &str) -> String {
     blocks(heading, language).remove(0)
 }
 
-fn executable(dir: &Path, name: &str, text: &str) {
+pub fn executable(dir: &Path, name: &str, text: &str) {
     let path = dir.join(name);
     std::fs::write(&path, text).expect("writable");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("own file");
 }
 
 /// A command in `dir`, which is also first in its PATH, after the binary under test.
-fn command(daemon: &Daemon, dir: &Path, program: &str) -> Command {
+pub fn command(daemon: &Daemon, dir: &Path, program: &str) -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_redlockd")).parent().expect("a directory");
     let path = format!("{}:{}:{}", binary.display(), dir.display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new(program);
@@ -66,12 +66,12 @@ fn in_each_shell(recipe: &str, test: impl AsyncFn(&Path)) {
     }
 }
 
-fn is_free(daemon: &Daemon, resource: &str) -> bool {
+pub fn is_free(daemon: &Daemon, resource: &str) -> bool {
     daemon.ask(&["status", resource]).code == Some(1)
 }
 
 /// A job that says who it is and then works until it is ended.
-const LONG_JOB: &str = "#!/bin/sh\necho $$ > pid\nexec sleep 600\n";
+pub const LONG_JOB: &str = "#!/bin/sh\necho $$ > pid\nexec sleep 600\n";
 
 /// Sends the signal to the script alone, or to its whole process group as Ctrl-C does; the job must end, the lock be free,
 /// and nothing after the job be run.
@@ -209,11 +209,11 @@ fn cron_and_systemd_on_many_hosts() {
     }
 }
 
-fn yaml(heading: &str) -> Value {
+pub fn yaml(heading: &str) -> Value {
     serde_yaml_ng::from_str(&block(heading, "yaml")).expect("YAML")
 }
 
-fn words(command: &Value) -> Vec<String> {
+pub fn words(command: &Value) -> Vec<String> {
     command.as_sequence().expect("a command").iter().map(|w| w.as_str().expect("text").to_owned()).collect()
 }
 

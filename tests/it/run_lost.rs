@@ -53,8 +53,8 @@ async fn frozen_service_ends_the_command_before_the_deadline_even_if_it_ignores_
         let frozen_at_ms = SystemClock.wall_ms();
         let done = run.end().await;
         assert_eq!(done.code, Some(76), "{done:?}");
-        let last_line = done.err.lines().next_back();
-        assert!(last_line.is_some_and(|line| line.contains("could not be renewed in time")), "{done:?}");
+        // On a busy machine the watchdog may be the faster one; then it says so, too.
+        assert!(done.err.lines().any(|line| line.contains("could not be renewed in time")), "{done:?}");
         assert_ended_in_time(dir.path(), frozen_at_ms);
         daemon.thaw();
     }
@@ -96,7 +96,7 @@ async fn restart_or_failover_within_the_lease_has_no_effect() {
     assert!(std::process::Command::new("mkfifo").arg(&go).status().expect("mkfifo").success());
     let script = format!("echo x > {}; read line < {}; exit 3", started.display(), go.display());
     let urls = [first.url(), second.url()].join(",");
-    let mut command = first.command(&["run", "--ttl", "3s", "x", "--", "sh", "-c", &script]);
+    let mut command = first.command(&["run", "--ttl", "9s", "x", "--", "sh", "-c", &script]);
     let run = Running::spawn(command.env("REDLOCKD_URL", urls));
     line_in(&started).await;
     let renewals = |of: &Daemon| of.json(&["status", "--json", "x"])["holders"][0]["renewals"].as_u64().unwrap_or(0);
@@ -122,8 +122,10 @@ async fn forced_release_ends_the_command() {
     line_in(&dir.path().join("marks")).await;
     daemon.get(&["force", "--now", "--reason", "test", "x"]);
     let done = run.end().await;
-    assert_eq!((done.code, done.err.lines().count()), (Some(76), 1), "{done:?}");
-    assert!(done.err.contains("an operator ended it"), "{done:?}");
+    assert_eq!(done.code, Some(76), "{done:?}");
+    let of_watchdog = |line: &&str| line.contains("did not renew the lease in time");
+    let lines: Vec<&str> = done.err.lines().filter(|line| !of_watchdog(line)).collect();
+    assert!(lines.len() == 1 && lines[0].contains("an operator ended it"), "{done:?}");
     assert!(!is_running(&std::fs::read_to_string(dir.path().join("pid")).expect("written")));
 }
 
@@ -134,7 +136,7 @@ async fn on_lost_warn_lets_the_command_run_and_prints_a_warning() {
     let (started, go) = (dir.path().join("started"), dir.path().join("go"));
     assert!(std::process::Command::new("mkfifo").arg(&go).status().expect("mkfifo").success());
     let script = format!("echo x > {}; read line < {}; exit 4", started.display(), go.display());
-    let args = ["run", "--ttl", "1s", "--on-lost", "warn", "x", "--", "sh", "-c", &script];
+    let args = ["run", "--ttl", "5s", "--on-lost", "warn", "x", "--", "sh", "-c", &script];
     let mut run = Running::spawn(&mut daemon.command(&args));
     line_in(&started).await;
     daemon.get(&["force", "--now", "--reason", "test", "x"]);

@@ -207,6 +207,49 @@ async fn in_the_background_a_reading_command_stops_until_fg() {
     session.end().await;
 }
 
+/// The terminal is closed while the command has it, waits in a pipeline for a password, or is stopped in the background: the
+/// command ends, and the lock is free long before the end of its TTL.
+#[tokio::test]
+async fn a_closed_terminal_ends_the_command_and_frees_the_lock() {
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let job = "sh -c 'echo $PPID $$ > ready; read v < /dev/tty; sleep 600'";
+    for (end, is_stopped) in [("", false), (" | cat", false), (" &", true)] {
+        let daemon = Daemon::start();
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut session, mut keys) = interactive_bash(&daemon, dir.path());
+        keys.write_all(format!("{binary} run --ttl 5m x -- {job}{end}\n").as_bytes()).expect("the terminal reads");
+        let pids = line_in(&dir.path().join("ready")).await;
+        let [run, command] = pids.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{pids}") };
+        if is_stopped {
+            poll::until_true("run is stopped", || state_of(run) == Some('T')).await;
+        }
+        session.child().kill().expect("our own child");
+        poll::until_true(&format!("all have ended{end}"), || !is_running(run) && !is_running(command)).await;
+        assert_eq!(daemon.ask(&["status", "x"]).code, Some(1), "{end}");
+    }
+}
+
+/// Ctrl-C while it waits for the lock stops the loop, too.
+#[tokio::test]
+async fn ctrl_c_while_it_waits_stops_the_loop_around_it() {
+    let daemon = Daemon::start();
+    daemon.get(&["acquire", "--ttl", "5m", "x"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (session, mut keys) = interactive_bash(&daemon, dir.path());
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let line = format!("for i in 1 2 3; do echo $i >> seen; {binary} run --wait 5m x -- true; done\n");
+    keys.write_all(line.as_bytes()).expect("the terminal reads");
+    let waiters = || daemon.json(&["status", "--json", "x"])["waiters"].as_array().map_or(0, Vec::len);
+    poll::until_true("it queues", || waiters() == 1).await;
+    keys.write_all(b"\x03").expect("the terminal reads");
+    poll::until_true("it has left the queue", || waiters() == 0).await;
+    keys.write_all(b"echo done > done\n").expect("the terminal reads");
+    line_in(&dir.path().join("done")).await;
+    assert_eq!(std::fs::read_to_string(dir.path().join("seen")).expect("written"), "1\n");
+    keys.write_all(b"exit\n").expect("the terminal reads");
+    session.end().await;
+}
+
 /// `run` dies of the SIGINT that ended its command, so a shell stops its loop, as with flock.
 #[tokio::test]
 async fn ctrl_c_stops_the_loop_around_it() {
@@ -225,6 +268,42 @@ async fn ctrl_c_stops_the_loop_around_it() {
     assert_eq!(std::fs::read_to_string(dir.path().join("seen")).expect("written"), "1\n");
     keys.write_all(b"exit\n").expect("the terminal reads");
     session.end().await;
+}
+
+/// A script that was started at a terminal: Ctrl-C goes to the command's group, which has the terminal, and `run` sends it on to
+/// the script's, or the shell would run the second step.
+#[tokio::test]
+async fn ctrl_c_at_a_terminal_ends_the_script_around_it() {
+    let daemon = Daemon::start();
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    for shell in ["bash", "dash"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = format!("{binary} run x -- bash -c 'echo ready > ready; exec sleep 600'\necho late > late\n");
+        std::fs::write(dir.path().join("script"), script).expect("writable");
+        let (session, mut keys) = interactive_bash(&daemon, dir.path());
+        keys.write_all(format!("{shell} script\n").as_bytes()).expect("the terminal reads");
+        line_in(&dir.path().join("ready")).await;
+        poll::until_true("the command has the terminal", || {
+            let pid = daemon.json(&["status", "--json", "x"])["holders"][0]["owner"].clone();
+            pid.as_str().and_then(|owner| owner.rsplit(':').next()).is_some_and(has_lost_the_terminal)
+        })
+        .await;
+        keys.write_all(b"\x03").expect("the terminal reads");
+        poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+        keys.write_all(b"echo done > done\n").expect("the terminal reads");
+        line_in(&dir.path().join("done")).await;
+        assert!(!dir.path().join("late").exists(), "{shell}");
+        keys.write_all(b"exit\n").expect("the terminal reads");
+        session.end().await;
+    }
+}
+
+/// Whether another process group than this process' is its terminal's foreground group.
+fn has_lost_the_terminal(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    // pid (name) state ppid pgrp session tty_nr tpgid …
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    fields.len() > 5 && fields[2] != fields[5]
 }
 
 /// The same in a script: the second step does not run.

@@ -77,6 +77,18 @@ async fn a_lock_is_a_kept_lease_with_what_the_run_said_of_itself() {
     }
 }
 
+/// The addresses of docs/terraform.md are accepted by a service with its default limits.
+#[tokio::test]
+async fn the_documented_back_end_locks_and_unlocks() {
+    let service = Service::embedded(&[]).await;
+    let document = include_str!("../../docs/terraform.md");
+    for (setting, method) in [("lock_address   = ", "LOCK"), ("unlock_address = ", "UNLOCK")] {
+        let address = document.split(setting).nth(1).and_then(|rest| rest.split('"').nth(1)).expect("an address");
+        let path = address.split("/terraform/").nth(1).expect("a path");
+        done(ask(service.client(), method, path, ID).await);
+    }
+}
+
 #[tokio::test]
 async fn the_time_of_keeping_is_bounded() {
     let service = Service::embedded(&["--set", "max_keep=1m"]).await;

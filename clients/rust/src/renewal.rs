@@ -52,7 +52,7 @@ impl LeaseRenewer {
 
     /// Renews until that is no longer possible; returns at least `notice` before the deadline unless the service ended the
     /// lease. `on_failure` is called for each failed try.
-    /// Cancel: the deadline stands; call it again to continue.
+    /// Cancel: the deadline remains; call it again to continue.
     pub async fn run(&mut self, notice: Duration, mut on_failure: impl FnMut(&ClientError)) -> RenewalEnd {
         loop {
             let end = self.deadline.borrow().minus(notice);

@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// `GET /fences/{resource}`: whether `fence` is that of the lease that stands.
+    /// `GET /fences/{resource}`: whether `fence` is that of the current lease.
     ///
     /// Errors: [`ClientError`], of the class [`super::error::ErrorClass::Lost`] if it is not. Cancel: nothing is left behind.
     pub async fn check_fence(&self, resource: &ResourceName, fence: u64) -> Result<api::FenceCheck, ClientError> {

@@ -23,10 +23,12 @@ pub const URLS_MAX: usize = 15;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an answer may take, unless the request waits.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// With further instances: after this time without an answer an instance is asked whether it is alive …
+/// After this time without an answer an instance is asked whether it is alive …
 const PROBE_AFTER: Duration = Duration::from_millis(500);
 /// … and has this long to answer. One that hangs delays a command by the sum.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same for the last one: nobody else can be asked, and a machine that pauses for a second must not fail a job.
+const LAST_PROBE_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// TCP keepalive: idle time before the first probe, interval, and number of lost probes. A request that waits in the
 /// queue for minutes notices a dead instance after 15 s.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -148,7 +150,7 @@ impl Client {
     }
 
     /// For health checks of this machine's own service, which is asked by its address: the certificate, which has a name, is
-    /// not checked, and no key is sent. Not for locks: anybody on the way could read their tokens. Errors: as [`Self::new`].
+    /// not checked, and no key is sent. Not for locks: anyone between could read their tokens. Errors: as [`Self::new`].
     pub fn of_own_service(url: BaseUrl) -> Result<Self, Invalid> {
         Self::with(ClientSettings { urls: vec![url], ..ClientSettings::default() }, true)
     }
@@ -189,7 +191,7 @@ impl Client {
     }
 
     /// Tries the instances in turn, the one that answered last first. An instance that is draining or cannot reach its
-    /// nodes (503) is passed over as long as there are others, and so is one that hangs.
+    /// nodes (503) is passed over as long as there are others, and so is one that hangs; a hung last one is given up after 3 s.
     ///
     /// Errors: [`ClientError`]; of several refusals the last one.
     /// Cancel: the request may or may not have been received.
@@ -255,7 +257,7 @@ impl Client {
             let outcome = tokio::select! {
                 biased;
                 outcome = try_one(url) => outcome,
-                failed = self.hangs(url), if has_more && repeatable => Err(failed),
+                failed = self.hangs(url, !has_more), if repeatable => Err(failed),
             };
             match outcome {
                 Ok(Ok(answer)) => {
@@ -279,14 +281,16 @@ impl Client {
         Err(refused.map_or(ClientError::Unreachable { tries, maybe_sent }, ClientError::Refused))
     }
 
-    /// Resolves if the instance does not even answer that it is alive; a request that waits may take minutes.
-    async fn hangs(&self, url: &BaseUrl) -> FailedTry {
+    /// Resolves if the instance does not even answer that it is alive; a request that waits may take minutes. Of the last
+    /// one any answer will do: it may come from a proxy that passes on no more than the API.
+    async fn hangs(&self, url: &BaseUrl, is_last: bool) -> FailedTry {
+        let timeout = if is_last { LAST_PROBE_TIMEOUT } else { PROBE_TIMEOUT };
         SystemClock.sleep(PROBE_AFTER).await;
-        let probe = self.http.get(url.at("/health/live")).timeout(PROBE_TIMEOUT).send().await;
-        if probe.is_ok_and(|answer| answer.status().is_success()) {
+        let probe = self.http.get(url.at("/health/live")).timeout(timeout).send().await;
+        if probe.is_ok_and(|answer| is_last || answer.status().is_success()) {
             std::future::pending::<()>().await;
         }
-        let reason = format!("no answer within {} ms", (PROBE_AFTER + PROBE_TIMEOUT).as_millis());
+        let reason = format!("no answer within {} ms", (PROBE_AFTER + timeout).as_millis());
         FailedTry { reason, sent: true }
     }
 

@@ -87,6 +87,31 @@ async fn an_instance_that_hangs_costs_a_second() {
     assert!(error.to_string().contains("no answer within 2000 ms"), "{error}");
 }
 
+/// Long before the timeout of its request, and not before it had time to wake up.
+#[tokio::test]
+async fn the_only_instance_is_given_up_when_it_does_not_even_say_that_it_is_alive() {
+    let (hung, _listener) = hung();
+    let error = client(vec![hung]).send(&get()).await.expect_err("it hangs");
+    assert!(error.to_string().contains("no answer within 3000 ms"), "{error}");
+    // One that says anything while the request waits is awaited: a proxy may know no /health/live.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = BaseUrl::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL");
+    let served = thread::spawn(move || {
+        let (mut waiting, _) = listener.accept().expect("the request");
+        let _ = waiting.read(&mut [0; 4096]).expect("readable");
+        let (mut probe, _) = listener.accept().expect("the probe");
+        let _ = probe.read(&mut [0; 4096]).expect("readable");
+        probe.write_all(response("404 Not Found", "").as_bytes()).expect("writable");
+        // The request is still waited for.
+        waiting.set_read_timeout(Some(PROBE_TIMEOUT)).expect("an option");
+        let read = waiting.read(&mut [0; 1]);
+        assert!(read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "{read:?}");
+        waiting.write_all(response("200 OK", "1").as_bytes()).expect("writable");
+    });
+    assert_eq!(client(vec![url]).send(&get()).await.expect("an answer").body, b"1");
+    served.join().expect("served");
+}
+
 #[tokio::test]
 async fn unreachable_instances_are_reported_with_each_url_and_nothing_was_sent() {
     let urls = [no_listener(), no_listener()];

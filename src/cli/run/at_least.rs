@@ -18,12 +18,14 @@ const EXTEND_PAUSE: Duration = Duration::from_millis(500);
 const WAITED_FOR: Duration = Duration::from_secs(1);
 
 /// Returns when the lease ends by itself at the end of [`RunContext::at_least`] or later, or when a signal comes; the lease
-/// then ends by its TTL. A remainder that is longer than the TTL is renewed until it is shorter.
+/// then ends by its TTL. A remainder that is longer than the TTL is renewed until it is shorter. With `is_interrupted` a signal
+/// has come already, while the command ran: the lease is renewed once, for as much of the remainder as one TTL covers.
 /// Cancel: the lease ends by its TTL.
 pub(super) async fn keep(
     run: &RunContext,
     turn: &Turn,
     lease: &TimedLease,
+    is_interrupted: bool,
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) {
@@ -31,11 +33,17 @@ pub(super) async fn keep(
     tokio::select! {
         biased;
         _ = interrupted(signals) => {}
-        () = extend_until(run, turn, until, messages) => {}
+        () = extend_until(run, turn, until, is_interrupted, messages) => {}
     }
 }
 
-async fn extend_until(run: &RunContext, turn: &Turn, until: BootTime, messages: &MessageWriter<'_>) {
+async fn extend_until(
+    run: &RunContext,
+    turn: &Turn,
+    until: BootTime,
+    is_interrupted: bool,
+    messages: &MessageWriter<'_>,
+) {
     let mut failed_since: Option<BootTime> = None;
     loop {
         let now = SystemClock.now();
@@ -47,14 +55,14 @@ async fn extend_until(run: &RunContext, turn: &Turn, until: BootTime, messages: 
         let ttl = left.min(run.ttl);
         let changes = [("ttl".to_owned(), format!("{}ms", ttl.as_millis()).into())].into_iter().collect();
         match run.client.extend(&run.request.names, &turn.token, changes, EXTEND_TIMEOUT).await {
-            Ok(_) if ttl == left => return,
+            Ok(_) if ttl == left || is_interrupted => return,
             Ok(_) => {
                 failed_since = None;
                 sleep_until(now.plus(renewal_interval(run.ttl)).min(until)).await;
             }
             Err(error) => {
                 let since = *failed_since.get_or_insert(now);
-                if error.is_lost() || now.since(since) >= run.ttl {
+                if error.is_lost() || is_interrupted || now.since(since) >= run.ttl {
                     messages.message(&format!("the lock may be free before --at-least is over: {error}"));
                     return;
                 }

@@ -191,7 +191,7 @@ pub(super) async fn with_command(
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) -> RunOutcome {
-    let failed = |code| RunOutcome { end: failed(code), lease: LeaseEnd::Held };
+    let failed = |code| RunOutcome { end: failed(code), lease: LeaseEnd::Held, is_interrupted: false };
     // This process may have been stopped since it sent the request.
     if lease.deadline.minus(run.policy.grace).minus(run.policy.margin) <= SystemClock.now() {
         messages.message(&format!(

@@ -188,7 +188,9 @@ async fn under_lock(run: &RunContext, signals: &mut RunSignals, messages: &Messa
     };
     let outcome = with_command(run, &turn, &lease, |_| {}, signals, messages).await;
     match outcome.lease {
-        LeaseEnd::Held if !run.at_least.is_zero() => at_least::keep(run, &turn, &lease, signals, messages).await,
+        LeaseEnd::Held if !run.at_least.is_zero() => {
+            at_least::keep(run, &turn, &lease, outcome.is_interrupted, signals, messages).await;
+        }
         LeaseEnd::Held => release(run, &turn, messages).await,
         // Reported already; one try may end the lease sooner.
         LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &turn.token).await,

@@ -46,6 +46,8 @@ pub(super) struct RunOutcome {
     pub end: CommandEnd,
     /// The state of the lease.
     pub lease: LeaseEnd,
+    /// A signal was passed on that asks this process to end.
+    pub is_interrupted: bool,
 }
 
 /// The state of the lease when the command has ended.
@@ -88,6 +90,8 @@ struct SupervisorState {
     reported_at: Option<BootTime>,
     /// It was reported that the group may not be signalled.
     is_forbidden: bool,
+    /// A signal was passed on to the group.
+    is_interrupted: bool,
 }
 
 impl Supervisor<'_, '_> {
@@ -148,6 +152,7 @@ impl Supervisor<'_, '_> {
     fn handle(&mut self, event: SignalEvent, state: &mut SupervisorState) {
         match event {
             SignalEvent::ToGroup(signal) => {
+                state.is_interrupted = true;
                 let is_forbidden = self.job.end_by(signal);
                 self.report_forbidden(is_forbidden, state);
             }
@@ -328,6 +333,6 @@ impl Supervisor<'_, '_> {
     fn outcome(&self, state: &SupervisorState) -> RunOutcome {
         let lost = CommandEnd { code: exit::LOST, signal: None };
         let end = state.end.filter(|_| !state.lost).unwrap_or(lost);
-        RunOutcome { end, lease: state.lease.unwrap_or(LeaseEnd::Held) }
+        RunOutcome { end, lease: state.lease.unwrap_or(LeaseEnd::Held), is_interrupted: state.is_interrupted }
     }
 }

@@ -1,4 +1,4 @@
-//! The words of `run` after its options: the names of locks, and the command.
+//! The positional arguments of `run`: the names of locks, and the command.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! Which past events are asked for: a range of time, a kind, and the beginning of a name. For the API and the pages.
+//! A filter of past events: a range of time, a kind, and the prefix of a name. For the API and the pages.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl EventFilter {
         }
     }
 
-    /// Whether the event is asked for.
+    /// Whether the event matches.
     pub(crate) fn matches(&self, event: &Event) -> bool {
         let name = event.resource.as_deref().or(event.node.as_deref()).unwrap_or_default();
         self.from_ms.is_none_or(|from| event.at_ms >= from)
@@ -61,7 +61,7 @@ impl EventFilter {
     }
 }
 
-/// `10:42`, `10:42:09` (UTC, the last time that it was so late), `15m` (so long ago), or RFC 3339. Milliseconds since 1970.
+/// `10:42`, `10:42:09` (UTC, its last occurrence), `15m` (15 minutes ago), or RFC 3339. Milliseconds since 1970.
 fn moment(text: &str, now_ms: u64) -> Result<u64, Invalid> {
     if let Some(time) = time_of_day(text) {
         let today = now_ms - now_ms % DAY_MS + time;

@@ -1,4 +1,4 @@
-//! The handler of `GET /fences/{resource}`: whether a fence is that of the lease that stands now. Only for stores that cannot
+//! The handler of `GET /fences/{resource}`: whether a fence is that of the current lease. Only for stores that cannot
 //! compare fences themselves; docs/fencing.md says what it does not protect from.
 
 use axum::extract::{Request, State};

@@ -160,7 +160,7 @@ fn has_callback(query: &str) -> bool {
     query.split('&').any(|pair| pair.split('=').next().is_some_and(|name| name.eq_ignore_ascii_case("callback")))
 }
 
-/// A ticket's lease has nobody who renews it, nor a connection.
+/// A ticket's lease has neither a client that renews it nor a connection.
 fn check_async(fields: &mut Fields, holds: bool, is_kept: bool) {
     if holds {
         fields.wrong("hold", "is not for an asynchronous acquire, whose lease no connection holds");

@@ -250,7 +250,7 @@ fn lock_lines(body: &api::Lock) -> String {
     format::lines(pairs)
 }
 
-/// 200 for a fence of the lease that stands.
+/// 200 for the fence of the current lease.
 pub(crate) fn fence_checked(body: &api::FenceCheck, format: ResponseFormat) -> Response {
     match format {
         ResponseFormat::Json => json(StatusCode::OK, body),

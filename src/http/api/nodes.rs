@@ -1,5 +1,5 @@
-//! The handlers of `/nodes`: each node's state, votes, latency and findings; and an operator's word that a node has ended, or
-//! is to be another server.
+//! The handlers of `/nodes`: each node's state, votes, latency and findings; and an operator's report that a node has ended,
+//! or is another server now.
 
 use axum::extract::{Request, State};
 use axum::response::Response;

@@ -174,6 +174,15 @@ fn too_few_votes_are_503_with_the_vote_of_each_node() {
     }
 }
 
+/// A question is not a vote (A7).
+#[test]
+fn too_few_answers_are_no_votes() {
+    let (status, body, _) = seen(unknown(HOLDER_UNKNOWN, &few()));
+    let detail = body["detail"].as_str().expect("text");
+    assert_eq!((status, detail.contains(" of 3 nodes can say, 2 are needed")), (503, true), "{detail}");
+    assert!(!detail.contains("voted for it"), "{detail}");
+}
+
 #[test]
 fn lost_leases_are_410_with_their_reason_and_others_409() {
     for (reason, word) in [

@@ -184,7 +184,7 @@ impl Outcomes {
         }
     }
 
-    /// 200 if all succeeded; otherwise the worst problem, with what became of each.
+    /// 200 if all succeeded; otherwise the largest status, with the result of each.
     fn answer(self, audit_scope: &AuditScope, format: ResponseFormat) -> Result<Response, Problem> {
         audit_scope.split(self.parts.into_iter());
         match self.worst {

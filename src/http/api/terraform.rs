@@ -1,5 +1,5 @@
-//! The handlers of `/terraform/{resource}`: locks for the HTTP back end of Terraform and OpenTofu, on kept leases. A run proves
-//! its lock by the `ID` that it drew, which others are shown; so only the principal that locked may unlock by it.
+//! The handlers of `/terraform/{resource}`: locks for the HTTP back end of Terraform and OpenTofu, on kept leases. A run
+//! unlocks by the `ID` of its lock. That is no secret, so only the principal that locked may use it.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -104,7 +104,7 @@ pub(crate) async fn unlock(State(state): State<AppState>, request: Request) -> R
     let resource = path::terraform_resource(request.method(), request.uri())?;
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
     let mut fields = Fields::of_query(request.uri())?;
-    // Whoever copies the address of LOCK has its query, and must not keep the lock for that.
+    // An address copied from LOCK has its query, which must not prevent an unlock.
     for ignored in ["wait", "keep"] {
         fields.take(ignored);
     }

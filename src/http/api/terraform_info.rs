@@ -1,4 +1,4 @@
-//! What Terraform and OpenTofu say of a lock (`LockInfo`), as the labels of a lease, and back. Pure.
+//! Converts what Terraform and OpenTofu send about a lock (`LockInfo`) into the labels of a lease, and back. Pure.
 //!
 //! Source: `LockInfo` in Terraform's `internal/states/statemgr/locker.go`, its client in
 //! `internal/backend/remote-state/http/client.go`.

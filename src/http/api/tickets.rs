@@ -45,7 +45,7 @@ pub(crate) struct AsyncAcquire {
 
 /// 201 with the lease where it is granted in the first round, else 202 with a ticket; always 202 where somebody is to be called.
 ///
-/// Cancel: what was granted is undone; a ticket that a majority has ends when nobody asks for it.
+/// Cancel: what was granted is undone; a ticket that a majority stores ends if no request about it follows.
 pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Response, Problem> {
     let AsyncAcquire { request, fields, format, access, permit, audit_scope } = asked;
     let AsyncFields { callback, accept } = fields;
@@ -264,7 +264,7 @@ fn refused(error: TicketError) -> Problem {
     match error {
         TicketError::NotFound => no_such_ticket(),
         TicketError::Waiting => {
-            Problem::new(ProblemKind::TicketWaiting, "the ticket waits still: it has no lease that could be kept")
+            Problem::new(ProblemKind::TicketWaiting, "the ticket is still waiting: it has no lease that could be kept")
         }
         TicketError::Over(end) => {
             let detail = format!("the ticket is over: {}", end.as_str());

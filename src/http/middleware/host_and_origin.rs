@@ -1,4 +1,4 @@
-//! What a browser says about the site that a request comes from: one check of the origin and one of the host name.
+//! Checks of requests that a browser may send for another site: one of the origin and one of the host name.
 //! `docs/security.md` has the argument why they suffice for forms.
 
 use axum::extract::Request;

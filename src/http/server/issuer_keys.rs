@@ -50,7 +50,7 @@ impl SourceState {
         now.since(tried) >= pause
     }
 
-    /// Whether its keys are too old to be believed.
+    /// Whether its keys are too old to be used.
     fn is_over(&self, now: BootTime) -> bool {
         self.read.is_none_or(|read| now.since(read) >= KEYS_LIFE)
     }

@@ -1,5 +1,5 @@
-//! The answers that the HTTP library gives by itself to a head that it cannot read: status and length, no more. They
-//! are completed, as they are written, to what every other answer has: a problem document, a request id, and the headers
+//! The HTTP library answers a request head that it cannot parse with a status and a length only. This adds, as the answer
+//! is written, what every other answer has: a problem document, a request id, and the headers
 //! against caching and guessing of types.
 
 use std::io;

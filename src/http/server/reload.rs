@@ -1,5 +1,5 @@
 //! Reloads files while the service runs: they are checked every second, and reloaded at once on SIGHUP. If a new file
-//! is invalid, the previous content stays in force, and the log says so.
+//! is invalid, the previous content stays in force, and the error is logged.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -264,7 +264,7 @@ impl ConnectionHandler {
                 }
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
-                        // The client disconnected, timed out or sent no HTTP: nobody has to act.
+                        // The client disconnected, timed out or sent no HTTP: no action is needed.
                         tracing::debug!(%error, "a connection ended early");
                     }
                     return;

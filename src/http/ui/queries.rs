@@ -69,7 +69,7 @@ pub(super) fn events(uri: &Uri, now_ms: u64) -> Result<(EventFilter, events::Eve
     Ok((filter, query))
 }
 
-/// What is asked of a table. Errors: `invalid`.
+/// The query of a table. Errors: `invalid`.
 pub(super) fn table(uri: &Uri, table: Table) -> Result<TableQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let columns: Vec<_> = table.columns.iter().map(|column| (*column, column.name)).collect();

@@ -1,5 +1,5 @@
-//! Taking a lock from a page for a time, without a process that holds it: the service renews the lease meanwhile. Whoever has
-//! taken one may give it back; the token is shown to nobody. Works without scripts.
+//! Acquires a lock from a page for a limited time, without a process that holds it: the service renews the lease. The user who
+//! acquired it may release it; the token is never shown. Works without scripts.
 
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};

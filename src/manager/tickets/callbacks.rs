@@ -1,5 +1,5 @@
-//! The messages about a ticket: which one is due in which state, what it says, and what its receiver's answer means. An
-//! instance that takes a ticket over sends what is due again, with the same id: each arrives at least once.
+//! The messages about a ticket: which one is due in each state, its content, and what the receiver's answer means. An
+//! instance that takes over a ticket sends the due message again, with the same id: each arrives at least once.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What instances learn of each other's tickets: each says on the nodes which it serves, serves those that nobody does, and
-//! receives states that others have written.
+//! Exchanges tickets between instances, through the nodes: each reports which tickets it serves, takes over those that no
+//! instance serves, and receives states that others have written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{ShownTicket, TicketFound, TicketsShown};
 
-/// Time between two looks.
+/// Time between two exchanges.
 const TICK: Duration = Duration::from_secs(1);
 /// How often an instance says that it serves a ticket.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(2_500);
 /// A ticket that a node lacks is stored there again at most this often.
 const PUT_BACK_EVERY: Duration = Duration::from_secs(30);
-/// Maximum number of tickets that one look reads; further ones follow in the next.
+/// Maximum number of tickets that one exchange reads; further ones follow in the next.
 const READS_MAX: usize = 512;
 /// Of these at a time.
 const CONCURRENT_READS: usize = 16;
@@ -106,7 +106,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) async fn read_served(&self, served: &Served) {
         match self.find_on_nodes(&served.id).await {
             TicketFound::Known(_, head) => served.set(head),
-            // The nodes have forgotten it: nobody can ask for it, so that nothing is to be left of its lease.
+            // The nodes have forgotten it, so no request can name it: its lease must end, too.
             TicketFound::Absent => {
                 if served.head().phase == TicketPhase::Waiting || self.release_ticket_lease(&served.ticket).await {
                     served.stop.cancel();
@@ -120,7 +120,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.engine().read_ticket(id, &self.shared.instance, Duration::ZERO).await
     }
 
-    /// Serves tickets that nobody serves, the oldest first in their queues.
+    /// Takes over tickets that no instance serves, the oldest first in their queues.
     async fn adopt_tickets(&self, due: Vec<TicketId>) {
         let reads = due.into_iter().map(|id| async move {
             let found = self.find_on_nodes(&id).await;
@@ -153,7 +153,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Of a ticket that this instance begins to serve: whoever waits for it has asked just now.
+    /// Of a ticket that this instance begins to serve: counts as if it had been requested just now.
     pub(super) fn seen_now(&self) -> Seen {
         let (asked_ms, now) = (self.ticket_now_ms(), self.now());
         Seen { asked_ms, exchanged: now.minus(EXCHANGE_EVERY), put_back: now.minus(PUT_BACK_EVERY) }

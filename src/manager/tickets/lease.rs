@@ -1,4 +1,4 @@
-//! What the nodes show of a ticket's lease: that it stands and is kept, how it ended, and that nothing is left of it.
+//! What the nodes show of a ticket's lease: whether it is held and kept, how it ended, and that nothing is left of it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
 
-/// What stands of a ticket's lease.
+/// The state of a ticket's lease.
 pub(super) enum LeaseSeen {
     Stands(LeaseRecord, Duration),
     Gone,
@@ -19,7 +19,7 @@ pub(super) enum LeaseSeen {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// What stands of the lease that the ticket was granted. It is kept from now on, if the instance that granted it ended
+    /// The state of the lease that the ticket was granted. It is kept from now on, if the instance that granted it ended
     /// before it could write that.
     pub(super) async fn kept_ticket_lease(&self, ticket: &crate::protocol::Ticket, head: TicketHead) -> LeaseSeen {
         let Ok(found) = self.engine().inspect(&ticket.resource).await else { return LeaseSeen::Unknown };

@@ -1,4 +1,4 @@
-//! Tickets: requests for a lease whose callers do not wait on the line. The nodes store each one; this instance serves those that
+//! Tickets: requests for a kept lease that wait without a connection. The nodes store each one; this instance serves those that
 //! were made here, and those of instances that ended. docs/tickets.md has the argument, [`crate::redlock::tickets`] the nodes'
 //! part.
 

@@ -1,4 +1,4 @@
-//! What HTTP handlers ask of tickets: make one, show it, change its end, end it.
+//! Requests of HTTP handlers about tickets: make one, show it, change its end, end it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Makes a ticket, or finds the one that this token has. Stored on a majority when this returns.
     ///
-    /// Cancel: if a majority has it, some instance serves it until nobody has asked for it for a minute.
+    /// Cancel: if a majority has it, some instance serves it until no request about it has come for a minute.
     pub async fn make_ticket(&self, request: TicketRequest) -> Result<FoundTicket, TicketError> {
         let limits = self.shared.tickets.limits();
         if self.draining().is_cancelled() {
@@ -157,7 +157,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         found.ticket.body.labels.principal == principal_tag(&self.engine().settings.params.cluster, principal)
     }
 
-    /// Its position in this instance's queue; `None` where it stands in none.
+    /// Its position in this instance's queue; `None` if it is in none.
     pub fn ticket_position(&self, found: &FoundTicket) -> Option<usize> {
         let (resource, token) = (&found.ticket.resource, &found.ticket.token);
         self.shared.waiting.queue(|queue| queue.position_of(resource, token))
@@ -170,7 +170,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Some(served) => served.asked(asked_ms),
             None => {
                 let (instance, asked) = (self.shared.instance.clone(), vec![(id.clone(), asked_ms)]);
-                // What is due stays so for whoever serves it.
+                // What is due stays due for the instance that serves it.
                 let (served, takes_due) = (Vec::new(), false);
                 let args = TicketsArgs { instance, serve: TICKET_SERVED, served, asked, takes_due };
                 self.engine().exchange_tickets(args).await;
@@ -212,7 +212,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Its caller is about to learn that it is granted. Returns it as it is then. Only the receiver of call-backs accepts what it
-    /// is offered: whoever looks at such a ticket may not be who waits for it.
+    /// is offered: a reader of such a ticket may not be the one that waits for it.
     pub async fn accept_ticket(&self, found: FoundTicket) -> Result<FoundTicket, TicketError> {
         if found.head.phase != TicketPhase::Granted || found.ticket.body.callback.is_some() {
             return Ok(found);
@@ -322,7 +322,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         self.note_state(&found.id, head);
         if message_of_end(&found.ticket, head).is_some() {
-            // Whoever serves it informs the receiver.
+            // The instance that serves it informs the receiver.
             return Ok(end);
         }
         let done = head.at(TicketPhase::Done, self.ticket_now_ms());

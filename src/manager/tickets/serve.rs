@@ -1,5 +1,5 @@
-//! Serves one ticket: waits for its lease, has the grant stored before anybody learns of it, sees that it is accepted, and
-//! ends it. Each step can be repeated by another instance from what the nodes show.
+//! Serves one ticket: waits for its lease, stores the grant on a majority of nodes before it is shown, waits until it is
+//! accepted, and ends it. Another instance can repeat each step from what the nodes show.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::redlock::tickets::{TicketRaised, TicketWriter};
 use crate::types::{Labels, Mode, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 
-/// A ticket that nobody asks for within this time ends.
+/// A ticket about which no request comes within this time ends.
 pub(super) const UNASKED_MAX: Duration = Duration::from_secs(60);
 /// Pause before what failed for want of nodes is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 /// How often the lease of a ticket is looked for, in case that another instance ended it; longer where there are many.
 const LEASE_CHECK: Duration = Duration::from_secs(30);
-/// Maximum number of such looks per second.
+/// Maximum number of such checks per second.
 const LEASE_CHECKS_PER_SECOND: u32 = 50;
 /// After the end of a kept lease, for the keeper to release it.
 const KEPT_OUT_GRACE: Duration = Duration::from_secs(2);
@@ -73,7 +73,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         TicketId::of(&self.engine().settings.params.cluster, resource, token)
     }
 
-    /// Brings a state to a majority. Whether it stands there; otherwise a later one is known, or it is to be tried again.
+    /// Writes a state to a majority. False if a later state is known, or if it must be tried again.
     async fn raise(&self, served: &Served, head: TicketHead) -> bool {
         match self.raise_on_nodes(&served.id, &served.ticket, head).await {
             TicketRaised::Done => {
@@ -223,7 +223,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         served.set(granted);
     }
 
-    /// Its lease is kept until somebody ends it; a grant that nobody accepts ends it.
+    /// Its lease is kept until it is ended; a grant that is not accepted ends the ticket.
     async fn watch_ticket_lease(&self, served: &Served, head: TicketHead) {
         let is_offered = head.phase == TicketPhase::Granted;
         // The tries of a message go on while the lease is looked at.
@@ -260,7 +260,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A grant was accepted, or nobody accepted it here. Another instance that serves the ticket, too, may know better.
+    /// A grant was accepted, or was not accepted at this instance. Another instance that also serves the ticket may have newer
+    /// state.
     async fn end_offer(&self, served: &Served, head: TicketHead, next: TicketHead) {
         if next.phase == TicketPhase::Ended {
             self.read_served(served).await;
@@ -270,7 +271,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Until the next look at a ticket's lease.
+    /// Until the next check of a ticket's lease.
     fn lease_check_pause(&self, kept_until_ms: u64) -> Duration {
         let (now_ms, count) = (self.ticket_now_ms(), u32::try_from(self.shared.tickets.len()).unwrap_or(u32::MAX));
         let pause = LEASE_CHECK.max(Duration::from_secs(1).saturating_mul(count / LEASE_CHECKS_PER_SECOND));
@@ -311,7 +312,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Resolves when nobody has asked for it for [`UNASKED_MAX`]; never where a receiver is informed.
+    /// Resolves when no request about it has come for [`UNASKED_MAX`]; never for a ticket with a call-back.
     async fn unasked(&self, served: &Served) {
         if served.ticket.body.callback.is_some() {
             return std::future::pending().await;

@@ -53,9 +53,9 @@ pub(in crate::manager) struct Served {
     pub(super) ticket: Ticket,
     /// Its state, as far as this instance knows.
     head: watch::Sender<TicketHead>,
-    /// What is known to change between looks.
+    /// What can change between two exchanges.
     pub(super) seen: Mutex<Seen>,
-    /// It stands in its queue, or has asked once.
+    /// It is in its queue, or has asked once.
     pub(super) began: watch::Sender<bool>,
     /// How its lease ended, as a request to this instance or the keeper says.
     lease_end: watch::Sender<Option<TicketEnd>>,

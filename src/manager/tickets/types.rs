@@ -1,4 +1,4 @@
-//! What HTTP handlers ask of tickets, and what they are answered.
+//! Requests about tickets, with their results and errors, for HTTP handlers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! How leases end, and what happens to those that a connection holds.
 
-/// Why a lease that a client still proves is gone.
+/// Why the lease of a token that a client still uses has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoneReason {
     /// It ran out.
@@ -33,7 +33,7 @@ impl GoneReason {
 pub enum HeldLeaseEvent {
     /// It has its whole TTL again.
     Renewed,
-    /// A renewal failed; the deadline stands, and the next try follows soon.
+    /// A renewal failed; the old deadline remains, and the next try follows soon.
     AtRisk,
     /// The instance stops and renews it no longer. It stays on the nodes to its deadline, for a hold at another instance.
     Moved,

@@ -1,4 +1,4 @@
-//! Why the lock manager did not do what it was asked for.
+//! Errors of the lock manager.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ pub enum AcquireError {
     TooManyReplays,
     /// Permits of another limit, this one, are held.
     LimitDiffers(PermitLimit),
-    /// This token holds the resource in this mode, which differs from the one that is asked for.
+    /// This token holds the resource in this mode, which differs from the requested one.
     ModeDiffers(Mode),
     /// The owners in this cycle wait for each other, and this is the newest request in it.
     Deadlock {
@@ -159,7 +159,7 @@ pub struct Deadlock {
 pub enum ExtendError {
     /// Another token holds the resource.
     NotHolder,
-    /// This token's lease is gone.
+    /// This token's lease has ended.
     Gone(GoneReason),
     /// The fence differs from the one asked for.
     Changed {
@@ -191,7 +191,7 @@ pub enum ExtendError {
 pub enum ReleaseError {
     /// Another token holds the resource.
     NotHolder,
-    /// This token's lease is gone already.
+    /// This token's lease has already ended.
     Gone(GoneReason),
     /// Too few nodes answered. Those that did have released it, the others are tried in the background,
     /// and the TTL ends it at the latest.

@@ -1,4 +1,4 @@
-//! What the lock manager is asked and what it answers, for `http` and every other front end.
+//! Requests, results and errors of the lock manager, for `http` and every other front end.
 
 mod endings;
 mod errors;

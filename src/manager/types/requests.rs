@@ -1,4 +1,4 @@
-//! What the lock manager can be asked for.
+//! Requests to the lock manager.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +117,7 @@ pub enum ListState {
     Unknown,
 }
 
-/// Page size where none is asked for.
+/// Default page size.
 pub const LIST_LIMIT_DEFAULT: usize = 100;
 /// The largest page.
 pub const LIST_LIMIT_MAX: usize = 1_000;

@@ -1,4 +1,4 @@
-//! What the lock manager answers.
+//! Results of the lock manager.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub struct HolderInfo {
     pub valid_for: Duration,
     /// For how long the service renews it from now on; `None` where it does not.
     pub kept_for: Option<Duration>,
-    /// A quorum of nodes has it. Otherwise nobody can tell whether it is held: the other nodes do not answer or have no
+    /// A quorum of nodes has it. Otherwise it is not known whether it is held: the other nodes do not answer or have no
     /// vote, and its holder may not rely on it.
     pub is_confirmed: bool,
     /// How often it was extended.
@@ -227,7 +227,7 @@ const TAG_BYTES: usize = 8;
 /// Who holds a resource, by quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockState {
-    /// Nobody, or nobody on a quorum of nodes.
+    /// No holder, or none on a quorum of nodes.
     Free,
     /// By leases of this service: one, or several that are held together; never none. In the order of slots and fences.
     Held(Vec<HolderInfo>),

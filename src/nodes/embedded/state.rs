@@ -44,7 +44,7 @@ pub enum OpenError {
          has certainly ended, remove it together with its .lock file"
     )]
     Corrupt { path: PathBuf, detail: String },
-    /// The node has run here before, and its state file is gone.
+    /// The node has run here before, and its state file is missing.
     #[error(
         "{path} is missing, though this node has run here; restore it, or, when every lease that this node granted \
          has certainly ended, remove its .lock file too"

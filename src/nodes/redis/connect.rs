@@ -49,7 +49,7 @@ pub(super) struct OpenConnection {
     pub driver: DriverTask,
 }
 
-/// The pool of one connection: builds it, checks it whenever it is asked for, and replaces it where the check fails.
+/// The pool of one connection: builds it, checks it at each request for it, and replaces it if the check fails.
 pub(super) type Pool = managed::Pool<ConnectionManager>;
 
 /// What a pool builds and checks its connection with.
@@ -247,7 +247,7 @@ async fn authenticate(wire: &mut Wire, user: Option<&str>, password: &str) -> Re
 
 /// The hand-shake: reads what the server is, then loads the scripts. A restart breaks the connection, so what is read here is
 /// true for as long as it lasts. Two round trips: a server resets a connection that sends it more than 16 KiB at once before
-/// it is authenticated, and nobody would learn that a password is missing.
+/// it is authenticated, and the missing password would not be reported.
 async fn prepare(wire: &mut Wire, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
     let mut replies = wire.ask_all(server_questions()).await?.into_iter();
     let mut next = || replies.next().unwrap_or_else(|| Err(errors::lost()));
@@ -257,7 +257,7 @@ async fn prepare(wire: &mut Wire, allow_replicas: bool) -> Result<ServerInfo, Re
     server_info(info, saves, allow_replicas)
 }
 
-/// What is asked of a server to learn its version, role and settings.
+/// The commands that read a server's version, role and settings.
 fn server_questions() -> [Cmd; 2] {
     [cmd("INFO"), cmd("CONFIG").arg("GET").arg("save").to_owned()]
 }

@@ -211,7 +211,7 @@ impl NodeConnections {
         self.slots.iter().for_each(|slot| self.close(slot, None, now));
     }
 
-    /// Records why this instance gets no notices from the node; `None`: it gets them, or nobody can tell.
+    /// Records why this instance gets no notices from the node; `None`: it gets them, or this is not known.
     pub(super) fn record_notices_error(&self, why: Option<Unreachable>) {
         self.status.lock().notices_error = why;
     }
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(refused, Some(EnqueueError::NotConnected));
     }
 
-    /// A connection that was closed takes no more, and its driver learns of it.
+    /// A closed connection takes no more requests, and its driver is notified.
     #[tokio::test]
     async fn what_waits_on_a_closed_connection_is_answered_as_never_sent() {
         let (connections, queue) = (NodeConnections::new(1, BootTime::default()), Arc::new(ConnectionQueue::default()));

@@ -21,7 +21,7 @@ use crate::protocol::{Reply, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
 
 /// Maximum number of commands on a connection that are not yet answered. Beyond it requests stay in the
-/// queue, so that a node that does not answer is not sent what nobody will wait for.
+/// queue, so that a node that does not answer is sent no requests whose callers will have given up.
 const COMMANDS_MAX: usize = 1_024;
 /// While more than this waits to be written, for the same reason.
 const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
@@ -69,7 +69,7 @@ impl Driver {
     /// Runs until the connection breaks or is closed.
     pub(super) async fn run(mut self) {
         let Some(error) = poll_fn(|cx| self.poll(cx)).await else { return };
-        // Closed before anybody is answered, so that nobody who asks again gets this connection.
+        // Closed before any caller is answered, so that a repeated request does not get this connection.
         self.place.connections.record_connect_error(errors::of_connecting(&error));
         self.close();
         let answer = errors::of_call(&error);
@@ -133,7 +133,7 @@ impl Driver {
                 let unasked = io::Error::new(io::ErrorKind::InvalidData, "replies come that were not asked for");
                 return Err(outcome.err().unwrap_or_else(|| unasked.into()));
             }
-            // Fails where the caller is gone, which does not matter.
+            // Fails if the caller has gone, which does not matter.
             (Some(Sent::Command(caller)), outcome) => drop(caller.send(outcome)),
             (Some(Sent::Batch(batch, ScriptRef::Hash)), Err(error)) if errors::is_no_script(&error) => {
                 self.send(batch, ScriptRef::Body);

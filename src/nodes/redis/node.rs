@@ -254,7 +254,7 @@ struct Call {
 
 enum CallState {
     New(RequestStamp, Arc<Request>),
-    /// Unconstrained: tokio's budget is for sockets, and a round has few answers to look at.
+    /// Unconstrained: tokio's budget is for sockets, and a round has few answers to read.
     Sent {
         answer: Unconstrained<oneshot::Receiver<NodeResult>>,
         _permit: CallPermit,

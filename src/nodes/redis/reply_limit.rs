@@ -1,6 +1,6 @@
 //! Bounds what a node may send. The driver buffers a reply until it is complete, however long it is; this reads
 //! the framing of the same bytes before the driver does, and fails the connection where a reply is larger than
-//! any that is asked for, or where nothing was asked.
+//! any that a command can have, or if no command is unanswered.
 //!
 //! Source: the Redis serialization protocol, RESP2 and RESP3.
 

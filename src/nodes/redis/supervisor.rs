@@ -136,7 +136,7 @@ fn log_findings(id: &NodeId, known: &[ServerFinding], findings: &[ServerFinding]
     for finding in findings.iter().filter(|f| !known.contains(f)) {
         let (code, sentence) = (finding.code(), finding.sentence());
         match finding {
-            // redlockd needs no persistence, so this is nothing to look into: said once, and on the page of each node.
+            // redlockd needs no persistence, so this needs no action: it is logged once, and shown on the page of nodes.
             ServerFinding::NoPersistence => {
                 NO_PERSISTENCE.call_once(|| tracing::info!(node = %id, finding = code, "{sentence}"));
             }

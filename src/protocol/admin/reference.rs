@@ -69,7 +69,7 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
 
 /// `quarantine`: ordered by a node monitor that found this clock stepped. It takes the vote and nothing else: the monitor
 /// may belong to another cluster, with another node list, to which this node's fences would be lost. Refused where another
-/// instance's time was right here just now: whoever is alone in its opinion of the time is wrong.
+/// instance's time was right here just now: a clock that differs from all others is wrong.
 pub(in crate::protocol) fn order_quarantine(
     marker: &mut MarkerKey,
     context: &CallContext<'_>,
@@ -127,7 +127,7 @@ fn alive(notes: &Notes, context: &CallContext<'_>, by: &str) -> BTreeSet<(NodeId
     fresh.flat_map(|(_, (_, seen))| seen.iter().cloned()).collect()
 }
 
-/// Whether it votes, with what only a probe looks at.
+/// Whether it votes, with the checks that only a probe makes.
 fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Option<NoVote> {
     let was_same_run = marker.0.as_ref().is_some_and(|m| &*m.run == context.run);
     let known = marker.0.as_ref().and_then(|m| m.evicted);

@@ -1,4 +1,5 @@
-//! Fill: gives a process without a vote one page of what a quorum of others knows (`docs/views.md`, *What is filled*).
+//! Fill: writes one page of what a quorum of other nodes stores into a process without a vote (`docs/views.md`, *What is
+//! filled*).
 //!
 //! The pages of a fill arrive in order, each is applied once, and a repeated page changes nothing. What depends on the
 //! process itself (its own key, its own tombstones) is decided by the script, since it may change until then.

@@ -1,4 +1,4 @@
-//! Index: puts leases into the index of held leases, a while after they were granted. Nobody's exclusion depends on it.
+//! Index: adds leases to the index of held leases, some time after they were granted. Exclusion does not depend on it.
 
 pub(super) mod reference;
 

@@ -17,7 +17,7 @@ use crate::types::{ResourceName, TokenHash, WantedMode};
 
 node_script!("intent.lua");
 
-/// How long an intent stands that nobody renews.
+/// How long an intent lasts without a renewal.
 pub const INTENT_TTL: Duration = Duration::from_secs(2);
 
 /// Arguments of [`Request::Intent`](super::request::Request::Intent).

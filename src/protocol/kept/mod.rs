@@ -1,4 +1,4 @@
-//! Kept leases, which the service renews: indexes them on a node, and reads which of them nobody has renewed in time. No vote
+//! Kept leases, which the service renews: writes them into a node's index, and reads those that were not renewed in time. No vote
 //! depends on it.
 
 pub(super) mod reference;

@@ -17,7 +17,7 @@ pub(in crate::protocol) struct BlockedToken {
 
 type Tokens = BTreeMap<Option<TokenHash>, BlockedToken>;
 
-/// All blocks of a node. A block stands until the latest end of its tokens.
+/// All blocks of a node. A block lasts until the latest end of its tokens.
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct Blocks(Expiring<ResourceName, Tokens>);
 

@@ -317,7 +317,7 @@ impl MarkerRecord {
     }
 }
 
-/// Nobody's: whoever asks first may be of another cluster. A mutant takes the node over.
+/// No cluster's: the first request may be of another cluster. A mutant takes the node over.
 fn claimed_at_first_look(context: &CallContext<'_>) -> Arc<str> {
     if mutant::is(Mutant::FirstLookClaims) { context.params.cluster.clone() } else { "".into() }
 }

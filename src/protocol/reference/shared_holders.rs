@@ -78,7 +78,7 @@ pub(in crate::protocol) fn member_of<'a>(
     find(memory, now_ms, resource)?.get(token, now_ms)
 }
 
-/// Stores a member; the key lasts at least for `px_ms` from now. Whoever is over leaves.
+/// Stores a member; the key lasts at least for `px_ms` from now. Members whose end is past are removed.
 pub(in crate::protocol) fn store(
     memory: &mut Memory,
     now_ms: u64,

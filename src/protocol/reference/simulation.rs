@@ -1,5 +1,5 @@
-//! What happens to a server beside this service's requests: foreign clients, evictions, restarts. For the simulation and the
-//! contract tests; the service itself calls nothing here.
+//! Changes to a server that this service does not request: foreign clients, evictions, restarts. For the simulation and the
+//! contract tests; the service calls nothing here.
 
 use super::locks::LockValue;
 use super::marker::MarkerKey;

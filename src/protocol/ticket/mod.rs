@@ -48,7 +48,7 @@ pub struct TicketArgs {
     pub server: InstanceName,
     /// How long the node keeps it.
     pub ttl: Duration,
-    /// When other instances are to look at it, unless it is served for longer; `None`: nobody.
+    /// The time from which other instances read it, unless it is served for longer; `None`: never.
     pub due: Option<Duration>,
 }
 

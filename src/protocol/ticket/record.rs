@@ -16,7 +16,7 @@ const FENCE_DIGITS: usize = 16;
 pub(in crate::protocol) const HEAD_BYTES: usize = 1 + FENCE_DIGITS + 2 * TIME_DIGITS + 2 + TIME_DIGITS;
 /// The length of an instance's name in a ticket.
 pub(in crate::protocol) const SERVER_BYTES: usize = 16;
-/// The length of what stands between head and body.
+/// The length of the separator between head and body.
 pub(in crate::protocol) const STAMP_BYTES: usize = TIME_DIGITS + SERVER_BYTES;
 /// An instance's name in a ticket: of one length.
 pub(in crate::protocol) fn padded(server: &InstanceName) -> String {
@@ -62,7 +62,7 @@ impl std::fmt::Display for TicketId {
 pub enum TicketPhase {
     /// It waits for its lease.
     Waiting,
-    /// It has one, and its caller may not know it yet. From now on nobody acquires for it.
+    /// It has a lease, which its caller may not know yet. From now on no instance acquires for it.
     Granted,
     /// Its caller knows.
     Accepted,
@@ -76,7 +76,7 @@ impl TicketPhase {
     const ALL: [Self; 5] = [Self::Waiting, Self::Granted, Self::Accepted, Self::Ended, Self::Done];
 }
 
-/// Why a ticket is over. Where two instances end one for two reasons, the later one of this list stands.
+/// Why a ticket is over. Where two instances end one for different reasons, the later one in this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TicketEnd {
     /// The lease ran out, although its time was not over.
@@ -282,7 +282,7 @@ impl std::fmt::Debug for TicketBody {
 /// A body whose names are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// What is asked for.
+    /// The lease that is requested.
     pub resource: ResourceName,
     /// Hash of the token that the lease will have.
     pub token: TokenHash,

@@ -1,5 +1,5 @@
-//! Which instance serves which tickets: each says on the nodes that it still does, and reads which tickets nobody serves. No
-//! vote depends on it: two instances that serve one ticket cost time only.
+//! Which instance serves which tickets: each instance reports on the nodes that it still serves its own, and reads which tickets
+//! no instance serves. No vote depends on it: two instances that serve the same ticket cost only time.
 
 pub(super) mod reference;
 
@@ -36,7 +36,7 @@ pub struct TicketsArgs {
     pub served: Vec<(TicketId, u64)>,
     /// Further ones that callers have asked for here. At most [`TICKETS_PAGE_MAX`] in all.
     pub asked: Vec<(TicketId, u64)>,
-    /// The instance serves what nobody serves: the nodes name it, and leave it to this instance for [`TICKET_PAUSE`].
+    /// The instance takes over tickets that no instance serves: the nodes return each to only one instance per [`TICKET_PAUSE`].
     pub takes_due: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn build(args: &TicketsArgs, script_ref: ScriptRef) -> Command {
 }
 
 impl TicketsArgs {
-    /// How many that nobody serves are reported at most.
+    /// Maximum number of unserved tickets that are reported.
     pub(super) fn due_max(&self) -> usize {
         if self.takes_due { TICKETS_DUE_MAX } else { 0 }
     }

@@ -31,7 +31,7 @@ pub(crate) enum Outcome {
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Makes one view above `above`, and admits who is ready to be. `rivals`: by node, another process under its name is alive.
-    /// `ended`: by node, it has ended for good unless it answers. `only`: nobody but this node is admitted.
+    /// `ended`: by node, it has ended for good unless it answers. `only`: no other node is admitted.
     ///
     /// Cancel: a promise, or a view that some nodes have installed, may be left behind; the next change starts above it.
     pub(crate) async fn change_view(
@@ -67,7 +67,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.carry_out(&change, highest).await
     }
 
-    /// Whoever is admitted is where this instance reached it.
+    /// An admitted process has the address at which this instance reached it.
     fn name_addresses(&self, change: &mut Change) {
         let view = Arc::make_mut(&mut change.view);
         for node in change.targets.iter().map(|i| &self.nodes[*i]) {
@@ -82,7 +82,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.step(nodes, Request::Install { view: Arc::clone(view) }).await;
     }
 
-    /// Installs the view, then fills and admits each of its targets by itself. `highest`: the highest fence of those that promised.
+    /// Installs the view, then fills and admits each of its targets by itself. `highest`: the highest fence of those that
+    /// promised.
     async fn carry_out(&self, Change { view, sound, targets, by_clock }: &Change, highest: Fence) -> Outcome {
         let early = if mutant::is(Mutant::ReadBeforeInstall) { self.read_all(sound, view).await } else { Vec::new() };
         let tally = self.step(sound, Request::Install { view: Arc::clone(view) }).await;
@@ -91,7 +92,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if entered.len() < required && !mutant::is(Mutant::OneReaderLess) {
             return Outcome::Displaced;
         }
-        // Where nobody votes yet, it is taken when somebody is admitted to it.
+        // If no process votes yet, the view is adopted when one is admitted to it.
         if !entered.is_empty() {
             self.views.take(view);
         }

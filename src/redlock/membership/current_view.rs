@@ -1,4 +1,4 @@
-//! The view in which an instance asks for votes: the highest that it was shown.
+//! The view in which an instance requests votes: the highest that it has received.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Filling a process that forgot: reads what a quorum of others knows, and gives it that (`docs/views.md`, *Changing the
-//! view*, step 5 and the first half of step 6). Whoever calls it has installed the view on the others before, and admits
+//! Fills a process that forgot: reads what a quorum of others stores, and writes that into it (`docs/views.md`, *Changing the
+//! view*, step 5 and the first half of step 6). The caller has installed the view on the others before, and admits
 //! the process afterwards.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const READ_BYTES_MAX: usize = 256 * 1_024 * 1_024;
 const FENCE_AHEAD_MAX_US: u64 = 30 * 24 * 60 * 60 * 1_000_000;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How often a page is asked for. Reading changes nothing, and a page of a fill is applied once.
+/// How often a page is requested. Reading changes nothing, and a page of a fill is applied once.
 const PAGE_TRIES: u32 = 3;
 
 /// A process has every page of a fill.

@@ -1,5 +1,5 @@
-//! What a process that forgot is filled with: a pure function of what the others show (`docs/views.md`, *What is filled*).
-//! It never gives more than they support: a copy counts like a vote, so a quorum of others must show the lease itself.
+//! What is filled into a process that forgot: a pure function of what the others show (`docs/views.md`, *What is filled*).
+//! A copy counts like a vote, so a lease is copied only if a quorum of others shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

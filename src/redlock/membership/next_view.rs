@@ -1,4 +1,5 @@
-//! From which view a new one is made, and whom it names: pure rules (`docs/views.md`, *Changing the view*, steps 2 and 3).
+//! Which view a new one is derived from, and which processes it names: pure rules (`docs/views.md`, *Changing the view*, steps
+//! 2 and 3).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub(crate) fn plausible(members: Vec<Option<Member>>, own: ViewId) -> Vec<Option
     members.into_iter().map(|member| member.filter(|m| number(m) <= highest)).collect()
 }
 
-/// The nodes, as far as they answered, and who stands in the way.
+/// The nodes, as far as they answered, and those that prevent a new view.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
     /// By node index.
@@ -143,13 +144,14 @@ impl Known<'_> {
         (0..self.names.len()).find(is_unconfirmed)
     }
 
-    /// A node votes in a higher view than the one that counts, which a quorum has promised: it is to be brought back by a new one.
+    /// A node votes in a higher view than the one that counts, which a quorum has promised: it is to be brought back by a new
+    /// one.
     pub(crate) fn has_stray(&self) -> bool {
         let (base, _) = self.base();
         self.sound().any(|(_, m)| m.view.id > base.id && self.is_promised(m.view.id))
     }
 
-    /// The highest number that anybody knows.
+    /// The highest number that any process knows.
     pub(crate) fn highest(&self) -> ViewId {
         self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
     }

@@ -1,4 +1,4 @@
-//! Nodes that do not answer while others wait for them, and an operator's word that one of them has ended (`docs/views.md`,
+//! Nodes that do not answer while others wait for them, and an operator's report that one of them has ended (`docs/views.md`,
 //! *Quarantine*, the cold view).
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum ForgetError {
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Notes an operator's word that the process under this name has ended for good. Where too few vote, the others then wait
+    /// Records an operator's report that the process under this name has ended for good. Where too few vote, the others then wait
     /// for it no longer than one more quarantine, in which every lease ends that it may have voted for. The word ends when a
     /// process answers under the name, or with this instance.
     ///
@@ -53,7 +53,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         missing.into_iter().map(|i| latest.names[i].clone()).collect()
     }
 
-    /// Until a node that an operator said to have ended counts as ended; zero if it does. `None`: nobody said so.
+    /// Until a node that an operator said to have ended counts as ended; zero if it does. `None`: no operator has said so.
     pub fn counts_as_ended_in(&self, health: &NodeHealth) -> Option<Duration> {
         let at = health.forgotten_at?;
         Some(self.quarantine(&self.health()).saturating_sub(self.engine.clock.now().since(at)))

@@ -1,4 +1,4 @@
-//! The node monitor's part in views: takes the highest that it is shown, moves nodes on to it, and makes new ones.
+//! The node monitor's part in views: adopts the highest that nodes show, installs it on the others, and makes new ones.
 
 use std::sync::Arc;
 use std::time::Duration;

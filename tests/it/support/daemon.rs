@@ -196,7 +196,12 @@ impl Running {
     pub async fn end(mut self) -> Ended {
         let child = self.child();
         poll::until_true("the child ends", || child.try_wait().expect("our own child").is_some()).await;
-        let output = self.0.take().expect("not waited for yet").wait_with_output().expect("our own child");
+        let child = self.0.take().expect("not waited for yet");
+        // In a thread: a process that it left behind may hold its output open.
+        let (done, output) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output()));
+        let output = output.recv_timeout(poll::PATIENCE).expect("nobody else holds its output open");
+        let output = output.expect("our own child");
         let text = |bytes| String::from_utf8(bytes).expect("text");
         Ended { code: shell_code(output.status), out: text(output.stdout), err: text(output.stderr) }
     }
@@ -214,7 +219,7 @@ impl Drop for Running {
 /// Children inherit the signals that this process ignores, as in the background of a script or under `nohup`; shells and
 /// `redlockd run` then leave them ignored. Handling such a signal here gives children its default action, because exec
 /// resets handlers but not "ignore". A signal that is not ignored keeps its action, so Ctrl-C still ends the tests.
-fn stop_ignoring_signals() {
+pub fn stop_ignoring_signals() {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("Linux");
     let ignored = u64::from_str_radix(mask.trim(), 16).expect("a number");

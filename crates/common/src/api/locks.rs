@@ -158,7 +158,7 @@ pub struct Lock {
     /// The name of the lock.
     pub resource: String,
     /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
-    /// confirm the lease: nobody may rely on it, nor on its end.
+    /// confirm the lease: neither it nor its end can be relied on.
     pub state: String,
     /// `exclusive`, `shared` or `permit`.
     pub mode: String,
@@ -206,7 +206,7 @@ pub struct Revoked {
     pub frees_in_ms: u64,
 }
 
-/// The answer to `GET /fences/{resource}`: the fence is that of the lease that stands.
+/// The answer to `GET /fences/{resource}`: the fence is that of the current lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FenceCheck {
     /// The name of the lock.

@@ -101,7 +101,7 @@ pub struct Members {
     /// Of a request for several locks: those that others hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<Box<[BlockedBy]>>,
-    /// Of a request for several locks: what became of each.
+    /// Of a request for several locks: the result of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub results: Option<Box<[SetResult]>>,
     /// Number of waiters at all instances.
@@ -158,7 +158,7 @@ pub struct Members {
     /// The invalid fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<Vec<FieldError>>,
-    /// Under `/terraform`: the lock that stands in the way, in the members that Terraform reads.
+    /// Under `/terraform`: the lock that another run holds, in the members that Terraform reads.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub lock_info: Option<Box<LockInfo>>,
 }

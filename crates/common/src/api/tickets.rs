@@ -1,4 +1,4 @@
-//! Tickets: requests for a lease whose callers do not wait on the line.
+//! Tickets: requests for a kept lease that wait without a connection.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::locks::TokenText;
 
-/// A ticket. Its owner, note and metadata are shown only to whoever has its token, or has made it.
+/// A ticket. Its owner, note and metadata are shown only to callers that have its token or have made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// Its name; not secret.

@@ -1,4 +1,4 @@
-//! How a lease shares its resource: with nobody, with other shared leases, or as one of a number of permits.
+//! How a lease shares its resource: not at all, with other shared leases, or as one of a number of permits.
 
 use std::fmt;
 

@@ -1,0 +1,258 @@
+//! Every command of docs/recipes.md under each shell, with a job that fails, with Ctrl-C and with SIGTERM; and with each plug
+//! pulled: the service killed, the service frozen, the client killed. The job ends before its lease does.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use redlockd::redlock::clock::{Clock, SystemClock};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
+
+use crate::recipes_page::{LONG_JOB, SHELLS, block, blocks, command, executable, is_free, words, yaml};
+use crate::support::daemon::{Daemon, Running, ended, is_running, line_in};
+use crate::support::poll;
+
+/// TTL of leases that cannot be renewed; in the recipes it is longer.
+const TTL_MS: u64 = 3_000;
+
+/// A recipe, as a line for a shell.
+struct Recipe {
+    heading: &'static str,
+    line: String,
+    /// The lock that it takes.
+    lock: &'static str,
+    /// The program that works under it.
+    job: &'static str,
+    /// It keeps the lock after the job (`--at-least`).
+    stays: bool,
+    /// Its exit code when the job fails with 3; `None`: it starts the job again.
+    failure: Option<i32>,
+    /// What becomes of `make`, which has one code for every failure of a job.
+    is_make: bool,
+}
+
+/// Those of one command, and two scripts as `recipe.sh`, which are written to `dir`.
+fn recipes(dir: &Path, shell: &str) -> Vec<Recipe> {
+    std::fs::write(dir.join("Makefile"), block("A Makefile", "make")).expect("writable");
+    std::fs::create_dir_all(dir.join("tasks")).expect("writable");
+    std::fs::create_dir_all(dir.join("done")).expect("writable");
+    std::fs::write(dir.join("tasks/one"), "").expect("writable");
+    for (name, heading) in [("script.sh", "A script that never runs twice"), ("agents.sh", "Agents that must not")] {
+        executable(dir, name, &block(heading, "sh").replacen("#!/bin/sh", &format!("#!{shell}"), 1));
+    }
+    let cron = block("Cron on many hosts", "crontab").split_whitespace().skip(6).collect::<Vec<_>>().join(" ");
+    let unit = blocks("A systemd timer on many hosts", "ini").remove(0);
+    let unit = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command").to_owned();
+    let job = &yaml("Kubernetes: a job on a schedule")["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    let job = words(&job["containers"][0]["command"]).join(" ");
+    let local = |line: String| line.replace("/usr/local/bin/", "").replace("127.0.0.1:4040", "127.0.0.1:0");
+    let all = [
+        ("cron", cron, "cron/nightly", "nightly", Some(3)),
+        ("systemd", unit, "cron/nightly", "nightly", Some(3)),
+        ("CronJob", job, "cron/nightly", "nightly", Some(3)),
+        ("CI", block("CI", "sh"), "staging/db", "integration-test.sh", Some(3)),
+        ("make", "make -s deploy".to_owned(), "deploy/prod", "build.sh", Some(2)),
+        ("script", "./script.sh".to_owned(), "deploy/prod", "build.sh", Some(3)),
+        ("agents", "./agents.sh".to_owned(), "work/one", "agent.sh", Some(3)),
+        ("leader", block("A leader", "sh"), "scheduler/leader", "scheduler.sh", None),
+    ];
+    let recipe = |(heading, line, lock, job, failure): (_, String, _, _, _)| {
+        let stays = line.contains("--at-least");
+        Recipe { heading, line: local(line), lock, job, stays, failure, is_make: heading == "make" }
+    };
+    all.into_iter().map(recipe).collect()
+}
+
+/// With a TTL that a test can wait for.
+fn with_short_leases(dir: &Path) {
+    for name in ["Makefile", "script.sh", "agents.sh"] {
+        let path = dir.join(name);
+        let text = std::fs::read_to_string(&path).expect("written");
+        std::fs::write(&path, text.replace("redlockd run", "redlockd run --ttl 3s")).expect("writable");
+    }
+}
+
+fn start(daemon: &Daemon, dir: &Path, shell: &str, line: &str) -> Running {
+    let mut words = shell.split(' ');
+    let mut start = command(daemon, dir, words.next().expect("a program"));
+    Running::spawn(start.args(words).args(["-c", line]).process_group(0))
+}
+
+#[tokio::test]
+async fn every_recipe_ends_with_its_job_under_each_shell() {
+    for shell in SHELLS.into_iter().filter(|shell| Path::new(shell.split(' ').next().expect("a program")).exists()) {
+        let dir = tempfile::tempdir().expect("a directory");
+        for recipe in recipes(dir.path(), shell) {
+            fails_and_is_interrupted(dir.path(), shell, &recipe).await;
+        }
+    }
+}
+
+async fn fails_and_is_interrupted(dir: &Path, shell: &str, recipe: &Recipe) {
+    let Recipe { heading, line, lock, job, stays, failure, is_make } = recipe;
+    if let Some(code) = failure {
+        let daemon = Daemon::start();
+        // `--at-least 10m` stays until one TTL covers the rest.
+        let line = line.replace("10m", "5m");
+        executable(dir, job, "#!/bin/sh\nexit 3\n");
+        let mut words = shell.split(' ');
+        let mut start = command(&daemon, dir, words.next().expect("a program"));
+        let done = ended(start.args(words).args(["-c", &line]));
+        assert_eq!(done.code, Some(*code), "{shell} {heading}: {done:?}");
+        assert_eq!(is_free(&daemon, lock), !stays, "{shell} {heading}");
+    }
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let daemon = Daemon::start();
+        let _ = std::fs::remove_file(dir.join("pid"));
+        executable(dir, job, LONG_JOB);
+        let mut script = start(&daemon, dir, shell, line);
+        let pid = line_in(&dir.join("pid")).await;
+        assert!(!is_free(&daemon, lock), "{shell} {heading}");
+        // As the terminal, systemd and runners of CI do.
+        kill_process_group(Pid::from_child(script.child()), signal).expect("our own group");
+        let done = script.end().await;
+        // make has a code of its own where its job was ended by a signal.
+        assert!(
+            done.code == Some(code) || (*is_make && done.code == Some(2)),
+            "{shell} {heading} {signal:?}: {done:?}"
+        );
+        let what = format!("{shell} {heading} {signal:?}: the job has ended");
+        poll::until_true(&what, || !is_running(&pid)).await;
+        let what = format!("{shell} {heading} {signal:?}: the lock is free, or stays");
+        poll::until_true(&what, || is_free(&daemon, lock) != *stays).await;
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plug {
+    ServiceKilled,
+    ServiceFrozen,
+    ClientKilled,
+}
+
+#[tokio::test]
+async fn every_recipe_ends_its_job_in_time_if_the_service_is_killed() {
+    pull_of_each(Plug::ServiceKilled).await;
+}
+
+#[tokio::test]
+async fn every_recipe_ends_its_job_in_time_if_the_service_freezes() {
+    pull_of_each(Plug::ServiceFrozen).await;
+}
+
+#[tokio::test]
+async fn every_recipe_ends_its_job_if_the_client_is_killed() {
+    pull_of_each(Plug::ClientKilled).await;
+}
+
+async fn pull_of_each(plug: Plug) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let all = recipes(dir.path(), SHELLS[1]);
+    futures_util::future::join_all(all.iter().map(|recipe| pull(recipe.heading, plug))).await;
+}
+
+/// A job that says who it is and when it worked.
+const WORKER: &str = "#!/bin/sh\necho $$ > pid\nwhile :; do date +%s%3N >> marks; sleep 0.1; done\n";
+
+async fn pull(name: &str, plug: Plug) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let all = recipes(dir, SHELLS[1]);
+    let Recipe { line, lock, job, stays, failure, is_make, .. } =
+        all.iter().find(|recipe| recipe.heading == name).expect("listed");
+    let mut line = line.clone();
+    if plug != Plug::ClientKilled {
+        with_short_leases(dir);
+        for verb in ["run", "elect"] {
+            line = line.replace(&format!("redlockd {verb}"), &format!("redlockd {verb} --ttl 3s"));
+        }
+    }
+    executable(dir, job, WORKER);
+    let mut daemon = Daemon::start();
+    let mut script = start(&daemon, dir, SHELLS[1], &line);
+    let pid = line_in(&dir.join("pid")).await;
+    line_in(&dir.join("marks")).await;
+    match plug {
+        Plug::ServiceKilled => daemon.kill(),
+        Plug::ServiceFrozen => daemon.freeze(),
+        Plug::ClientKilled => kill_process(client_of(&pid), Signal::KILL).expect("our own grandchild"),
+    }
+    let pulled_at_ms = SystemClock.wall_ms();
+    poll::until_true(&format!("{name} {plug:?}: the job has ended"), || !is_running(&pid)).await;
+    let marks = std::fs::read_to_string(dir.join("marks")).expect("written");
+    let last: u64 = marks.lines().next_back().and_then(|mark| mark.parse().ok()).expect("a mark");
+    assert!(last < pulled_at_ms + TTL_MS, "{name} {plug:?}: it worked until {last}, from {pulled_at_ms}");
+    if plug == Plug::ClientKilled {
+        poll::until_true(&format!("{name}: the lock is free, or stays"), || is_free(&daemon, lock) != *stays).await;
+    } else if failure.is_none() {
+        // A leader campaigns again.
+        script.signal(Signal::TERM);
+    } else {
+        let done = script.end().await;
+        assert!(done.code == Some(76) || (*is_make && done.code == Some(2)), "{name} {plug:?}: {done:?}");
+    }
+}
+
+/// The process that runs the job's group.
+fn client_of(pid: &str) -> Pid {
+    let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("a process");
+    let leader = getpgid(Some(pid)).expect("it runs").as_raw_nonzero();
+    let stat = std::fs::read_to_string(format!("/proc/{leader}/stat")).expect("it runs");
+    let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)).expect("a parent");
+    Pid::from_raw(parent.parse().expect("a number")).expect("a process")
+}
+
+/// Terraform goes on: an apply that is ended halfway leaves a broken state.
+#[tokio::test]
+async fn terraform_goes_on_without_its_lock_and_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    executable(dir.path(), "terraform", "#!/bin/sh\necho $$ > pid\nread x < go\nexit 5\n");
+    assert!(std::process::Command::new("mkfifo").arg(dir.path().join("go")).status().expect("mkfifo").success());
+    let line = block("Terraform", "sh").replace("redlockd run", "redlockd run --ttl 2s");
+    let mut daemon = Daemon::start();
+    let script = start(&daemon, dir.path(), SHELLS[1], &format!("{} 2> said", line.trim()));
+    line_in(&dir.path().join("pid")).await;
+    daemon.kill();
+    let said = || std::fs::read_to_string(dir.path().join("said")).unwrap_or_default();
+    poll::until_true("it is said", || said().contains("continues WITHOUT the lock")).await;
+    std::fs::write(dir.path().join("go"), "go\n").expect("it reads");
+    assert_eq!(script.end().await.code, Some(5));
+}
+
+/// With curl alone: where the service freezes, the script ends its job before the lease is over.
+#[tokio::test]
+async fn the_script_with_curl_alone_ends_its_job_in_time() {
+    for kills in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        // A tenth of the recipe's times, as far as its clock, which counts seconds, allows.
+        let recipe = block("With curl alone", "sh");
+        let short = [
+            ("ttl=60s", "ttl=6s"),
+            ("+ 57", "+ 5"),
+            ("sleep 5;", "sleep 0.2;"),
+            ("- 20", "- 3"),
+            ("sleep 8", "sleep 1"),
+            ("--max-time 5", "--max-time 1"),
+        ];
+        let recipe = short.iter().fold(recipe, |text, (from, to)| {
+            assert!(text.contains(from), "{from}");
+            text.replace(from, to)
+        });
+        executable(dir.path(), "recipe.sh", &recipe);
+        executable(dir.path(), "job.sh", WORKER);
+        let mut daemon = Daemon::start();
+        let script = start(&daemon, dir.path(), SHELLS[0], "./recipe.sh ./job.sh");
+        let pid = line_in(&dir.path().join("pid")).await;
+        line_in(&dir.path().join("marks")).await;
+        if kills {
+            daemon.kill()
+        } else {
+            daemon.freeze()
+        }
+        let pulled_at_ms = SystemClock.wall_ms();
+        poll::until_true("the job has ended", || !is_running(&pid)).await;
+        let marks = std::fs::read_to_string(dir.path().join("marks")).expect("written");
+        let last: u64 = marks.lines().next_back().and_then(|mark| mark.parse().ok()).expect("a mark");
+        assert!(last < pulled_at_ms + 6_000, "it worked until {last}, from {pulled_at_ms}");
+        assert_eq!(script.end().await.code, Some(143));
+    }
+}
