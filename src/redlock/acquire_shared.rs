@@ -121,12 +121,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// Leaves the intent of a caller that is the head of its queue, for [`crate::protocol::INTENT_TTL`], or withdraws it: until
-    /// then nodes admit no new shared lease or permit but its own. Returns the number of nodes that store it.
+    /// then nodes admit nobody who would keep it out, unless the intent of one that has waited longer stands there. `since`: when
+    /// it began to wait. Returns the number of nodes where it stands.
     ///
     /// Cancel: some nodes may have it; it ends by itself.
-    pub async fn intend(&self, resource: &ResourceName, token: &TokenHash, is_withdrawn: bool) -> usize {
-        let (resource, token) = (resource.clone(), token.clone());
-        let request = Request::Intent(IntentArgs { resource, token, is_withdrawn });
+    pub(crate) async fn intend(
+        &self,
+        (resource, mode): (ResourceName, WantedMode),
+        token: TokenHash,
+        since: BootTime,
+        is_withdrawn: bool,
+    ) -> usize {
+        let since = self.cluster_clock.request_time_at(since);
+        let request = Request::Intent(IntentArgs { resource, token, since, mode, is_withdrawn });
         let now = self.clock.now();
         let deadline = now.plus(self.node_timeout());
         let is_own = |a: &NodeResult| matches!(a, Ok(Reply::Intent { is_own: true }));

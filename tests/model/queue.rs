@@ -558,6 +558,7 @@ impl Bounds {
                 slot: None,
                 taken: SlotSet::default(),
                 is_confirmed: true,
+                is_intent: false,
                 free_in: Some(LEASE),
             };
             AttemptOutcome::Held(blocked.into_iter().map(blocker).collect())

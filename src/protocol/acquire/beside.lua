@@ -1,5 +1,5 @@
 for _, i in ipairs(beside) do
-  local LOCK, HASH, v = KEYS[3 * i - 1], 'redlockd:m:' .. ARGV[7 * i + 3], found[3 * i - 1]
+  local LOCK, HASH, v = KEYS[3 * i - 1], 'redlockd:m:' .. ARGV[7 * i + 3], found[3 * i]
   if v == 'S|s' or string.find(v, '^S|p%d+$') then
     local own = member_of(HASH, ARGV[7 * i - 2])
     out[i] = own and { 'Y', own[3] } or held_by(LOCK, HASH, v, out[i][2], 0)

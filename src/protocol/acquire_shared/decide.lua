@@ -61,13 +61,14 @@ if mine then -- the same token again: the replay joins the lease
   return { 'G', tonumber(fence), 1 }
 end
 if v and v ~= 'S|' .. KIND then return held_by(LOCK, HASH, v, redis.call('PTTL', LOCK), 0) end
-if intent and intent ~= TOKEN then
+local is_own = intent and string.sub(intent, 1, 64) == TOKEN
+if intent and not is_own and string.match(intent, '|(%w+)$') ~= KIND then -- another caller is next
   return held_by(LOCK, HASH, v, redis.call('PTTL', KEYS[7]), 1)
 end
 if is_taken or is_full then return held_by(LOCK, HASH, v, nil, 0) end
 local fence = next_fence() -- stored before any lease has it
 if not v then redis.call('SET', LOCK, 'S|' .. KIND, 'PX', px) end
 store(LOCK, HASH, over, TOKEN, NOW_MS + px, MODE, '000000|' .. ARGV[6] .. '|' .. fence .. '|' .. ATTEMPT .. '|' .. ARGV[9], px)
-if intent then redis.call('DEL', KEYS[7]) end -- its own
+if is_own then redis.call('DEL', KEYS[7]) end
 redis.call('ZADD', KEYS[2], NOW_MS + px, ARGV[10])
 return { 'G', tonumber(fence), 0 }
