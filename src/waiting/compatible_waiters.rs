@@ -103,11 +103,11 @@ impl Queue {
     pub(super) fn met(&mut self, id: WaiterId, blockers: &[Blocker]) -> BootTime {
         let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.waits()) else { return NEVER };
         let is_intent = blockers.iter().any(|blocker| blocker.is_intent);
+        let is_set = waiter.request.resources.len() > 1 && !is(Mutant::SetLeavesNoIntent);
         let waits_alone = waiter.request.mode == Mode::Exclusive;
         let is_together = blockers.iter().any(|blocker| blocker.mode != Mode::Exclusive);
         let is_oldest = waiter.request.resources.iter().all(|resource| self.oldest(resource) == Some(id));
-        let is_needed = waits_alone && is_together
-            || is_oldest && (waiter.request.resources.len() > 1 || waiter.met_intent || is_intent);
+        let is_needed = waits_alone && is_together || is_oldest && (is_set || waiter.met_intent || is_intent);
         let (now, is_new) = (self.now, !waiter.has_intent);
         self.update(id, |waiter| {
             waiter.met_intent |= is_intent;

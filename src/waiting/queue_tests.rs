@@ -1068,6 +1068,7 @@ fn planted_bugs_are_found_by_lists_of_events() {
         (WakeWhileAskingLost, the_next_waiter_asks_twice_after_one_that_left_during_its_attempt),
         (EndsCountOnce, a_lease_that_was_seen_again_may_end_again),
         (HolderUnconfirmed, a_lease_that_too_few_nodes_confirm_is_asked_about_soon),
+        (SetLeavesNoIntent, a_set_leaves_its_intent_whatever_holds_what_it_wants),
         (SubscriptionLossUnnoticed, the_loss_and_the_return_of_subscriptions_wake_within_a_poll),
         (EndWakesNobody, a_release_hands_over_and_what_is_reported_of_it_later_wakes_nobody),
         (AbsentForgotten, whose_caller_is_away_is_passed_and_comes_back_to_its_place),
