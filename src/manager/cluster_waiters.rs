@@ -157,11 +157,16 @@ impl ClusterWaiters {
         others.live(now).filter_map(|(_, other)| other.resources.get(resource)).map(|r| r.waiting).sum()
     }
 
-    /// The waiters for a resource that other instances name.
-    fn waiters_for(&self, resource: &ResourceName, now: BootTime) -> Vec<WaiterInfo> {
+    /// The waiters for a resource that other instances name, and how many wait there in all, of one state.
+    fn waiters_for(&self, resource: &ResourceName, now: BootTime) -> (Vec<WaiterInfo>, usize) {
         let others = self.0.lock();
         let named = others.live(now).filter_map(|(name, other)| Some((name, other, other.resources.get(resource)?)));
-        named.flat_map(|(name, other, waiters)| other.waiters_for(name, waiters, now)).collect()
+        let (mut shown, mut waiting) = (Vec::new(), 0);
+        for (name, other, waiters) in named {
+            waiting += waiters.waiting;
+            shown.extend(other.waiters_for(name, waiters, now));
+        }
+        (shown, waiting)
     }
 }
 
@@ -298,8 +303,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         &self.shared.instance
     }
 
-    /// The waiters for a resource: those of this instance, then those that the other instances name.
-    pub(super) fn waiters_for(&self, resource: &ResourceName) -> Vec<WaiterInfo> {
+    /// The waiters for a resource: those of this instance, then those that the other instances name; and how many wait at
+    /// the others in all.
+    pub(super) fn waiters_for(&self, resource: &ResourceName) -> (Vec<WaiterInfo>, usize) {
         let now = self.now();
         let own = |(i, waiter): (usize, WaiterEntry)| WaiterInfo {
             instance: self.shared.instance.clone(),
@@ -311,7 +317,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             note: waiter.note.to_string(),
         };
         let own = self.shared.waiting.queue(|queue| queue.waiters_of(resource)).into_iter().enumerate().map(own);
-        own.chain(self.shared.cluster_waiters.waiters_for(resource, now)).collect()
+        let (others, waiting_elsewhere) = self.shared.cluster_waiters.waiters_for(resource, now);
+        (own.chain(others).collect(), waiting_elsewhere)
     }
 
     /// How many wait for each resource, and where: this instance first.

@@ -63,7 +63,8 @@ fn the_newest_entry_of_each_instance_counts_until_it_runs_out() {
     let summary = known.summary(at(6_000));
     // Written 6 seconds ago, when the oldest had waited 5.
     assert_eq!((summary.waiting, summary.oldest), (4, Some(Duration::from_secs(11))));
-    let waiters = known.waiters_for(&name(), at(6_000));
+    let (waiters, waiting) = known.waiters_for(&name(), at(6_000));
+    assert_eq!(waiting, 4);
     let shown: Vec<_> = waiters.iter().map(|w| (w.instance.as_str(), w.position, &*w.owner)).collect();
     let [one, two] = [1, 2].map(|i| InstanceName::from_random(i).to_string());
     let expected = [(&*one, 1, "owner-0"), (&*one, 2, "owner-1"), (&*one, 3, "owner-2"), (&*two, 1, "owner-0")];

@@ -38,7 +38,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     pub(super) fn inspection(&self, resource: &ResourceName, inspected: ClusterInspection) -> Inspection {
-        let waiters = self.waiters_for(resource);
+        let (waiters, waiting_elsewhere) = self.waiters_for(resource);
         let is_confirmed = inspected.agreeing >= self.engine().quorum();
         let waiting_here = waiters.iter().filter(|waiter| waiter.instance == self.shared.instance).count();
         let others = &self.shared.cluster_waiters;
@@ -64,7 +64,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             instance: self.shared.instance.clone(),
             waiters,
             waiting_here,
-            waiting: waiting_here + others.waiting_for(resource, self.now()),
+            waiting: waiting_here + waiting_elsewhere,
             waiters_known: others.summary(self.now()).is_known,
             nodes,
             quorum: self.count(inspected.agreeing),

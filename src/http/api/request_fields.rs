@@ -52,6 +52,16 @@ impl Given {
             Self::Pairs(_) => "an object",
         }
     }
+
+    /// Whether both say the same: a boolean or a number of a JSON body is text in a query.
+    fn is_same_as(&self, other: &Self) -> bool {
+        let scalar = |given: &Self| match given {
+            Self::Text(text) | Self::Number(text) => Some(text.clone()),
+            Self::Bool(value) => Some(value.to_string()),
+            Self::Null | Self::List(_) | Self::Pairs(_) => None,
+        };
+        self == other || scalar(self).is_some_and(|this| scalar(other) == Some(this))
+    }
 }
 
 /// Accepts any JSON value and keeps those that a field can have.
@@ -119,6 +129,10 @@ impl<'de> Deserialize<'de> for Members {
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a JSON object")
             }
+            // What generated clients send where a body may be left out.
+            fn visit_unit<E>(self) -> Result<Members, E> {
+                Ok(Members(Vec::new()))
+            }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
                 let mut members = Vec::new();
                 while let Some(entry) = map.next_entry()? {
@@ -127,7 +141,7 @@ impl<'de> Deserialize<'de> for Members {
                 Ok(Members(members))
             }
         }
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_any(Object)
     }
 }
 
@@ -225,7 +239,9 @@ impl Fields {
             return Ok(());
         }
         match self.given.get(&name) {
-            Some(earlier) if *earlier != value => self.wrong(&shown(&name), "is given twice, with different values"),
+            Some(earlier) if !earlier.is_same_as(&value) => {
+                self.wrong(&shown(&name), "is given twice, with different values")
+            }
             Some(_) => {}
             None if self.given.len() >= FIELDS_MAX => {
                 return Err(Problem::invalid_field("body", format!("more than {FIELDS_MAX} fields")));

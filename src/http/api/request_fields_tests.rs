@@ -39,6 +39,23 @@ fn the_same_name_may_come_from_several_places_with_one_value() {
     assert!(fields.finish(&["ttl", "owner"]).is_ok());
 }
 
+/// Generated clients put a default into the query as well as into the body.
+#[test]
+fn a_field_may_be_in_query_and_body_when_both_say_the_same() {
+    for (query, body, is_same) in [
+        ("hold=false", r#"{"hold":false}"#, true),
+        ("limit=3", r#"{"limit":3}"#, true),
+        ("hold=true", r#"{"hold":false}"#, false),
+        ("limit=3", r#"{"limit":[3]}"#, false),
+        ("note=null", r#"{"note":null}"#, false),
+    ] {
+        let mut fields = Fields::default();
+        fields.add_form(query.as_bytes()).expect("a form");
+        fields.add_json(body.as_bytes()).expect("a JSON object");
+        assert_eq!(fields.errors.is_empty(), is_same, "{query} {body}");
+    }
+}
+
 #[test]
 fn different_values_for_one_name_are_refused() {
     let mut fields = query("ttl=30s");
@@ -125,9 +142,14 @@ fn pairs_come_from_json_and_from_a_form_alike() {
 }
 
 #[test]
+fn null_is_a_body_without_fields() {
+    assert!(json("null").finish(&[]).is_ok());
+}
+
+#[test]
 fn bodies_that_are_no_json_object_are_refused_without_being_quoted() {
     for bad in
-        ["", "[]", "\"secret\"", "null", "{\"a\":\"secret\"", "{} {}", "{a:1}", "\u{feff}{}", "{\"a\":\"\\ud800\"}"]
+        ["", "[]", "\"secret\"", "nul", "{\"a\":\"secret\"", "{} {}", "{a:1}", "\u{feff}{}", "{\"a\":\"\\ud800\"}"]
     {
         let problem = Fields::default().add_json(bad.as_bytes()).expect_err(bad);
         let body = problem.body("r");

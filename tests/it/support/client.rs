@@ -8,6 +8,8 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
+use super::poll;
+
 /// Only a hang takes this long: longer than any wait that the tests ask for.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A connection that was idle for longer is not used again: the service closes it after its `idle_timeout` of a minute, and a request
@@ -69,9 +71,15 @@ impl Client {
         send(self.request("POST", &lock(resource)).form(fields)).await
     }
 
-    /// Acquires what is free. Panics where it is not.
+    /// Acquires what is free, once a quorum answers: on a machine with other work three nodes of three may be later than the
+    /// short `node_timeout` of tests, and 503 asks the caller to come again. Panics where it is not free.
     pub async fn acquired(&self, resource: &str, fields: &[(&str, &str)]) -> Answer {
-        self.acquire(resource, fields).await.expect_status(201)
+        poll::until("a quorum answers an acquire", || async {
+            let answer = self.acquire(resource, fields).await;
+            (answer.status != 503).then_some(answer)
+        })
+        .await
+        .expect_status(201)
     }
 
     /// Extend, with a form.

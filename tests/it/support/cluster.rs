@@ -68,13 +68,19 @@ impl Cluster {
         cluster
     }
 
-    /// `redlockd init`.
+    /// `redlockd init`, until the nodes answer within the short `guard` of tests.
     pub fn declare(&self, settings: &[&str]) {
         let mut args = vec!["init".to_owned()];
         args.extend(node_args(self.servers.iter().map(RedisServer::url)));
         args.extend(settings.iter().map(ToString::to_string));
-        let output = redlockd(&args).output().expect("the binary runs");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let end = SystemClock.now().plus(poll::PATIENCE);
+        let (output, said) = loop {
+            let output = redlockd(&args).output().expect("the binary runs");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            if !said.contains("answers too slowly to tell") || SystemClock.now() >= end {
+                break (output, said);
+            }
+        };
         // It asks again where answers come too late, and then finds what it did before.
         assert!(output.status.success() || said.contains("are part of this cluster already"), "init: {said}");
     }
@@ -292,9 +298,13 @@ impl<C: Clock> Instance<C> {
         self.manager.acquire(request).await.and_then(redlockd::manager::PendingGrant::commit)
     }
 
-    /// Acquires what is free.
+    /// Acquires what is free, once a quorum answers: see [`Client::acquired`].
     pub async fn acquired(&self, resource: &str, ttl_ms: u64) -> GrantedLease {
-        self.acquire(resource, ttl_ms, Duration::ZERO).await.unwrap_or_else(|e| panic!("{resource}: {e:?}"))
+        let granted = poll::until("a quorum answers an acquire", || async {
+            let answer = self.acquire(resource, ttl_ms, Duration::ZERO).await;
+            (!matches!(answer, Err(AcquireError::NoQuorum(_)))).then_some(answer)
+        });
+        granted.await.unwrap_or_else(|e| panic!("{resource}: {e:?}"))
     }
 
     /// Extends by a TTL from now.
