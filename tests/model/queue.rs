@@ -40,11 +40,6 @@ fn name(resource: usize) -> ResourceName {
     ResourceName::parse(NAMES[resource]).expect("valid")
 }
 
-/// The lease of this waiter.
-fn token(waiter: usize) -> TokenHash {
-    TokenHash::parse(&format!("{waiter:064x}")).expect("hex")
-}
-
 /// The waiters, and how often each kind of event may happen that nothing else bounds.
 #[derive(Debug, Clone)]
 struct Bounds {
@@ -63,6 +58,8 @@ struct Bounds {
     leaves: u8,
     /// Callers who go away and may return.
     absences: u8,
+    /// Notices name each lease; else all leases alike, as may happen to a few, which makes many situations one.
+    has_tags: bool,
     bug: Option<Mutant>,
 }
 
@@ -479,6 +476,12 @@ impl Model for Bounds {
 }
 
 impl Bounds {
+    /// The lease of this waiter. Notices name it by its first digits.
+    fn token(&self, waiter: usize) -> TokenHash {
+        let tag = if self.has_tags { waiter } else { 0 };
+        TokenHash::parse(&format!("{tag:08x}{waiter:056x}")).expect("hex")
+    }
+
     fn mode(&self, waiter: usize) -> Mode {
         self.modes.get(waiter).copied().unwrap_or(Mode::Exclusive)
     }
@@ -511,14 +514,14 @@ impl Bounds {
             Step::ReleaseConfirmed(waiter) => {
                 s.phases[waiter] = Phase::Done;
                 for resource in self.waiters[waiter].1 {
-                    let lease = Some(LeaseTag::of(&token(waiter)));
+                    let lease = Some(LeaseTag::of(&self.token(waiter)));
                     s.on(self, self.waiters[waiter].0, Event::LeaseEnded(name(*resource), lease));
                 }
             }
             Step::Deliver(report) => {
                 s.notices.remove(&report);
                 let (inst, node, resource, lease, withdrawn) = report;
-                let notice = Notice { lease: Some(LeaseTag::of(&token(lease))), withdrawn, slot: None };
+                let notice = Notice { lease: Some(LeaseTag::of(&self.token(lease))), withdrawn, slot: None };
                 s.on(self, inst, Event::Notice(name(resource), node, notice));
             }
             Step::Lose(report) => {
@@ -585,13 +588,13 @@ impl Bounds {
         let blocked: Vec<_> = all.filter_map(of_waiter).collect();
         let outcome = if held == [0; NAMES.len()] {
             s.phases[waiter] = Phase::Holding;
-            AttemptOutcome::Granted { lease: token(waiter), slot: None, until: NOW.plus(LEASE) }
+            AttemptOutcome::Granted { lease: self.token(waiter), slot: None, until: NOW.plus(LEASE) }
         } else {
             s.phases[waiter] = Phase::Waiting(NEVER);
             let blocker = |resource, holder: Option<usize>, is_intent| Blocker {
                 resource: name(resource),
                 mode: holder.map_or(Mode::Exclusive, |holder| self.mode(holder)),
-                lease: holder.map(token),
+                lease: holder.map(|holder| self.token(holder)),
                 party: None,
                 slot: None,
                 taken: SlotSet::default(),
@@ -617,7 +620,7 @@ impl Bounds {
         s.phases[waiter] = Phase::Releasing;
         s.free(wants, waiter, false);
         for resource in wants {
-            let lease = LeaseTag::of(&token(waiter));
+            let lease = LeaseTag::of(&self.token(waiter));
             s.on(self, own, Event::ReleaseSent { resource: name(*resource), lease, others_wait: None });
         }
     }
@@ -641,7 +644,18 @@ const TWO: &[(usize, &[usize])] = &[(1, &[1]), (0, &[0, 1]), (0, &[0])];
 fn bounds(waiters: &[(usize, &'static [usize])]) -> Bounds {
     let waiters = waiters.to_vec();
     let modes = &[];
-    Bounds { waiters, modes, timers: 1, losses: 0, breaks: 0, splits: 0, leaves: 0, absences: 0, bug: None }
+    Bounds {
+        waiters,
+        modes,
+        timers: 1,
+        losses: 0,
+        breaks: 0,
+        splits: 0,
+        leaves: 0,
+        absences: 0,
+        has_tags: false,
+        bug: None,
+    }
 }
 
 fn lossy(waiters: &[(usize, &'static [usize])], more: u8) -> Bounds {
@@ -674,7 +688,7 @@ fn permits(more: u8) -> Bounds {
 /// A set behind a lease of another instance, where a caller that comes after its refusal wants what was held.
 fn overtaking(more: u8) -> Bounds {
     let waiters = &[(1, &[0][..]), (0, &[0, 1]), (1, &[0]), (1, &[1])][..3 + usize::from(more)];
-    bounds(waiters)
+    Bounds { has_tags: true, ..bounds(waiters) }
 }
 
 fn absent(more: u8) -> Bounds {
