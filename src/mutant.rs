@@ -132,6 +132,13 @@ mutants! {
         /// An instance that has not seen for long that a ticket waits goes on acquiring for it.
         TicketServedUnchecked,
     }
+    /// The tests of `manager::tickets` in which two instances serve one ticket find each.
+    FOUND_WITH_TWO_SERVERS {
+        /// An instance acquires for a ticket while another one may do so.
+        TicketServedTwice,
+        /// Of two instances that each serve a ticket on a minority, none gives it up.
+        TicketNeverYielded,
+    }
     /// The tests of the reference node find each.
     FOUND_BY_REFERENCE {
         /// A process takes a view that does not name it.

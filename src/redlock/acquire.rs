@@ -51,6 +51,8 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     pub mode: Mode,
     /// When the attempt began that was granted, as in the stored labels. Milliseconds since 1970.
     pub acquired_at_ms: u64,
+    /// The same on this host's clock.
+    pub started: BootTime,
     /// End of the validity.
     pub deadline: BootTime,
     /// Number of nodes that had granted when the quorum was reached.
@@ -194,6 +196,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             leases: fences.into_iter().zip(joined).map(|(fence, joined)| GrantedLease { fence, joined }).collect(),
             mode: Mode::Exclusive,
             acquired_at_ms: labels.acquired_at_ms,
+            started,
             deadline,
             granted: tally.yes(),
             min_validity,

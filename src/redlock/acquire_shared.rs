@@ -114,6 +114,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 .collect(),
             mode,
             acquired_at_ms: labels.acquired_at_ms,
+            started,
             deadline,
             granted: tally.yes(),
             min_validity,

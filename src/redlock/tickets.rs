@@ -15,8 +15,8 @@ use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    InstanceName, NamedTicket, NodeResult, Reply, Request, StoredTicket, Ticket, TicketArgs, TicketHead, TicketId,
-    TicketOrder, TicketPhase, TicketsArgs, TicketsPage,
+    InstanceName, NamedTicket, NodeResult, Reply, Request, StoredTicket, TICKET_SERVED, Ticket, TicketArgs, TicketHead,
+    TicketId, TicketOrder, TicketPhase, TicketsArgs, TicketsPage,
 };
 
 /// How long an ended ticket is remembered, for requests about its outcome.
@@ -58,8 +58,8 @@ pub(crate) struct TicketWriter<'a> {
 /// What an exchange with all nodes showed.
 #[derive(Debug, Default)]
 pub(crate) struct TicketsShown {
-    /// For each that was named: how many nodes take another instance for its server, how many have it, how many lack it, the highest state, and
-    /// when it was asked for last.
+    /// For each that was named: how many nodes take the caller for its server, how many another instance, how many have it, how many lack it,
+    /// the highest state, and when it was asked for last.
     pub(crate) named: Vec<ShownTicket>,
     /// Nobody serves them, as some node says.
     pub(crate) due: Vec<TicketId>,
@@ -68,6 +68,7 @@ pub(crate) struct TicketsShown {
 /// See [`TicketsShown`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShownTicket {
+    pub(crate) is_own: usize,
     pub(crate) is_others: usize,
     pub(crate) has: usize,
     pub(crate) lacks: usize,
@@ -83,7 +84,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let (Ok(body), started) = (ticket.encode(), self.clock.now()) else { return TicketFound::Unknown };
         // A node that forgot must not get the first state of a ticket that is further: nothing is stored unless no majority
         // can have it. What was read is as old as the request says.
-        let found = self.read_ticket(writer.id, writer.server, writer.ttl).await;
+        let found = self.read_ticket(writer.id, writer.ttl).await;
         if !matches!(found, TicketFound::Absent) && !mutant::is(Mutant::TicketPutUnread) {
             return found;
         }
@@ -94,9 +95,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Reads a ticket.
     ///
     /// Cancel: its state may have been brought to more nodes.
-    pub(crate) async fn read_ticket(&self, id: &TicketId, server: &InstanceName, ttl: Duration) -> TicketFound {
-        let (due, started) = (Duration::ZERO, self.clock.now());
-        let writer = TicketWriter { id, server, ttl, due };
+    pub(crate) async fn read_ticket(&self, id: &TicketId, ttl: Duration) -> TicketFound {
+        let (server, started) = (nobody(), self.clock.now());
+        let writer = TicketWriter { id, server: &server, ttl, due: Duration::ZERO };
         let args = TicketArgs {
             id: id.clone(),
             order: TicketOrder::Read,
@@ -142,6 +143,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         for page in join_all(nodes).await.into_iter().flatten() {
             for (all, one) in shown.named.iter_mut().zip(page.named) {
                 let NamedTicket { is_own, head, asked_ms } = one;
+                all.is_own += usize::from(is_own);
                 all.is_others += usize::from(!is_own && head.is_some());
                 all.has += usize::from(head.is_some());
                 all.lacks += usize::from(head.is_none());
@@ -211,8 +213,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             return TicketFound::Known(ticket, head);
         }
         // The instance that wrote it may have ended in between.
-        let server = InstanceName::from_random(0);
-        let writer = TicketWriter { id, server: &server, ttl: self.ticket_ttl(&ticket, head), due: Duration::ZERO };
+        let (server, due, ttl) = (nobody(), due_of_read(head), self.ticket_ttl(&ticket, head));
+        let writer = TicketWriter { id, server: &server, ttl, due };
         match self.raise_ticket(&writer, head).await {
             TicketRaised::Done => TicketFound::Known(ticket, head),
             _ => TicketFound::Unknown,
@@ -236,7 +238,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             return;
         }
         let ttl = self.ticket_ttl(ticket, head).max(writer.ttl);
-        let writer = TicketWriter { ttl, ..*writer };
+        let writer = TicketWriter { ttl, due: due_of_read(head), ..*writer };
         let request = self.writing(&writer, TicketOrder::Put, head, body.into());
         let deadline = self.clock.now().plus(self.node_timeout());
         self.round(&lacking, request, started, deadline, Until::All, Result::is_ok).await;
@@ -252,6 +254,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         };
         Duration::from_millis(until_ms.saturating_sub(now_ms)).saturating_add(TICKET_MEMORY)
     }
+}
+
+/// What a reader writes names no instance: it does not serve the ticket by that.
+fn nobody() -> InstanceName {
+    InstanceName::from_random(0)
+}
+
+/// When a ticket that a reader has written is due. One that waits is so only when the instance that is its only server, as far as it
+/// knows, must have stopped: where a node forgot it, another one would be its server at once.
+fn due_of_read(head: TicketHead) -> Duration {
+    if head.phase == TicketPhase::Waiting { TICKET_SERVED } else { Duration::ZERO }
 }
 
 /// On how many nodes of the round's list a ticket counts.

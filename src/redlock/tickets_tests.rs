@@ -184,7 +184,7 @@ fn violation(seed: u64) -> Option<&'static str> {
                 let node = usize::try_from(draw(NODES as u64)).expect("small");
                 forget(&engine, node, &id);
             }
-            _ => match run(engine.read_ticket(&id, &server, ttl)) {
+            _ => match run(engine.read_ticket(&id, ttl)) {
                 TicketFound::Known(_, head) if !is_made && known.is_none() => {
                     let shown = (0..NODES).filter(|i| has(&engine, *i, &id)).count();
                     if shown < 2 {
@@ -239,5 +239,5 @@ fn a_ticket_that_is_over_is_not_made_again_by_a_late_write() {
     // It is forgotten after a while, and a process that slept until then can do nothing.
     engine.clock.0.fetch_add(u64::try_from((TICKET_MEMORY * 2).as_micros()).expect("short"), Ordering::SeqCst);
     assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Unknown);
-    assert!(matches!(run(engine.read_ticket(&id, &server, Duration::ZERO)), TicketFound::Absent));
+    assert!(matches!(run(engine.read_ticket(&id, Duration::ZERO)), TicketFound::Absent));
 }

@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::table::Served;
 use super::types::{AskedTerms, TicketRequest};
 use super::{TicketLimits, TicketSender};
 use crate::auth::principal::PrincipalName;
@@ -20,11 +21,11 @@ use crate::manager::callbacks::{
 use crate::manager::kept_leases::KeepLimits;
 use crate::manager::service::{LockManager, PendingGrant};
 use crate::manager::types::AcquireRequest;
-use crate::mutant::{FOUND_BY_CRASHES, Mutant, plant, restore};
+use crate::mutant::{FOUND_BY_CRASHES, FOUND_WITH_TWO_SERVERS, Mutant, plant, restore};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{
-    ClusterParams, NodeResult, Reply, Request, RequestStamp, TicketHead, TicketId, TicketOrder, TicketPhase,
-    Unreachable, UnreachableKind, quarantine_for,
+    ClusterParams, InstanceName, NodeResult, Reply, Request, RequestStamp, TICKET_SERVED, Ticket, TicketCallback,
+    TicketHead, TicketId, TicketOrder, TicketPhase, TicketTerms, Unreachable, UnreachableKind, quarantine_for,
 };
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock, PausedClock};
@@ -33,6 +34,7 @@ use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
 use crate::redlock::random::Entropy;
+use crate::redlock::tickets::{TicketFound, TicketWriter};
 use crate::types::{AttemptId, Labels, NodeId, ResourceName, Token, TokenHash, Ttl, WantedMode};
 use crate::waiting::event::WaitLimits;
 
@@ -91,6 +93,8 @@ struct Link {
     /// Since when requests count, and how many there were.
     armed: Mutex<Option<(BootTime, u64)>>,
     fault: Option<Fault>,
+    /// Nodes that it does not reach.
+    silent: Mutex<&'static [usize]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,7 +183,7 @@ impl Node for TestNode {
     async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
         let fate = self.link.fate();
         let lost = || Err(Unreachable::new(UnreachableKind::Timeout, "lost"));
-        if matches!(fate, Fate::Lost | Fate::Dead(false)) {
+        if matches!(fate, Fate::Lost | Fate::Dead(false)) || self.link.silent.lock().contains(&self.index) {
             self.link.delay().await;
             return lost();
         }
@@ -323,7 +327,7 @@ async fn world(seed: u64, fault: Fault) -> World {
     let machines: Machines = Arc::new(std::array::from_fn(|index| Mutex::new(ReferenceNode::new(&run_of(index)))));
     let links = [Some(fault), None].map(|fault| {
         let draws = Mutex::new(Draws::of(seed * 2 + u64::from(fault.is_none())));
-        Arc::new(Link { clock, draws, armed: Mutex::default(), fault })
+        Arc::new(Link { clock, draws, armed: Mutex::default(), fault, silent: Mutex::default() })
     });
     let settings = RedlockSettings {
         params: Arc::new(params.clone()),
@@ -588,6 +592,80 @@ fn every_mutant_of_tickets_under_faults_is_found() {
         }
     }
     assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// Two instances have just begun to serve one ticket, whose lock is free. The first one is its server on the nodes; or each is on
+/// one of three, and nobody reaches the third one.
+async fn served_twice(seed: u64, is_split: bool) -> World {
+    let world = world(seed, Fault::KilledAt(u64::MAX)).await;
+    let now_ms = world.clock.wall_ms();
+    let terms = TicketTerms {
+        labels: Labels::default(),
+        keep_ms: 30_000,
+        made_ms: now_ms,
+        wait_until_ms: now_ms + 120_000,
+        refuses_deadlock: false,
+        mode: WantedMode::Exclusive,
+        callback: Some(TicketCallback { target: "t".into(), sealed: None, accept_ms: 40_000 }),
+    };
+    let ticket = Ticket::new(resource(), world.token.hash(), Ttl::from_ms(20_000).expect("in range"), terms);
+    let (head, nobody) = (TicketHead::waiting(now_ms), InstanceName::from_random(0));
+    let writer = TicketWriter { id: &world.id, server: &nobody, ttl: LASTS * 2, due: Duration::ZERO };
+    let put = world.managers[0].engine().put_ticket(&writer, &ticket, head).await;
+    assert!(matches!(put, TicketFound::Known(..)), "all nodes answer");
+    let silent: [&[usize]; 2] = if is_split { [&[1, 2], &[0, 2]] } else { [&[], &[0, 1, 2]] };
+    for ((manager, link), silent) in world.managers.iter().zip(&world.links).zip(silent) {
+        let served = Served::new(world.id.clone(), ticket.clone(), head, manager.seen_now(), true);
+        *link.silent.lock() = silent;
+        manager.exchange(&[Arc::new(served)], TICKET_SERVED, false).await;
+    }
+    world.links.iter().for_each(|link| *link.silent.lock() = if is_split { &[2] } else { &[] });
+    let [first, second] = world.managers.each_ref().map(|manager| manager.adopt_tickets(vec![world.id.clone()]));
+    tokio::join!(first, second);
+    assert!(world.managers.iter().all(|manager| manager.ticket_counts()[0] == 1), "both serve it");
+    world
+}
+
+/// What must not be, if that was seen; and whether the grant was accepted within a minute, after which some seconds pass.
+fn run_served_twice(seed: u64, is_split: bool, bug: Option<Mutant>) -> (Option<String>, bool) {
+    let before = plant(bug, false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let work = async {
+        let world = served_twice(seed, is_split).await;
+        let begun = world.clock.now();
+        while world.clock.now().since(begun) < Duration::from_mins(1) && !world.seen.lock().accepted {
+            world.clock.sleep(LOOK_EVERY).await;
+        }
+        world.clock.sleep(2 * LATE).await;
+        let seen = world.seen.lock();
+        (seen.violation.clone(), seen.accepted)
+    };
+    let outcome = runtime.expect("a runtime").block_on(tokio::task::LocalSet::new().run_until(work));
+    restore(before);
+    outcome
+}
+
+/// Two instances that join one lease have the nodes raise its fence after the first one has reported it. So did seed 17800 of all faults.
+#[test]
+fn a_ticket_is_acquired_for_by_one_instance_at_a_time() {
+    let [served_twice, _] = FOUND_WITH_TWO_SERVERS else { panic!("both are found here") };
+    let found = (0..1_000).find_map(|seed| Some((seed, run_served_twice(seed, false, Some(*served_twice)).0?)));
+    println!("{found:?}");
+    let (found, why) = found.expect("it is found");
+    assert_eq!(why, "two leases for one ticket");
+    for seed in (0..100).chain([found]) {
+        assert_eq!(run_served_twice(seed, false, None), (None, true), "seed {seed}");
+    }
+    assert_eq!(run(17_800, fault_of(17_800), None).0, None);
+}
+
+#[test]
+fn of_two_instances_that_serve_a_ticket_on_a_minority_one_gives_it_up() {
+    let [_, never_yielded] = FOUND_WITH_TWO_SERVERS else { panic!("both are found here") };
+    for seed in 0..20 {
+        assert_eq!(run_served_twice(seed, true, None), (None, true), "seed {seed}");
+    }
+    assert_eq!(run_served_twice(0, true, Some(*never_yielded)), (None, false));
 }
 
 /// Killed while it stores the ticket: the other instance must not take what a minority has for a ticket.

@@ -12,7 +12,7 @@ use super::table::{Seen, Served, TicketNews};
 use crate::manager::service::LockManager;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{TICKET_SERVED, TICKETS_PAGE_MAX, Ticket, TicketHead, TicketId, TicketPhase, TicketsArgs};
-use crate::redlock::clock::Clock;
+use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{ShownTicket, TicketFound, TicketsShown};
@@ -24,6 +24,11 @@ const EXCHANGE_EVERY: Duration = Duration::from_millis(2_500);
 /// An instance to which no majority of the nodes has shown for this time that a ticket still waits does not acquire for it: less than
 /// [`TOKEN_TOMBSTONE`](crate::protocol::TOKEN_TOMBSTONE) and the age of an attempt that nodes accept.
 const UNCHECKED_MAX: Duration = Duration::from_secs(20);
+/// For how long after the start of an exchange no other instance is its server on a majority: less than [`TICKET_SERVED`] by as much as
+/// a request may be late and nodes' clocks may be set forward.
+const ALONE_FOR: Duration = Duration::from_secs(6);
+/// Where no instance is its server on a majority, each that serves it gives that up in one of so many exchanges.
+const YIELDS_ONE_IN: u64 = 4;
 /// A ticket that a node lacks is stored there again at most this often.
 const PUT_BACK_EVERY: Duration = Duration::from_secs(30);
 /// Maximum number of tickets that one exchange reads; further ones follow in the next.
@@ -54,8 +59,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn look_at_tickets(&self) {
         let now = self.now();
         let mut served = self.shared.tickets.all();
-        served.retain(|ticket| now.since(ticket.seen.lock().exchanged) >= EXCHANGE_EVERY);
-        let (mut to_read, mut due) = (Vec::new(), Vec::new());
+        served.retain(|ticket| {
+            let is_ending = || ticket.alone().until <= now.plus(EXCHANGE_EVERY);
+            now.since(ticket.seen.lock().exchanged) >= EXCHANGE_EVERY
+                || ticket.head().phase == TicketPhase::Waiting && is_ending()
+        });
+        let (mut to_read, mut yielded, mut due) = (Vec::new(), Vec::new(), Vec::new());
         let mut pages: Vec<&[Arc<Served>]> = served.chunks(TICKETS_PAGE_MAX).collect();
         if pages.is_empty() {
             pages.push(&[]);
@@ -66,8 +75,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             for (served, shown) in page.iter().zip(named) {
                 if self.is_to_be_read(served, shown) {
                     to_read.push(Arc::clone(served));
+                } else if self.is_to_be_yielded(served, shown) {
+                    yielded.push(Arc::clone(served));
                 }
             }
+        }
+        for page in yielded.chunks(TICKETS_PAGE_MAX) {
+            page.iter().for_each(|served| served.stop.cancel());
+            self.exchange(page, Duration::ZERO, false).await;
         }
         to_read.truncate(READS_MAX);
         let reads = to_read.iter().map(|served| self.read_served(served));
@@ -80,14 +95,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// `takes_due`: the caller serves what is due.
-    async fn exchange(&self, page: &[Arc<Served>], serve: Duration, takes_due: bool) -> TicketsShown {
+    pub(super) async fn exchange(&self, page: &[Arc<Served>], serve: Duration, takes_due: bool) -> TicketsShown {
         let served = page.iter().map(|ticket| (ticket.id.clone(), ticket.seen.lock().asked_ms)).collect();
         let instance = self.shared.instance.clone();
         let begun = self.now();
         let args = TicketsArgs { instance, serve, served, asked: Vec::new(), takes_due };
         let shown = self.engine().exchange_tickets(args).await;
-        for ticket in page {
+        for (ticket, shown) in page.iter().zip(&shown.named) {
             ticket.seen.lock().exchanged = begun;
+            if shown.head.is_some_and(|head| head > ticket.head()) {
+                ticket.is_not_alone(begun);
+            } else if shown.is_own >= self.engine().quorum() && !serve.is_zero() {
+                ticket.is_alone_for(begun, ALONE_FOR);
+            }
         }
         shown
     }
@@ -113,6 +133,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         is_lacking || is_later
     }
 
+    /// Two instances that each serve it on a minority would wait for ever.
+    fn is_to_be_yielded(&self, served: &Served, shown: ShownTicket) -> bool {
+        let is_split = shown.is_others > 0 && shown.is_own < self.engine().quorum();
+        is_split
+            && served.head().phase == TicketPhase::Waiting
+            && self.now() >= served.alone().until
+            && self.entropy().below(YIELDS_ONE_IN) == 0
+            && !mutant::is(Mutant::TicketNeverYielded)
+    }
+
     pub(super) async fn read_served(&self, served: &Served) {
         match self.find_on_nodes(&served.id).await {
             TicketFound::Known(_, head) => served.set(head),
@@ -129,7 +159,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Resolves when no majority has shown this instance for [`UNCHECKED_MAX`] that it still waits. Compares at each poll: a process that was
     /// stopped must not ask before its timers have fired.
     pub(super) async fn unchecked(&self, served: &Served) {
-        if mutant::is(Mutant::TicketServedUnchecked) || mutant::is(Mutant::TicketKeptOvertaken) {
+        if is_unchecked_mutant() {
             return std::future::pending().await;
         }
         loop {
@@ -142,12 +172,43 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
+    /// Polls what acquires for a ticket only while no other instance can do the same: two that join one lease would have the nodes
+    /// raise its fence, after the first of them has reported it. From the start of an exchange in which a majority of the nodes took
+    /// this instance for its server, they take no other for it for [`TICKET_SERVED`]. Compares at each poll, as [`Self::unchecked`].
+    pub(super) async fn while_alone<T>(&self, served: &Served, asking: impl Future<Output = T>) -> T {
+        let mut asking = std::pin::pin!(asking);
+        if mutant::is(Mutant::TicketServedTwice) || is_unchecked_mutant() {
+            return asking.await;
+        }
+        loop {
+            served.alone_at(|| self.now()).await;
+            let mut pause = std::pin::pin!(self.clock().sleep_until(served.alone().until));
+            let asked = poll_fn(|cx| match self.now() < served.alone().until {
+                true => match asking.as_mut().poll(cx) {
+                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                    Poll::Pending => pause.as_mut().poll(cx).map(|()| None),
+                },
+                false => Poll::Ready(None),
+            });
+            if let Some(outcome) = asked.await {
+                return outcome;
+            }
+        }
+    }
+
+    /// Whether what was granted to an attempt that began then may be stored: no other instance has acquired for it since.
+    pub(super) fn is_alone_since(&self, served: &Served, began: BootTime) -> bool {
+        let alone = served.alone();
+        let is_alone = alone.since <= began && self.now() < alone.until;
+        is_alone || mutant::is(Mutant::TicketServedTwice) || is_unchecked_mutant()
+    }
+
     pub(super) async fn find_on_nodes(&self, id: &TicketId) -> TicketFound {
-        self.engine().read_ticket(id, &self.shared.instance, Duration::ZERO).await
+        self.engine().read_ticket(id, Duration::ZERO).await
     }
 
     /// Takes over tickets that no instance serves, the oldest first in their queues.
-    async fn adopt_tickets(&self, due: Vec<TicketId>) {
+    pub(super) async fn adopt_tickets(&self, due: Vec<TicketId>) {
         let reads = due.into_iter().map(|id| async move {
             let found = self.find_on_nodes(&id).await;
             (id, found)
@@ -170,13 +231,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let served = Arc::new(Served::new(id, ticket, head, self.seen_now(), true));
             if self.shared.tickets.add(&served) {
                 self.shared.tickets.report(TicketNews::Adopted);
-                self.serve_ticket(Arc::clone(&served));
                 adopted.push(served);
             }
         }
         for page in adopted.chunks(TICKETS_PAGE_MAX) {
             self.exchange(page, TICKET_SERVED, false).await;
         }
+        adopted.into_iter().for_each(|served| self.serve_ticket(served));
     }
 
     /// Of a ticket that this instance begins to serve: counts as if it had been requested just now.
@@ -192,4 +253,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.exchange(page, Duration::ZERO, false).await;
         }
     }
+}
+
+/// An instance asks whenever it wants to, whatever the nodes show.
+fn is_unchecked_mutant() -> bool {
+    mutant::is(Mutant::TicketServedUnchecked) || mutant::is(Mutant::TicketKeptOvertaken)
 }

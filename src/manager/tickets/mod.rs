@@ -6,6 +6,7 @@ mod callbacks;
 #[cfg(test)]
 mod crash_tests;
 mod exchange;
+mod grant;
 mod lease;
 pub mod requests;
 mod serve;

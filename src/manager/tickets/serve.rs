@@ -11,18 +11,16 @@ use super::callbacks::over as over_for;
 use super::lease::{LeaseSeen, end_of};
 use super::table::{Served, TicketNews};
 use crate::manager::acquire::Wanted;
-use crate::manager::events::{EventKind, set_lease, set_mode};
-use crate::manager::lease_snapshot::LeaseChange;
 use crate::manager::service::LockManager;
 use crate::manager::types::AcquireError;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{LeaseRecord, TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
-use crate::redlock::acquire::{AcquireParams, Grant};
-use crate::redlock::clock::{BootTime, Clock};
+use crate::protocol::{TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
+use crate::redlock::acquire::AcquireParams;
+use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketRaised, TicketWriter};
-use crate::types::{Fence, Labels, Mode, ResourceName, TokenHash};
+use crate::types::{ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 
 /// A ticket about which no request comes within this time ends.
@@ -42,11 +40,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let manager = self.clone();
         self.engine().tasks.spawn(async move {
             let draining = manager.draining();
+            let steps = async {
+                if manager.now() >= served.alone().until {
+                    manager.exchange(std::slice::from_ref(&served), TICKET_SERVED, false).await;
+                }
+                manager.ticket_steps(&served).await;
+            };
             tokio::select! {
                 biased;
                 () = draining.cancelled() => {}
                 () = served.stop.cancelled() => {}
-                () = Box::pin(manager.ticket_steps(&served)) => {}
+                () = Box::pin(steps) => {}
             }
             manager.shared.tickets.remove(&served);
         });
@@ -122,9 +126,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let labels = ticket.body.labels.clone();
         let token = ticket.token.clone();
-        // The instance that served it before may have got the lease: then it is not in its own way.
-        let is_held = served.is_adopted && Box::pin(self.holds_all(ticket)).await;
-        let until = if is_held { now } else { now.plus(left) };
         let wanted = Wanted {
             party: Party::new(&labels.principal, &labels.owner),
             has_own_token: true,
@@ -134,13 +135,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let resources = ticket.resources().cloned().collect();
         let params = AcquireParams { resources, token, ttl: ticket.ttl, labels, mode: ticket.mode };
-        let mut asking = Box::pin(self.acquire_or_wait(&params, wanted, now, until));
-        let attempt = poll_fn(|cx| {
-            // The first poll enters the queue.
-            let outcome = asking.as_mut().poll(cx);
-            served.began.send_replace(true);
-            outcome
-        });
+        let asking = async {
+            // The instance that served it before may have got the lease: then it is not in its own way.
+            let is_held = served.is_adopted && Box::pin(self.holds_all(ticket)).await;
+            let (begun, until) = (self.now(), now.plus(left));
+            let until = if is_held { begun } else { until };
+            let mut asking = Box::pin(self.acquire_or_wait(&params, wanted, begun, until));
+            poll_fn(|cx| {
+                // The first poll enters the queue.
+                let outcome = asking.as_mut().poll(cx);
+                served.began.send_replace(true);
+                outcome
+            })
+            .await
+        };
+        let attempt = self.while_alone(served, asking);
         let outcome = tokio::select! {
             biased;
             () = served.changed_from(head) => return,
@@ -155,7 +164,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             outcome = attempt => outcome,
         };
-        ticket.resources().for_each(|name| self.record_acquire(name, &outcome, true, self.now().since(now)));
+        let (owner, took) = (ticket.body.labels.owner.as_str(), self.now().since(now));
+        ticket.resources().for_each(|name| self.record_acquire((name, owner), &outcome, true, took));
         match outcome {
             Ok(grant) => Box::pin(self.ticket_granted(served, head, grant)).await,
             Err(AcquireError::Deadlock { cycle, .. }) => {
@@ -168,92 +178,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(AcquireError::WaitTimeout { .. }) => {}
             Err(_) => self.clock().sleep(RETRY).await,
         }
-    }
-
-    /// Its lease was granted: that is stored first, and only then is the lease kept.
-    async fn ticket_granted(&self, served: &Served, head: TicketHead, grant: Grant<N, C, E>) {
-        let (ticket, now_ms) = (&served.ticket, self.ticket_now_ms());
-        let granted = TicketHead {
-            fence: grant.fence(),
-            kept_until_ms: now_ms.saturating_add(ticket.body.keep_ms),
-            accept_by_ms: now_ms.saturating_add(accept_ms(ticket)),
-            ..head.at(TicketPhase::Granted, now_ms)
-        };
-        let half = ticket.ttl.as_duration() / 2;
-        loop {
-            match self.raise_on_nodes(&served.id, ticket, granted).await {
-                TicketRaised::Done => break,
-                TicketRaised::Overtaken(_) if mutant::is(Mutant::TicketKeptOvertaken) => break,
-                TicketRaised::Overtaken(later) => {
-                    // What was granted is undone: the ticket is over, or another instance has its lease.
-                    self.undo_grant(ticket, later, grant).await;
-                    served.set(later);
-                    ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
-                    return;
-                }
-                TicketRaised::Unknown if mutant::is(Mutant::CallbackBeforeGranted) => break,
-                TicketRaised::Unknown if grant.valid_for() < half => {
-                    drop(grant);
-                    ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
-                    return;
-                }
-                TicketRaised::Unknown => self.clock().sleep(RETRY).await,
-            }
-        }
-        let labels = Labels {
-            acquired_at_ms: grant.acquired_at_ms,
-            kept_until_ms: granted.kept_until_ms,
-            ..ticket.body.labels.clone()
-        };
-        let (deadline, mode, leases) = (grant.deadline, grant.mode, grant.leases.clone());
-        if grant.keep().is_ok() {
-            let each = ticket.resources().zip(&leases);
-            let kept = each.map(|(name, lease)| {
-                Box::pin(self.keep_from_now_on(served, name, lease.fence, (labels.clone(), mode, deadline)))
-            });
-            join_all(kept).await;
-        }
-        self.shared.tickets.report(TicketNews::Granted);
-        served.set(granted);
-    }
-
-    /// One of its leases is kept, and lists, events and the pages know of it from now on.
-    async fn keep_from_now_on(
-        &self,
-        served: &Served,
-        resource: &ResourceName,
-        fence: Fence,
-        (mut labels, mode, deadline): (Labels, Mode, BootTime),
-    ) {
-        let ticket = &served.ticket;
-        if !self.shared.keeper.begin(resource, &ticket.token, fence, &labels).await {
-            labels.kept_until_ms = 0;
-        }
-        let record = LeaseRecord {
-            token: ticket.token.clone(),
-            renewals: 0,
-            ttl: ticket.ttl,
-            fence,
-            claims: "".into(),
-            mode,
-            labels: labels.encode(),
-        };
-        self.record_own_lease(&ticket.token, (resource, &labels), deadline);
-        self.shared.keeper.keep(resource, &record, deadline);
-        self.record_change(resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
-        if let Some(permit) = &*served.permit.lock() {
-            match mode {
-                Mode::Exclusive => permit.granted(resource, deadline),
-                Mode::Shared | Mode::Permit { .. } => permit.granted((resource, ticket.token.id()), deadline),
-            }
-        }
-        self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
-            set_lease(event, resource, &ticket.token);
-            event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
-            event.fence = Some(fence.0);
-            set_mode(event, mode);
-            event.valid_for_ms = u64::try_from(deadline.since(self.now()).as_millis()).ok();
-        });
     }
 
     /// Whether nothing is left of several leases of which one has ended, and late attempts are refused after a lease that nobody ended.
@@ -383,11 +307,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-fn unasked_max_ms() -> u64 {
+pub(super) fn unasked_max_ms() -> u64 {
     u64::try_from(UNASKED_MAX.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// For how long the grant is offered.
-fn accept_ms(ticket: &crate::protocol::Ticket) -> u64 {
-    ticket.body.callback.as_ref().map_or_else(unasked_max_ms, |callback| callback.accept_ms)
 }

@@ -56,6 +56,8 @@ pub(in crate::manager) struct Served {
     head: watch::Sender<TicketHead>,
     /// What can change between two exchanges.
     pub(super) seen: Mutex<Seen>,
+    /// When only this instance serves it.
+    alone: watch::Sender<Alone>,
     /// It is in its queue, or has asked once.
     pub(super) began: watch::Sender<bool>,
     /// How its lease ended, as a request to this instance or the keeper says.
@@ -70,6 +72,15 @@ pub(in crate::manager) struct Served {
     announced_ms: AtomicU64,
     /// Of its leases, in the order of the resources; empty until they were seen.
     fences: Mutex<Box<[Fence]>>,
+}
+
+/// The time in which no other instance acquires for a ticket, see `while_alone` in `exchange.rs`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Alone {
+    /// It has lasted since then.
+    pub(super) since: BootTime,
+    /// Its end, unless it is prolonged before.
+    pub(super) until: BootTime,
 }
 
 /// See [`Served`].
@@ -92,6 +103,7 @@ impl Served {
             ticket,
             head: watch::Sender::new(head),
             seen: Mutex::new(seen),
+            alone: watch::Sender::default(),
             began: watch::Sender::new(false),
             lease_end: watch::Sender::new(None),
             stop: CancellationToken::new(),
@@ -121,6 +133,30 @@ impl Served {
     pub(super) async fn changed_from(&self, head: TicketHead) {
         let mut states = self.head.subscribe();
         let _ = states.wait_for(|state| *state != head).await;
+    }
+
+    /// A majority of the nodes, asked at `begun`, takes this instance for its server, and will for `lasts`.
+    pub(super) fn is_alone_for(&self, begun: BootTime, lasts: Duration) {
+        self.alone.send_modify(|alone| {
+            if begun >= alone.until {
+                alone.since = begun;
+            }
+            alone.until = alone.until.max(begun.plus(lasts));
+        });
+    }
+
+    /// Another instance has raised its state.
+    pub(super) fn is_not_alone(&self, now: BootTime) {
+        self.alone.send_modify(|alone| alone.until = alone.until.min(now));
+    }
+
+    pub(super) fn alone(&self) -> Alone {
+        *self.alone.borrow()
+    }
+
+    /// Resolves when no other instance serves it. Cancel: nothing is left behind.
+    pub(super) async fn alone_at(&self, now: impl Fn() -> BootTime) {
+        let _ = self.alone.subscribe().wait_for(|alone| now() < alone.until).await;
     }
 
     /// Its lease has ended, or the first of several.

@@ -1,5 +1,6 @@
 //! Which instance serves which tickets: each instance reports on the nodes that it still serves its own, and reads which tickets
-//! no instance serves. No vote depends on it: two instances that serve the same ticket cost only time.
+//! no instance serves. No vote depends on it: two instances that serve the same ticket are never granted two leases. But only one of
+//! them acquires, which a node takes no other for until its time is over.
 
 pub(super) mod reference;
 

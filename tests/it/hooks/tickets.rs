@@ -269,13 +269,7 @@ async fn another_instance_calls_when_the_first_one_was_killed_and_no_address_sta
     places.push(std::fs::read_to_string(&log).expect("an audit log"));
     let mut on_nodes = Vec::new();
     for server in &cluster.servers {
-        for key in server.ask::<Vec<String>>(&["KEYS", "*"]).await {
-            if server.ask::<String>(&["TYPE", &key]).await == "string" {
-                let value: Vec<u8> = server.ask(&["GET", &key]).await;
-                on_nodes.push(String::from_utf8_lossy(&value).into_owned());
-            }
-            on_nodes.push(key);
-        }
+        on_nodes.extend(server.everything().await);
     }
     assert!(on_nodes.iter().any(|text| text.contains("\"b\":{\"t\":\"n8n\"")), "the search finds what is there");
     places.extend(on_nodes);

@@ -110,7 +110,28 @@ impl RedisServer {
         self.try_ask(words).await.unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
-    /// The same, with its error.
+    /// All keys and whatever they hold, as text.
+    pub async fn everything(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for key in self.ask::<Vec<String>>(&["KEYS", "*"]).await {
+            let kind: String = self.ask(&["TYPE", &key]).await;
+            let words: &[&str] = match kind.as_str() {
+                "string" => &["MGET", &key],
+                "hash" => &["HGETALL", &key],
+                "zset" => &["ZRANGE", &key, "0", "-1"],
+                "set" => &["SMEMBERS", &key],
+                // It has expired meanwhile.
+                "none" => continue,
+                _ => panic!("{key} is a {kind}"),
+            };
+            let values: Vec<Option<Vec<u8>>> = self.ask(words).await;
+            all.extend(values.into_iter().flatten().map(|value| String::from_utf8_lossy(&value).into_owned()));
+            all.push(key);
+        }
+        all
+    }
+
+    /// As [`Self::ask`], with its error.
     pub async fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, deadpool_redis::redis::RedisError> {
         let client = Client::open(self.unix_url()).expect("a valid address");
         let mut connection = client.get_multiplexed_async_connection().await?;
