@@ -449,8 +449,8 @@ mod tests {
         quotas.ended((&x, token("b")));
         assert_eq!(count(), 1);
         assert_eq!(quotas.already_counted(&principal("ci"), &[x.clone(), resource("y")], &token("a")), 1);
-        assert_eq!(quotas.already_counted(&principal("ci"), &[x.clone()], &token("b")), 0);
-        assert_eq!(quotas.already_counted(&principal("ann"), &[x.clone()], &token("a")), 0);
+        assert_eq!(quotas.already_counted(&principal("ci"), std::slice::from_ref(&x), &token("b")), 0);
+        assert_eq!(quotas.already_counted(&principal("ann"), std::slice::from_ref(&x), &token("a")), 0);
         quotas.ended((&x, token("a")));
         assert_eq!(count(), 0);
         for mode in [Mode::Exclusive, Mode::Shared] {
