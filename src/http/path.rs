@@ -7,6 +7,8 @@ use percent_encoding::percent_decode_str;
 use super::problem::Problem;
 use crate::types::{NodeId, ResourceName};
 
+/// The path of several locks.
+pub const SETS: &str = "/locks";
 /// The prefix of a lock's path.
 pub const LOCKS_PREFIX: &str = "/locks/";
 /// The prefix of the path of a fence check.

@@ -93,7 +93,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             note: params.labels.note.as_str().into(),
         };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
-            // Rounds without a decision are not recorded: they took as long as the timeouts are.
+            // Rounds without a decision have no latency: they took as long as the time-outs are.
             match outcome {
                 Ok(_) => self.record_decided_round(Round::Granted, begun),
                 Err(Refusal { kind: RefusalKind::Held, .. }) => self.record_decided_round(Round::Refused, begun),
@@ -143,7 +143,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Counts an acquire for the pages. One that took longer than a round can was refused first, or queued.
     pub(super) fn record_acquire(
         &self,
-        resource: &ResourceName,
+        (resource, owner): (&ResourceName, &str),
         outcome: &Result<Grant<N, C, E>, AcquireError>,
         is_ready_to_wait: bool,
         took: Duration,
@@ -156,7 +156,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(_) => return,
         };
         let waited = (is_over && is_ready_to_wait).then_some(took);
-        self.shared.events.record_acquire(resource, AcquireSeen { waited, is_contended }, self.wall_ms());
+        let seen = AcquireSeen { waited, is_contended, is_granted: outcome.is_ok() };
+        self.shared.events.record_acquire(resource, owner, seen, self.wall_ms());
     }
 
     fn acquire_error(&self, params: &AcquireParams, error: WaitError, waited: bool, started: BootTime) -> AcquireError {

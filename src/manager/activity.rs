@@ -27,6 +27,8 @@ const KEPT_MAX: usize = 16;
 const INSTANCES_MAX: usize = 32;
 /// Time after which the present minute is published again.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
+/// More than an instance can serve in a minute: larger counts of others are made up.
+const COUNT_MAX: u64 = 10_000_000;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
 
@@ -113,6 +115,8 @@ pub(super) struct AcquireSeen {
     pub waited: Option<Duration>,
     /// It was refused, or had to wait, since another had the lease.
     pub is_contended: bool,
+    /// It was granted.
+    pub is_granted: bool,
 }
 
 /// The minutes of all instances.
@@ -224,6 +228,10 @@ impl Activity {
         minute.held.retain(|((name, owner), _)| owner.len() <= OWNER_MAX_BYTES && ResourceName::parse(name).is_ok());
         minute.names.truncate(KEPT_MAX);
         minute.held.truncate(KEPT_MAX);
+        let counts = [&mut minute.grants, &mut minute.contended].into_iter();
+        counts
+            .chain(minute.names.iter_mut().map(|(_, count)| count))
+            .for_each(|count| *count = (*count).min(COUNT_MAX));
         state.keep(instance, minute);
     }
 

@@ -16,7 +16,7 @@ fn ended(resource: &str, owner: &str, held_s: u64, at_ms: u64) -> Event {
 }
 
 fn contended(activity: &Activity, resource: &str, waited_s: u64, wall_ms: u64) {
-    let seen = AcquireSeen { waited: Some(Duration::from_secs(waited_s)), is_contended: true };
+    let seen = AcquireSeen { waited: Some(Duration::from_secs(waited_s)), is_contended: true, is_granted: true };
     activity.record_acquire(&name(resource), seen, wall_ms);
 }
 
@@ -98,6 +98,8 @@ fn what_no_instance_would_publish_is_dropped() {
     activity.receive(message("x", now, "no\nname").as_bytes(), "own");
     let minute = Minute {
         minute: now,
+        contended: u64::MAX,
+        names: vec![("a".into(), u64::MAX)],
         waits: vec![(0, 1); 2 * BUCKETS],
         held: vec![(("a".into(), "x".repeat(OWNER_MAX_BYTES + 1)), 1)],
         ..Minute::default()
@@ -107,7 +109,8 @@ fn what_no_instance_would_publish_is_dropped() {
     let kept = activity.0.lock().minutes["long"][&now].clone();
     assert_eq!((kept.waits.len(), kept.held.len()), (BUCKETS, 0));
     let hour = activity.hour(NOW_MS);
-    assert_eq!((hour.all.grants, hour.contended.len()), (1, 0), "a bucket and a name that do not exist are left out");
+    assert_eq!((hour.all.grants, hour.contended.len()), (1, 1), "a bucket and a name that do not exist are left out");
+    assert_eq!((hour.all.contended, hour.contended["a"]), (COUNT_MAX, COUNT_MAX), "as many as can be");
     for i in 0..2 * INSTANCES_MAX as u64 {
         activity.receive(message(&format!("i{i}"), now - 1, "a").as_bytes(), "own");
     }

@@ -228,7 +228,10 @@ fn degraded_advice(ill: &[&NodeSummary], wall_ms: u64) -> String {
         (repairs, Some(left)) if repairs.is_empty() => {
             format!("Do not restart another node before {}.", end(wall_ms, left))
         }
-        (repairs, _) => format!("{repairs} Do not restart another node meanwhile."),
+        (repairs, _) => {
+            let they = if ill.len() == 1 { "it votes" } else { "they vote" };
+            format!("{repairs} Do not restart another node until {they}.")
+        }
     }
 }
 
@@ -311,7 +314,7 @@ mod tests {
         );
         assert_eq!(
             said(&[up("a"), up("b"), up("c"), up("d"), node("e", "down", None)], None),
-            "Node e has not answered since 10:46:02. 1 more may fail. Bring back e. Do not restart another node meanwhile."
+            "Node e has not answered since 10:46:02. 1 more may fail. Bring back e. Do not restart another node until it votes."
         );
         let quarantined = ["a", "b"].map(|name| node(name, "quarantined", Some(248)));
         let [a, b] = quarantined;

@@ -29,6 +29,8 @@ const REFRESH_AFTER: Duration = Duration::from_secs(3);
 const KNOWN_FOR: Duration = Duration::from_secs(3);
 /// Other instances that are remembered; the waiters of further ones are not shown.
 const INSTANCES_MAX: usize = 64;
+/// More than an instance admits: anybody who may write to a node may have made up a larger number.
+const WAITERS_MAX: usize = 1_000_000;
 
 /// What is known of the waiters of other instances.
 #[derive(Default)]
@@ -114,12 +116,15 @@ impl ClusterWaiters {
             others.has_overflow = true;
             return;
         }
-        let named = |r: PublishedResource| Some((ResourceName::parse(&r.resource).ok()?, r));
+        let named = |mut r: PublishedResource| {
+            r.waiting = r.waiting.min(WAITERS_MAX);
+            Some((ResourceName::parse(&r.resource).ok()?, r))
+        };
         let other = OtherInstance {
             stamp: entry.stamp,
             written_at,
             ends_at,
-            waiting: entry.waiting,
+            waiting: entry.waiting.min(WAITERS_MAX),
             oldest_ms: entry.oldest_ms,
             resources: entry.resources.into_iter().filter_map(named).collect(),
         };

@@ -115,3 +115,16 @@ fn what_is_no_entry_is_ignored() {
     known.receive(&junk, at(0));
     assert_eq!(known.summary(at(0)), OthersSummary::default());
 }
+
+#[test]
+fn made_up_numbers_are_bounded() {
+    let known = ClusterWaiters::default();
+    for instance in 1..=3 {
+        let mut entry = own(1).entry(1, at(5_000));
+        entry.waiting = usize::MAX;
+        entry.resources[0].waiting = usize::MAX;
+        known.receive(&listed(instance, 9_000, &entry), at(6_000));
+    }
+    assert_eq!(known.waiters_for(&name(), at(6_000)).1, 3 * WAITERS_MAX);
+    assert_eq!(known.summary(at(6_000)).unnamed, 0);
+}

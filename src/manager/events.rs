@@ -15,6 +15,7 @@ pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 pub(crate) use super::event_kind::EventKind;
 use super::incident_file::{self, HistoryFile, Incidents};
 use super::own_leases::OwnEnd;
+use super::tenures::{self, KnownTenures, TenureEnd, Tenures};
 use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
@@ -45,6 +46,7 @@ pub struct EventHub {
     added: Notify,
     state: Mutex<State>,
     activity: Activity,
+    tenures: Tenures,
     observer: OnceLock<EventObserver>,
 }
 
@@ -156,6 +158,7 @@ impl EventHub {
             added: Notify::new(),
             state: Mutex::default(),
             activity: Activity::default(),
+            tenures: Tenures::default(),
             observer: OnceLock::new(),
         }
     }
@@ -234,19 +237,25 @@ impl EventHub {
 
     fn record(&self, kind: EventKind, event: &Event) {
         self.activity.record_event(kind, event);
+        self.tenures.record_event(kind, event);
         if let Some(observer) = self.observer.get() {
             observer(kind, event);
         }
     }
 
-    /// An acquire of this instance was decided.
-    pub(super) fn record_acquire(&self, resource: &ResourceName, seen: AcquireSeen, wall_ms: u64) {
+    /// An acquire of this instance, for this owner, was decided.
+    pub(super) fn record_acquire(&self, resource: &ResourceName, owner: &str, seen: AcquireSeen, wall_ms: u64) {
         self.activity.record_acquire(resource, seen, wall_ms);
+        if let Some(waited) = seen.waited.filter(|_| seen.is_contended) {
+            let end = if seen.is_granted { TenureEnd::Granted } else { TenureEnd::GaveUp };
+            self.tenures.record_wait(resource, owner, waited, end, wall_ms);
+        }
     }
 
     /// Publishes the activity of this instance to the others, where it is time to.
     pub(super) fn publish_activity(&self, wall_ms: u64) {
-        for text in self.activity.due(&self.name, wall_ms, TEXT_MAX) {
+        let tenures = self.tenures.due(&self.name, wall_ms, TEXT_MAX);
+        for text in self.activity.due(&self.name, wall_ms, TEXT_MAX).into_iter().chain(tenures) {
             let text: Arc<str> = text.into();
             self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
         }
@@ -255,6 +264,11 @@ impl EventHub {
     /// The activity of the last hour.
     pub(super) fn hour(&self, wall_ms: u64) -> Hour {
         self.activity.hour(wall_ms)
+    }
+
+    /// Who held, or waited for, these names at any instance since then (milliseconds since 1970; an hour at most).
+    pub(super) fn tenures(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
+        self.tenures.since(from_ms, is_wanted)
     }
 
     /// What is known of the recent past, newest first: what this instance did since it started, and what
@@ -319,6 +333,10 @@ impl EventHub {
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
         if event.event == activity::MESSAGE {
             self.activity.receive(text, &self.name);
+            return;
+        }
+        if event.event == tenures::MESSAGE {
+            self.tenures.receive(text, &self.name);
             return;
         }
         let is_known =

@@ -213,18 +213,27 @@ impl Round {
 
 /// A [`LatencySeries`] for each kind of round.
 #[derive(Default)]
-pub(crate) struct RoundLatencies([LatencySeries; 4]);
+pub(crate) struct RoundLatencies {
+    decided: [LatencySeries; 4],
+    /// Requests that failed for want of a quorum: without latencies, since they took as long as the time-outs are.
+    undecided: LatencySeries,
+}
 
 impl RoundLatencies {
     /// Records one that was decided.
     pub(crate) fn record(&self, round: Round, now: BootTime, took: Duration) {
-        self.0[round as usize].record_success(now, took);
+        self.decided[round as usize].record_success(now, took);
     }
 
-    /// The last quarter of an hour: all rounds, and each kind by itself.
+    /// Records a request that failed for want of a quorum.
+    pub(crate) fn record_undecided(&self, now: BootTime) {
+        self.undecided.with(now, |slot| slot.failed[0] = slot.failed[0].saturating_add(1));
+    }
+
+    /// The last quarter of an hour: all rounds, with failures for want of a quorum, and each kind of those that were decided.
     pub(crate) fn windows(&self, now: BootTime) -> (LatencyWindow, [(Round, LatencyWindow); 4]) {
-        let each = Round::ALL.map(|round| (round, self.0[round as usize].window(now)));
-        let mut all = LatencySeries::default().window(now);
+        let each = Round::ALL.map(|round| (round, self.decided[round as usize].window(now)));
+        let mut all = self.undecided.window(now);
         each.iter().for_each(|(_, window)| all.add(window));
         (all, each)
     }
@@ -335,7 +344,13 @@ mod tests {
         rounds.record(Round::Granted, at(1), Duration::from_millis(1));
         rounds.record(Round::Refused, at(1), Duration::from_millis(2));
         rounds.record(Round::Refused, at(16), Duration::from_millis(3));
+        rounds.record_undecided(at(16));
         let (all, each) = rounds.windows(at(16));
+        assert_eq!(
+            (all.slots[58].as_ref().map(TimeSlot::failures), all.all.failures()),
+            (Some(0), 1),
+            "an outage is seen"
+        );
         let slots = |window: &LatencyWindow| -> Vec<u64> {
             window.slots.iter().flatten().map(|slot| slot.took.total()).collect()
         };

@@ -13,6 +13,7 @@ use super::list_merge::ListMerge;
 use crate::protocol::LeaseRecord;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
+use crate::redlock::list::ScanProgress;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenHash};
@@ -379,7 +380,8 @@ async fn take<N: Node, C: Clock, E: Entropy>(
     let (listed, members) = (engine.everyone(), engine.members());
     let merge = Mutex::new(ListMerge::new(listed.len()));
     let add_page = &|node, page| merge.lock().add_page(node, page);
-    let scans = listed.iter().map(|node| engine.scan(*node, move |page| add_page(*node, page)));
+    let progress = &ScanProgress::new(&listed, engine.quorum());
+    let scans = listed.iter().map(|node| engine.scan(*node, progress, move |page| add_page(*node, page)));
     let scans = futures_util::future::join_all(scans).await;
     // A node without a vote may have forgotten leases that it does not list.
     let unread =

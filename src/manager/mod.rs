@@ -30,6 +30,7 @@ mod own_leases;
 mod queries;
 mod service;
 mod sets;
+pub(crate) mod tenures;
 pub mod tickets;
 pub mod types;
 

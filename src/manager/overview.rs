@@ -11,6 +11,7 @@ use super::events::EventKind;
 use super::latency::{LatencyWindow, Round};
 use super::lease_snapshot::Snapshot;
 use super::service::LockManager;
+use super::tenures::KnownTenures;
 use super::types::{CycleEdge, Deadlock, NodeListState, NodeSummary, QuorumCount, WaitingAt};
 use crate::api::DeadlockEdge;
 use crate::protocol::InstanceName;
@@ -20,6 +21,8 @@ use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenId};
 use crate::waiting::queue::Queue;
 
+/// The latest reloads that are examined for which of them failed.
+const RELOADS_EXAMINED: usize = 256;
 /// The latest deadlocks that are examined for whether they last.
 const DEADLOCKS_EXAMINED: usize = 64;
 
@@ -168,9 +171,38 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         ClusterStatus { quorum: self.count(granted), situation, nodes, draining, instance, list: self.node_list() }
     }
 
+    /// The files of this instance whose last reload failed, so that what was before it is in force: by their names among events,
+    /// with the time of the first of these failures (milliseconds since 1970).
+    pub(crate) fn rejected_files(&self) -> Vec<(String, u64)> {
+        let own = self.shared.instance.to_string();
+        let mut files: Vec<(String, Option<u64>, bool)> = Vec::new();
+        for event in self.shared.events.incidents(EventKind::Reloaded, RELOADS_EXAMINED) {
+            let Some(file) = event.detail.as_deref().filter(|_| event.instance.as_ref() == Some(&own)) else {
+                continue;
+            };
+            let is_rejected = event.reason.as_deref() == Some("rejected");
+            match files.iter_mut().find(|(name, ..)| name == file) {
+                None => files.push((file.to_owned(), is_rejected.then_some(event.at_ms), is_rejected)),
+                // Newest first: what was rejected before a success is over.
+                Some((_, since, lasts)) => {
+                    *lasts &= is_rejected;
+                    if *lasts {
+                        *since = Some(event.at_ms);
+                    }
+                }
+            }
+        }
+        files.into_iter().filter_map(|(name, since, _)| since.map(|since| (name, since))).collect()
+    }
+
     /// What happened to locks in the last hour, at all instances.
     pub(crate) fn hour(&self) -> Hour {
         self.shared.events.hour(self.wall_ms())
+    }
+
+    /// Who held, or waited for, these names at any instance since then (milliseconds since 1970; an hour at most).
+    pub(crate) fn tenures(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
+        self.shared.events.tenures(from_ms, is_wanted)
     }
 
     /// How long quorums took to decide, over the last quarter of an hour: all rounds, and each kind by itself.

@@ -369,6 +369,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {
         self.shared.incidents.count_refusal();
+        self.shared.round_latency.record_undecided(self.now());
         let left = |n: &NodeOutcome| match n.verdict {
             Verdict::NoVote(NoVote::Quarantined { left_ms } | NoVote::Blocked { left_ms }) => {
                 Some(Duration::from_millis(left_ms))

@@ -298,7 +298,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             outcome = self.acquire_or_wait(&params, wanted, started, until) => outcome,
         };
         for resource in params.resources.iter() {
-            self.record_acquire(resource, &outcome, is_ready_to_wait, self.now().since(started));
+            let asked = (resource, params.labels.owner.as_str());
+            self.record_acquire(asked, &outcome, is_ready_to_wait, self.now().since(started));
         }
         if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);

@@ -136,7 +136,8 @@ impl HourSection {
     pub(crate) fn with_incidents(self, events: &[Arc<Event>], wall_ms: u64) -> Self {
         let from_ms = wall_ms.saturating_sub(format::ms(HOUR));
         let recent = events.iter().take_while(|event| event.at_ms > from_ms);
-        let incidents = recent.filter(|event| INCIDENTS.contains(&event.event.as_str()));
+        let is_rejected = |event: &Event| event.event == "reloaded" && event.reason.as_deref() == Some("rejected");
+        let incidents = recent.filter(|event| INCIDENTS.contains(&event.event.as_str()) || is_rejected(event));
         Self { incidents: incidents.take(ROWS_MAX).map(|event| events::row(event)).collect(), ..self }
     }
 }

@@ -102,6 +102,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
         ("forced", Some("now")) => ("released by an operator", Severity::Bad),
         ("forced", _) => ("revoked by an operator", Severity::Warn),
         ("two_servers", Some("over")) => ("one server again", Severity::Good),
+        ("reloaded", Some("rejected")) => ("file rejected", Severity::Bad),
         ("lost" | "node_down" | "deadlock" | "quorum_lost" | "two_servers", _) => (text, Severity::Bad),
         ("expired" | "quarantined", _) => (text, Severity::Warn),
         ("acquired" | "node_up" | "quorum_back", _) => (text, Severity::Good),
@@ -121,10 +122,12 @@ pub(crate) fn row(event: &Event) -> EventRow {
     if let Some(principal) = &event.principal {
         details.push(format!("by {}", format::visible(principal)));
     }
-    details.extend(event.detail.as_deref().map(format::visible));
-    if let Some(left) = event.left_ms.map(Duration::from_millis) {
-        details.push(format!("votes again in {}", format::time(left)));
+    // First, since the rest may be cut off; a time of day stays true when it is read later.
+    if let Some(left) = event.left_ms {
+        let until = format::time_of_day(event.at_ms.saturating_add(left).saturating_add(999));
+        details.push(format!("until {until} at the latest"));
     }
+    details.extend(event.detail.as_deref().map(format::visible));
     if let Some(fence) = event.fence {
         details.push(format!("fence {fence}"));
     }
@@ -133,7 +136,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
     }
     // Of the others the badge or the detail says it.
     let says_more = match event.event.as_str() {
-        "forced" | "node_down" | "node_up" | "two_servers" => false,
+        "forced" | "node_down" | "node_up" | "two_servers" | "reloaded" => false,
         "quarantined" => event.reason.as_deref() != Some("quarantined"),
         "deadlock" => event.reason.as_deref() != Some("reported"),
         _ => true,
@@ -205,11 +208,15 @@ mod tests {
         assert_eq!(row_of("forced", "now").kind, badge("released by an operator", Severity::Bad));
         assert_eq!(row_of("forced", "revoke").kind.text, "revoked by an operator");
         assert_eq!(row_of("lost", "quorum").details, "lease 9c1f02ab, quorum");
+        assert_eq!(row_of("reloaded", "rejected").kind, badge("file rejected", Severity::Bad));
         let back = Event { after_ms: Some(307_000), refused: Some(2), ..event("quorum_back", None, None) };
         assert_eq!(row(&Event { token_id: None, ..back }).details, "after 5 m 07 s, 2 requests failed");
         let ended = Event { after_ms: Some(4_200), principal: Some("ops".into()), ..event("forced", Some("a"), None) };
         let ended = Event { detail: Some("host is gone".into()), ..ended };
         assert_eq!(row(&ended).details, "held for 4 s, by ops, host is gone, lease 9c1f02ab");
+        let quarantined =
+            Event { left_ms: Some(28_500), detail: Some("wiped".into()), ..event("quarantined", None, None) };
+        assert_eq!(row(&Event { token_id: None, ..quarantined }).details, "until 18:07:32 at the latest, wiped");
         assert_eq!(row_of("lost", "a\u{202e}b").details, "lease 9c1f02ab, a\\u{202e}b");
     }
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use super::format;
 use crate::api::Event;
+use crate::manager::tenures::{KnownTenures, Tenure, TenureEnd};
+use crate::manager::types::Inspection;
+use crate::types::ResourceName;
 
 /// Width of the drawing. Units: of the SVG's view box.
 pub(crate) const WIDTH: u64 = 960;
@@ -15,8 +18,8 @@ pub(crate) const ROW: usize = 18;
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 /// Bars that are drawn at most; older ones are left off.
 const BARS_MAX: usize = 200;
-/// Waiters that have a row of their own.
-const WAITERS_MAX: usize = 5;
+/// Rows of waits.
+const WAIT_ROWS_MAX: usize = 5;
 /// Rows of leases that are held at the same time.
 const HOLDER_ROWS_MAX: usize = 6;
 /// By so much two bars of one row may overlap: the times are of two clocks, and short bars are drawn wider than they are.
@@ -37,19 +40,21 @@ pub(crate) struct Span {
     pub width: u64,
     /// Row, from 0: the holders; the waiters follow.
     pub row: usize,
-    /// Owner label, or `no owner`.
+    /// Owner label, `no owner` or `several owners`.
     pub owner: String,
     /// Whether it holds or waits now.
     pub is_present: bool,
+    /// Whether it is a wait.
+    pub is_wait: bool,
     /// Whether the owner's name fits into it.
     pub has_text: bool,
     /// From, as shown.
     pub from: String,
     /// To, as shown.
     pub to: String,
-    /// For how long.
+    /// For how long; of several that lie close together, all of them.
     pub lasts: String,
-    /// How it ended: `released`, `expired`, `lost`, `ended by an operator`, `holds` or `waits`.
+    /// How it ended: `released`, `expired`, `lost`, `ended by an operator`, `holds`; `waits`, `then granted`, `in vain`.
     pub end: &'static str,
 }
 
@@ -57,6 +62,16 @@ impl Span {
     /// The vertical position.
     pub(crate) fn y(&self) -> usize {
         self.row * ROW + 2
+    }
+
+    /// Its class in the style sheet.
+    pub(crate) fn class(&self) -> &'static str {
+        match (self.is_wait, self.is_present) {
+            (true, true) => "waits",
+            (true, false) => "waited",
+            (false, true) => "holds",
+            (false, false) => "held",
+        }
     }
 
     /// All of it in words.
@@ -77,47 +92,52 @@ pub(crate) struct Mark {
 /// The drawing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LockHistory {
-    /// Holders, newest first, then waiters.
+    /// Leases, newest first, then waits.
     pub spans: Vec<Span>,
     /// Incidents.
     pub marks: Vec<Mark>,
+    /// Before here nothing is known, since this instance did not run; and since when it is known, empty where that is all.
+    pub unknown_width: u64,
+    pub known_since: String,
 }
 
 /// The present holder: owner, and since when on the wall clock.
 pub(crate) type PresentHolder<'a> = (&'a str, u64);
 
+/// What is drawn of one name.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Known<'a> {
+    /// Who holds it.
+    pub holders: &'a [PresentHolder<'a>],
+    /// Who waits: owner, and for how long.
+    pub waiters: &'a [(String, Duration)],
+    /// What is over.
+    pub tenures: &'a [Tenure],
+    /// Since when this instance knows what is over. Milliseconds since 1970.
+    pub since_ms: u64,
+}
+
 impl LockHistory {
-    /// `events`: newest first, of this lock and of nodes and quorum; `waiters`: owner and how long each has waited. Units of
-    /// `wall_ms`: milliseconds since 1970; of `period_ms`, which ends then: milliseconds.
-    pub(crate) fn new(
-        resource: &str,
-        events: &[Arc<Event>],
-        holders: &[PresentHolder<'_>],
-        waiters: &[(String, Duration)],
-        (wall_ms, period_ms): (u64, u64),
-    ) -> Self {
+    /// `events`: newest first, of which those of nodes and quorum are marked. Units of `wall_ms`: milliseconds since 1970; of
+    /// `period_ms`, which ends then: milliseconds.
+    pub(crate) fn new(known: Known<'_>, events: &[Arc<Event>], (wall_ms, period_ms): (u64, u64)) -> Self {
         let window = Window { from_ms: wall_ms.saturating_sub(period_ms), to_ms: wall_ms };
-        let present = holders.iter().take(BARS_MAX);
-        let present = present.map(|(owner, since_ms)| window.span(owner, (*since_ms, wall_ms), 0, "holds"));
-        let ended = events.iter().filter(|event| event.resource.as_deref() == Some(resource)).filter_map(|event| {
-            let end = match (event.event.as_str(), event.reason.as_deref()) {
-                ("released", _) => "released",
-                ("expired", _) => "expired",
-                ("lost", _) => "lost",
-                ("forced", Some("now")) => "ended by an operator",
-                _ => return None,
-            };
-            let from_ms = event.at_ms.saturating_sub(event.after_ms?);
-            (event.at_ms > window.from_ms)
-                .then(|| window.span(event.owner.as_deref().unwrap_or_default(), (from_ms, event.at_ms), 0, end))
-        });
-        let mut spans: Vec<Span> = present.chain(ended).take(BARS_MAX).collect();
-        let rows = spread(&mut spans);
-        let waiting = waiters.iter().take(WAITERS_MAX).enumerate().map(|(i, (owner, waited))| {
-            let from_ms = wall_ms.saturating_sub(format::ms(*waited));
-            window.span(owner, (from_ms, wall_ms), i + rows, "waits")
-        });
-        spans.extend(waiting);
+        let present = known.holders.iter().map(|(owner, since_ms)| window.present(owner, *since_ms, false));
+        let waiters = known
+            .waiters
+            .iter()
+            .map(|(owner, waited)| window.present(owner, wall_ms.saturating_sub(format::ms(*waited)), true));
+        let (mut leases, mut waits): (Vec<Span>, Vec<Span>) = (present.collect(), waiters.collect());
+        let mut past: Vec<&Tenure> = known.tenures.iter().filter(|tenure| tenure.to_ms > window.from_ms).collect();
+        past.sort_by_key(|tenure| std::cmp::Reverse(tenure.to_ms));
+        for span in past.into_iter().map(|tenure| window.past(tenure)) {
+            if span.is_wait { waits.push(span) } else { leases.push(span) }
+        }
+        leases.truncate(BARS_MAX);
+        waits.truncate(BARS_MAX);
+        let rows = spread(&mut leases, 0, HOLDER_ROWS_MAX).max(1);
+        spread(&mut waits, rows, WAIT_ROWS_MAX);
+        leases.append(&mut waits);
         let is_incident = |event: &&Arc<Event>| event.resource.is_none() && event.cycle.is_none();
         let marks = events.iter().filter(is_incident).filter(|event| event.at_ms > window.from_ms).take(MARKS_MAX);
         let mark = |event: &Arc<Event>| {
@@ -125,7 +145,26 @@ impl LockHistory {
             let subject = if row.node.is_empty() { String::new() } else { format!(" {}", row.node) };
             Mark { x: window.x(event.at_ms), title: format!("{}: {}{subject}", clock(event.at_ms), row.kind.text) }
         };
-        Self { spans, marks: marks.map(mark).collect() }
+        let unknown_width = window.x(known.since_ms);
+        let known_since = if unknown_width > 0 { clock(known.since_ms) } else { String::new() };
+        Self { spans: leases, marks: marks.map(mark).collect(), unknown_width, known_since }
+    }
+
+    /// The last hour of one lock, as its page shows it. A lease that no quorum confirms is drawn as not held.
+    pub(crate) fn of_lock(
+        resource: &ResourceName,
+        inspection: Option<&Inspection>,
+        tenures: &KnownTenures,
+        (events, wall_ms): (&[Arc<Event>], u64),
+    ) -> Self {
+        let holders = inspection.filter(|i| i.is_confirmed()).map(Inspection::holders).unwrap_or_default();
+        let holders = holders.iter().map(|holder| &holder.labels).filter(|labels| labels.acquired_at_ms > 0);
+        let holders: Vec<_> = holders.map(|labels| (labels.owner.as_str(), labels.acquired_at_ms)).collect();
+        let waiters = inspection.map(|inspection| inspection.waiters.as_slice()).unwrap_or_default();
+        let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.owner.clone(), waiter.waiting)).collect();
+        let past = tenures.names.get(resource.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let known = Known { holders: &holders, waiters: &waiters, tenures: past, since_ms: tenures.since_ms };
+        Self::new(known, events, (wall_ms, HOUR_MS))
     }
 
     /// Whether there is nothing to draw.
@@ -139,17 +178,16 @@ impl LockHistory {
     }
 }
 
-/// Gives leases that were held at the same time rows of their own, as far as there are; returns how many rows there are, at
-/// least one.
-fn spread(spans: &mut [Span]) -> usize {
-    let mut begins = [u64::MAX; HOLDER_ROWS_MAX];
+/// Gives spans that overlap rows of their own, from the row `first` on, as far as there are `max`; returns how many there are.
+fn spread(spans: &mut [Span], first: usize, max: usize) -> usize {
+    let mut begins = vec![u64::MAX; max];
     // Newest first: a row is free for what ended before it begins.
     for span in spans.iter_mut() {
         let end = (span.x + span.width).saturating_sub(OVERLAP_MAX);
-        span.row = begins.iter().position(|begin| *begin >= end).unwrap_or(HOLDER_ROWS_MAX - 1);
-        begins[span.row] = begins[span.row].min(span.x);
+        let row = begins.iter().position(|begin| *begin >= end).unwrap_or(max - 1);
+        (span.row, begins[row]) = (first + row, begins[row].min(span.x));
     }
-    spans.iter().map(|span| span.row + 1).max().unwrap_or(1)
+    spans.iter().map(|span| span.row - first + 1).max().unwrap_or(0)
 }
 
 /// The time that is drawn. Milliseconds since 1970.
@@ -163,23 +201,57 @@ impl Window {
         at_ms.clamp(self.from_ms, self.to_ms).saturating_sub(self.from_ms) * WIDTH / (self.to_ms - self.from_ms).max(1)
     }
 
-    fn span(&self, owner: &str, (from_ms, to_ms): (u64, u64), row: usize, end: &'static str) -> Span {
+    fn present(&self, owner: &str, from_ms: u64, is_wait: bool) -> Span {
+        let (to_ms, end) = (self.to_ms, if is_wait { "waits" } else { "holds" });
+        let lasts = format::time(format::since(to_ms, from_ms));
+        let span = self.span(owner_text(Some(owner)), (from_ms, to_ms), (lasts, end));
+        Span { is_present: true, is_wait, to: "now".to_owned(), ..span }
+    }
+
+    fn past(&self, tenure: &Tenure) -> Span {
+        let (end, is_wait) = match tenure.end {
+            TenureEnd::Released => ("released", false),
+            TenureEnd::Expired => ("expired", false),
+            TenureEnd::Lost => ("lost", false),
+            TenureEnd::Forced => ("ended by an operator", false),
+            TenureEnd::Granted => ("then granted", true),
+            TenureEnd::GaveUp => ("in vain", true),
+        };
+        let lasted = format::time(Duration::from_millis(tenure.lasted_ms));
+        let lasts = match tenure.count {
+            1 => lasted,
+            count => {
+                format!("{} with {lasted} together", format::count(count, "", if is_wait { "waits" } else { "leases" }))
+            }
+        };
+        let span = self.span(owner_text(tenure.owner.as_deref()), (tenure.from_ms, tenure.to_ms), (lasts, end));
+        Span { is_wait, ..span }
+    }
+
+    fn span(&self, owner: String, (from_ms, to_ms): (u64, u64), (lasts, end): (String, &'static str)) -> Span {
         let width = (self.x(to_ms) - self.x(from_ms)).max(BAR_MIN);
         let x = self.x(from_ms).min(WIDTH - width);
-        let owner = if owner.is_empty() { "no owner".to_owned() } else { format::visible(owner) };
-        let is_present = matches!(end, "holds" | "waits");
         Span {
             x,
             width,
-            row,
+            row: 0,
             owner,
-            is_present,
+            is_present: false,
+            is_wait: false,
             has_text: width >= TEXT_MIN,
             from: clock(from_ms),
-            to: if is_present { "now".to_owned() } else { clock(to_ms) },
-            lasts: format::time(format::since(to_ms, from_ms)),
+            to: clock(to_ms),
+            lasts,
             end,
         }
+    }
+}
+
+fn owner_text(owner: Option<&str>) -> String {
+    match owner {
+        None => "several owners".to_owned(),
+        Some("") => "no owner".to_owned(),
+        Some(owner) => format::visible(owner),
     }
 }
 
@@ -195,55 +267,70 @@ mod tests {
     /// 2026-11-20T18:07:03.120Z.
     const NOW_MS: u64 = 1_795_198_023_120;
 
-    fn event(kind: &str, ago_s: u64, held_s: Option<u64>) -> Arc<Event> {
-        Arc::new(Event {
-            event: kind.into(),
-            at_ms: NOW_MS - ago_s * 1_000,
-            resource: held_s.map(|_| "a".into()),
-            owner: Some("ann".into()),
-            after_ms: held_s.map(|s| s * 1_000),
-            node: held_s.is_none().then(|| "n1".into()),
-            ..Event::default()
-        })
+    fn ended(owner: &str, ago_s: u64, lasted_s: u64, end: TenureEnd) -> Tenure {
+        let (to_ms, lasted_ms) = (NOW_MS - ago_s * 1_000, lasted_s * 1_000);
+        let (owner, from_ms) = (Some(owner.to_owned()), to_ms - lasted_ms);
+        Tenure { owner, from_ms, to_ms, end, count: 1, lasted_ms }
+    }
+
+    fn drawn(known: Known<'_>) -> LockHistory {
+        let down = Event { event: "node_down".into(), at_ms: NOW_MS - 1_200_000, ..Event::default() };
+        let events = [Arc::new(Event { node: Some("n1".into()), ..down })];
+        LockHistory::new(known, &events, (NOW_MS, HOUR_MS))
     }
 
     #[test]
-    fn holders_waiters_and_incidents_of_the_last_hour_are_drawn() {
-        let events = [
-            event("released", 600, Some(900)),
-            event("node_down", 1_200, None),
-            event("released", 3_000, Some(1_800)),
-            event("released", 7_200, Some(60)),
+    fn leases_waits_and_incidents_of_the_last_hour_are_drawn() {
+        let tenures = [
+            ended("ann", 3_000, 1_800, TenureEnd::Expired),
+            ended("ann", 600, 900, TenureEnd::Released),
+            ended("ann", 7_200, 60, TenureEnd::Released),
+            ended("eve", 600, 450, TenureEnd::Granted),
         ];
         let waiters = [("bob".to_owned(), Duration::from_secs(360))];
-        let holder = [("", NOW_MS - 450_000)];
-        let drawn = LockHistory::new("a", &events, &holder, &waiters, (NOW_MS, HOUR_MS));
-        let places: Vec<_> = drawn.spans.iter().map(|span| (span.row, span.x, span.width, span.end)).collect();
-        assert_eq!(
-            places,
-            [(0, 840, 120, "holds"), (0, 560, 240, "released"), (0, 0, 160, "released"), (1, 864, 96, "waits")]
-        );
-        assert_eq!((drawn.spans[0].owner.as_str(), drawn.spans[0].to.as_str()), ("no owner", "now"));
-        assert_eq!(drawn.spans[1].title(), "ann: 17:42:03 to 17:57:03, 15 m 00 s, released");
-        assert_eq!(drawn.marks, [Mark { x: 640, title: "17:47:03: node down n1".into() }]);
-        assert_eq!(drawn.height(), 2 * ROW + 2);
-        assert!(LockHistory::new("b", &events, &[], &[], (NOW_MS, HOUR_MS)).is_empty());
+        let since_ms = NOW_MS - 3_300_000;
+        let known = Known { holders: &[("", NOW_MS - 450_000)], waiters: &waiters, tenures: &tenures, since_ms };
+        let drawing = drawn(known);
+        let places: Vec<_> = drawing.spans.iter().map(|span| (span.row, span.x, span.width, span.class())).collect();
+        let expected = [
+            (0, 840, 120, "holds"),
+            (0, 560, 240, "held"),
+            (0, 0, 160, "held"),
+            (1, 864, 96, "waits"),
+            (1, 680, 120, "waited"),
+        ];
+        assert_eq!(places, expected);
+        assert_eq!((drawing.spans[0].owner.as_str(), drawing.spans[0].to.as_str()), ("no owner", "now"));
+        assert_eq!(drawing.spans[1].title(), "ann: 17:42:03 to 17:57:03, 15 m 00 s, released");
+        assert_eq!((drawing.spans[2].end, drawing.spans[4].end), ("expired", "then granted"));
+        assert_eq!(drawing.marks, [Mark { x: 640, title: "17:47:03: node down n1".into() }]);
+        assert_eq!((drawing.height(), drawing.unknown_width), (2 * ROW + 2, 80));
+        assert!(drawn(Known::default()).is_empty());
     }
 
     #[test]
     fn leases_that_are_held_together_have_rows_of_their_own() {
-        let holders = [("ann", NOW_MS - 1_800_000), ("bob", NOW_MS - 900_000)];
-        let waiters = [("eve".to_owned(), Duration::from_secs(60))];
-        let drawn =
-            LockHistory::new("a", &[event("released", 1_200, Some(1_200))], &holders, &waiters, (NOW_MS, HOUR_MS));
-        let rows: Vec<_> = drawn.spans.iter().map(|span| (span.row, span.end)).collect();
-        assert_eq!(rows, [(0, "holds"), (1, "holds"), (1, "released"), (2, "waits")]);
+        let tenures = [ended("eve", 1_200, 1_200, TenureEnd::Released)];
+        let known = Known {
+            holders: &[("ann", NOW_MS - 1_800_000), ("bob", NOW_MS - 900_000)],
+            waiters: &[("eve".to_owned(), Duration::from_secs(60))],
+            tenures: &tenures,
+            since_ms: 0,
+        };
+        let drawing = drawn(known);
+        let rows: Vec<_> = drawing.spans.iter().map(|span| (span.row, span.class())).collect();
+        assert_eq!(rows, [(0, "holds"), (1, "holds"), (1, "held"), (2, "waits")]);
     }
 
     #[test]
-    fn a_short_tenure_can_be_seen_and_stays_within_the_drawing() {
-        let drawn = LockHistory::new("a", &[event("released", 0, Some(1))], &[], &[], (NOW_MS, HOUR_MS));
-        assert_eq!((drawn.spans[0].x, drawn.spans[0].width), (WIDTH - BAR_MIN, BAR_MIN));
-        assert!(!drawn.spans[0].has_text);
+    fn a_short_tenure_can_be_seen_and_several_together_say_so() {
+        let short = ended("ann", 0, 1, TenureEnd::Released);
+        let several = Tenure { owner: None, count: 37, lasted_ms: 12_000, ..ended("", 600, 60, TenureEnd::Forced) };
+        let tenures = [short, several];
+        let drawing = drawn(Known { tenures: &tenures, ..Known::default() });
+        assert_eq!((drawing.spans[0].x, drawing.spans[0].width), (WIDTH - BAR_MIN, BAR_MIN));
+        assert!(!drawing.spans[0].has_text);
+        let title = "several owners: 17:56:03 to 17:57:03, 37 leases with 12 s together, ended by an operator";
+        assert_eq!(drawing.spans[1].title(), title);
     }
 }

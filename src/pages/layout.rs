@@ -2,6 +2,7 @@
 
 use super::assets::{self, Assets};
 use super::badges::{self, Badge, Severity};
+use super::format;
 use crate::manager::cluster_state::Situation;
 use crate::manager::overview::ClusterStatus;
 use crate::types::OWNER_PLACE;
@@ -79,6 +80,8 @@ pub(crate) struct Layout {
     pub nodes: Vec<(String, Badge)>,
     /// Without authentication although other machines can connect: every page warns about it.
     pub is_open: bool,
+    /// Files that were rejected when they were read again: what each is, what is in force instead, and since when.
+    pub rejected: Vec<(&'static str, &'static str, String)>,
     /// How many hooks are switched off.
     pub hooks_off: usize,
     /// Whether the instance is shutting down.
@@ -113,6 +116,7 @@ impl Layout {
             situation: status.situation.clone(),
             nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
             is_open: false,
+            rejected: Vec::new(),
             hooks_off: 0,
             draining: status.draining,
             viewer: Viewer::default(),
@@ -133,6 +137,22 @@ impl Layout {
     #[must_use]
     pub(crate) fn with_open_access(self, is_open: bool) -> Self {
         Self { is_open, ..self }
+    }
+
+    /// Sets [`Layout::rejected`]. `files`: by their names among events, with the time since then (milliseconds since 1970).
+    #[must_use]
+    pub(crate) fn with_rejected(self, files: &[(String, u64)]) -> Self {
+        let rejected = files.iter().map(|(file, since_ms)| {
+            let (name, instead) = match file.as_str() {
+                "access_file" => {
+                    ("access file", "the rules before it stay in force, and keys that were removed still work")
+                }
+                "certificate" => ("certificate", "the one before it stays in force until it expires"),
+                _ => ("webhooks file", "the targets and hooks before it stay in force"),
+            };
+            (name, instead, format::time_of_day(*since_ms))
+        });
+        Self { rejected: rejected.collect(), ..self }
     }
 
     /// Sets [`Layout::hooks_off`].

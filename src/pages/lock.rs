@@ -8,10 +8,11 @@ use askama::Template;
 use super::badges::{Badge, Severity, badge};
 use super::events::{self, EventRow};
 use super::format;
-use super::history::{HOUR_MS, LockHistory};
+use super::history::LockHistory;
 use super::kept::KeptDetails;
 use super::layout::Layout;
 use crate::api::Event;
+use crate::manager::tenures::KnownTenures;
 use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo, mode_of};
 use crate::protocol::{InstanceName, NoVote};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
@@ -261,12 +262,12 @@ pub(crate) struct LockPage {
 }
 
 impl LockPage {
-    /// `recent`: newest first. `base_url`: scheme and host, for the commands to copy.
+    /// `tenures`: of this lock; `recent`: newest first. `base_url`: scheme and host, for the commands to copy.
     pub(crate) fn new(
         layout: Layout,
         resource: &ResourceName,
         inspection: Result<&Inspection, &NoQuorum>,
-        recent: &[Arc<Event>],
+        (tenures, recent): (&KnownTenures, &[Arc<Event>]),
         completed: Option<CompletedAction>,
         base_url: &str,
         wall_ms: u64,
@@ -292,11 +293,10 @@ impl LockPage {
             waiters: Vec::new(),
             waiting: 0,
             waiters_known: false,
-            history: LockHistory::default(),
+            history: LockHistory::of_lock(resource, inspection.ok(), tenures, (recent, wall_ms)),
             events: of_this_lock.take(EVENTS_SHOWN).map(|event| events::row(event)).collect(),
             completed,
         };
-        page.history = history(resource, inspection.ok(), recent, wall_ms);
         match inspection {
             Ok(inspection) => page.fill(inspection, wall_ms),
             Err(error) => page.nodes = error.nodes.iter().map(unreachable_row).collect(),
@@ -376,21 +376,6 @@ fn together(holders: &[HolderInfo]) -> String {
     }
 }
 
-/// The last hour. A lease that no quorum confirms is drawn as not held.
-fn history(
-    resource: &ResourceName,
-    inspection: Option<&Inspection>,
-    recent: &[Arc<Event>],
-    wall_ms: u64,
-) -> LockHistory {
-    let holders = inspection.filter(|i| i.is_confirmed()).map(Inspection::holders).unwrap_or_default();
-    let holders = holders.iter().map(|holder| &holder.labels).filter(|labels| labels.acquired_at_ms > 0);
-    let holders: Vec<_> = holders.map(|labels| (labels.owner.as_str(), labels.acquired_at_ms)).collect();
-    let waiters = inspection.map(|inspection| inspection.waiters.as_slice()).unwrap_or_default();
-    let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.owner.clone(), waiter.waiting)).collect();
-    LockHistory::new(resource.as_str(), recent, &holders, &waiters, (wall_ms, HOUR_MS))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -450,7 +435,8 @@ mod tests {
                 list: Default::default(),
             };
             let layout = Layout::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
-            let page = LockPage::new(layout, &resource, Ok(&inspection), &[], None, "http://h", 0);
+            let page =
+                LockPage::new(layout, &resource, Ok(&inspection), (&KnownTenures::default(), &[]), None, "http://h", 0);
             (page.can_end, page.render().expect("a page"))
         };
         let page = |state| page_of(state, 2);

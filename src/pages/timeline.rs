@@ -8,11 +8,12 @@ use std::time::Duration;
 use askama::Template;
 
 use super::format;
-use super::history::{LockHistory, Mark, Span};
+use super::history::{self, LockHistory, Mark, Span};
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::lease_snapshot::SnapshotLease;
 use crate::manager::overview::{ListedWaiter, Overview};
+use crate::manager::tenures::KnownTenures;
 use crate::types::ResourceName;
 
 /// The periods to choose from: as in queries and on the page, with the ends of the scale. Units: milliseconds.
@@ -36,6 +37,11 @@ impl Period {
     /// As text.
     pub(crate) fn text(self) -> String {
         format::time(Duration::from_millis(self.0))
+    }
+
+    /// When it began that ends now. Units: milliseconds since 1970.
+    pub(crate) fn begins_before(self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.0)
     }
 
     fn half(self) -> Self {
@@ -75,29 +81,33 @@ pub(crate) struct TimelinePage {
     /// Names that are not drawn.
     hidden: usize,
     complete: bool,
+    /// Width of the time before this instance's start.
+    unknown_width: u64,
+    /// Since when it knows, if that is within the period.
+    known_since: String,
 }
 
-/// What is known of a name.
+/// Why a name has a lane.
 #[derive(Default)]
-struct Known {
+struct Named {
     waiters: Vec<(String, Duration)>,
     /// When it was held last. Milliseconds since 1970.
     last_ms: u64,
 }
 
 impl TimelinePage {
-    /// `events`: newest first, as far as the reader may see them, like `overview` and `waiters`. Units of `wall_ms`:
+    /// `events`: newest first, as far as the reader may see them, like `overview`, `waiters` and `tenures`. Units of `wall_ms`:
     /// milliseconds since 1970.
     pub(crate) fn new(
         layout: Layout,
         query: TimelineQuery,
         overview: &Overview,
         waiters: &[ListedWaiter],
-        events: &[Arc<Event>],
+        (tenures, events): (&KnownTenures, &[Arc<Event>]),
         wall_ms: u64,
     ) -> Self {
         let (prefix, now) = (query.prefix.as_str(), (wall_ms, query.period.0));
-        let mut names: HashMap<&str, Known> = HashMap::new();
+        let mut names: HashMap<&str, Named> = HashMap::new();
         let held = overview.leases.leases.iter().filter(|(_, lease)| lease.is_confirmed && lease.left > overview.age);
         for (name, _) in held.filter(|(name, _)| name.as_str().starts_with(prefix)) {
             names.entry(name.as_str()).or_default().last_ms = wall_ms;
@@ -106,20 +116,15 @@ impl TimelinePage {
             let known = names.entry(waiter.resource.as_str()).or_default();
             known.waiters.push((waiter.owner.to_string(), waiter.waiting));
         }
-        let mut of_names: HashMap<&str, Vec<Arc<Event>>> = HashMap::new();
-        let (mut incidents, from_ms) = (Vec::new(), wall_ms.saturating_sub(query.period.0));
-        for event in events.iter().filter(|event| event.at_ms > from_ms) {
-            match event.resource.as_deref() {
-                Some(name) if name.starts_with(prefix) => {
-                    of_names.entry(name).or_default().push(Arc::clone(event));
-                    let known = names.entry(name).or_default();
-                    known.last_ms = known.last_ms.max(event.at_ms);
-                }
-                Some(_) => {}
-                None => incidents.push(Arc::clone(event)),
+        let from_ms = wall_ms.saturating_sub(query.period.0);
+        for (name, past) in tenures.names.iter().filter(|(name, _)| name.starts_with(prefix)) {
+            let last_ms = past.iter().map(|tenure| tenure.to_ms).max().unwrap_or_default();
+            if last_ms > from_ms {
+                let known = names.entry(name.as_str()).or_default();
+                known.last_ms = known.last_ms.max(last_ms);
             }
         }
-        let mut order: Vec<(&str, Known)> = names.into_iter().collect();
+        let mut order: Vec<(&str, Named)> = names.into_iter().collect();
         order.sort_unstable_by(|(a, x), (b, y)| {
             (y.waiters.len(), y.last_ms).cmp(&(x.waiters.len(), x.last_ms)).then_with(|| a.cmp(b))
         });
@@ -130,8 +135,17 @@ impl TimelinePage {
             let standing = standing.filter(|lease| lease.is_confirmed && lease.left > overview.age);
             let labels = standing.map(SnapshotLease::labels).filter(|labels| labels.acquired_at_ms > 0);
             let holders: Vec<_> = labels.map(|labels| (&*labels.owner, labels.acquired_at_ms)).collect();
-            let events = of_names.remove(name).unwrap_or_default();
-            let drawn = LockHistory::new(name, &events, &holders, &known.waiters, now);
+            let past = tenures.names.get(name).map(Vec::as_slice).unwrap_or_default();
+            let drawn = LockHistory::new(
+                history::Known {
+                    holders: &holders,
+                    waiters: &known.waiters,
+                    tenures: past,
+                    since_ms: tenures.since_ms,
+                },
+                &[],
+                now,
+            );
             if drawn.is_empty() {
                 continue;
             }
@@ -143,8 +157,10 @@ impl TimelinePage {
             height = y + drawn.height() + SPACE;
             lanes.push(Lane { resource: name.to_owned(), y, spans: drawn.spans, waiting });
         }
-        let marks = LockHistory::new("", &incidents, &[], &[], now).marks;
-        Self { layout, lanes, marks, height, hidden, complete: overview.leases.complete, query }
+        let whole = history::Known { since_ms: tenures.since_ms, ..history::Known::default() };
+        let LockHistory { marks, unknown_width, known_since, .. } = LockHistory::new(whole, events, now);
+        let complete = overview.leases.complete;
+        Self { layout, lanes, marks, height, hidden, complete, unknown_width, known_since, query }
     }
 }
 
@@ -158,20 +174,19 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manager::tenures::{Tenure, TenureEnd};
     use crate::pages::locks::tests::{NOW_MS, four, layout};
 
-    fn released(resource: &str, ago_s: u64) -> Arc<Event> {
-        Arc::new(Event {
-            event: "released".into(),
-            at_ms: NOW_MS - ago_s * 1_000,
-            resource: Some(resource.into()),
-            owner: Some("ann".into()),
-            after_ms: Some(60_000),
-            ..Event::default()
-        })
+    fn released(resource: &str, ago_s: u64) -> (String, Vec<Tenure>) {
+        let (to_ms, lasted_ms) = (NOW_MS - ago_s * 1_000, 60_000);
+        let (owner, from_ms, end) = (Some("ann".to_owned()), to_ms - lasted_ms, TenureEnd::Released);
+        (resource.to_owned(), vec![Tenure { owner, from_ms, to_ms, end, count: 1, lasted_ms }])
     }
 
-    fn page(prefix: &str, events: &[Arc<Event>]) -> TimelinePage {
+    fn page(prefix: &str, past: impl IntoIterator<Item = (String, Vec<Tenure>)>) -> TimelinePage {
+        let down =
+            Event { event: "node_down".into(), at_ms: NOW_MS - 5_000, node: Some("n1".into()), ..Event::default() };
+        let tenures = KnownTenures { names: past.into_iter().collect(), since_ms: NOW_MS - 1_800_000 };
         let waiter = |name: &str| ListedWaiter {
             resource: ResourceName::parse(name).expect("valid"),
             instance: crate::protocol::InstanceName::from_random(1),
@@ -182,28 +197,32 @@ mod tests {
             note: "".into(),
         };
         let query = TimelineQuery { prefix: prefix.to_owned(), period: PERIODS[0].0 };
-        TimelinePage::new(layout(), query, &four(), &[waiter("deploy/prod"), waiter("next")], events, NOW_MS)
+        TimelinePage::new(
+            layout(),
+            query,
+            &four(),
+            &[waiter("deploy/prod"), waiter("next")],
+            (&tenures, &[Arc::new(down)]),
+            NOW_MS,
+        )
     }
 
     #[test]
     fn names_under_the_prefix_have_a_lane_each_the_most_waited_for_first() {
-        let down =
-            Event { event: "node_down".into(), at_ms: NOW_MS - 5_000, node: Some("n1".into()), ..Event::default() };
-        let events =
-            [Arc::new(down), released("deploy/old", 10), released("import", 20), released("deploy/past", 4_000)];
-        let all = page("deploy/", &events);
+        let past = || [released("deploy/old", 10), released("import", 20), released("deploy/past", 4_000)];
+        let all = page("deploy/", past());
         let lanes: Vec<_> = all.lanes.iter().map(|lane| (lane.resource.as_str(), lane.spans.len(), lane.y)).collect();
         assert_eq!(lanes, [("deploy/prod", 2, 18), ("deploy/test", 1, 82), ("deploy/old", 1, 128)]);
         assert_eq!((all.marks.len(), all.hidden, all.height), (1, 0, 156));
         let html = all.render().expect("a page");
         assert!(html.contains("node down n1") && html.contains("ann: ") && html.contains("bob: "), "{html}");
-        assert!(page("none/", &events).render().expect("a page").contains("Nobody has held"));
+        assert_eq!((all.unknown_width, all.known_since.len()), (480, 8), "it says what it does not know");
+        assert!(page("none/", past()).render().expect("a page").contains("Nobody has held"));
     }
 
     #[test]
     fn further_names_are_counted() {
-        let events: Vec<_> = (0..LANES_MAX + 7).map(|i| released(&format!("many/{i:02}"), i as u64)).collect();
-        let page = page("many/", &events);
+        let page = page("many/", (0..LANES_MAX + 7).map(|i| released(&format!("many/{i:02}"), i as u64)));
         assert_eq!((page.lanes.len(), page.hidden, page.lanes[0].resource.as_str()), (LANES_MAX, 7, "many/00"));
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct DeadlockRow {
     pub age: String,
     /// The same in milliseconds.
     pub age_ms: u64,
+    /// When it ends by itself at the latest, in UTC: the first of its requests gives up. Empty where that is not known.
+    pub until: String,
 }
 
 /// One owner of a deadlock.
@@ -66,16 +68,22 @@ pub(crate) struct DeadlockLink {
     pub holder: String,
 }
 
-/// `may_read`: which links are shown. Units of `wall_ms`: milliseconds since 1970.
+/// `may_read`: which links are shown. `waiting`: those that the reader may see. Units of `wall_ms`: milliseconds since 1970.
 pub(crate) fn deadlock_rows(
     deadlocks: &[Deadlock],
     may_read: impl Fn(&CycleEdge) -> bool,
+    waiting: &[ListedWaiter],
     wall_ms: u64,
 ) -> Vec<DeadlockRow> {
-    deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read, wall_ms)).collect()
+    deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read, waiting, wall_ms)).collect()
 }
 
-fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool, wall_ms: u64) -> Option<DeadlockRow> {
+fn deadlock_row(
+    deadlock: &Deadlock,
+    may_read: impl Fn(&CycleEdge) -> bool,
+    waiting: &[ListedWaiter],
+    wall_ms: u64,
+) -> Option<DeadlockRow> {
     let link = |edge: &CycleEdge| DeadlockLink {
         owner: format::visible(&edge.owner),
         resource: edge.waits_for.to_string(),
@@ -85,7 +93,12 @@ fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool, wall
     let hidden = deadlock.cycle.len() - links.len();
     let (age, age_ms) = (format::clock(deadlock.age), format::ms(deadlock.age));
     let since = format::time_of_day(wall_ms.saturating_sub(age_ms));
-    (!links.is_empty()).then_some(DeadlockRow { links, hidden, since, age, age_ms })
+    let is_of =
+        |w: &&ListedWaiter| deadlock.cycle.iter().any(|edge| edge.waits_for == w.resource && edge.owner == *w.owner);
+    let left = waiting.iter().filter(is_of).filter_map(|waiter| waiter.left).min();
+    let until = left.map(|left| format::time_of_day(wall_ms.saturating_add(format::ms(left)).saturating_add(999)));
+    let until = until.unwrap_or_default();
+    (!links.is_empty()).then_some(DeadlockRow { links, hidden, since, age, age_ms, until })
 }
 
 /// The page.
@@ -161,7 +174,7 @@ impl WaitersPage {
         let rows = found[paging.from..paging.to].iter().map(row).collect();
         Self {
             layout,
-            deadlocks: deadlock_rows(deadlocks, may_read, wall_ms),
+            deadlocks: deadlock_rows(deadlocks, may_read, waiting, wall_ms),
             rows,
             resources: overview.waiting.len(),
             further: overview.total_waiting().saturating_sub(waiting.len()),
@@ -191,6 +204,26 @@ pub(super) mod tests {
             left: left_s.map(Duration::from_secs),
             note: format!("note of {owner}").into(),
         }
+    }
+
+    #[test]
+    fn a_deadlock_says_until_when() {
+        let edge = |owner: &str, waits_for: &str, held_by: &str| CycleEdge {
+            owner: owner.to_owned(),
+            waits_for: crate::types::ResourceName::parse(waits_for).expect("valid"),
+            held_by: held_by.to_owned(),
+            token_id: crate::types::TokenId::parse("9c1f02ab").expect("valid"),
+        };
+        let cycle = vec![edge("ann", "y", "bob"), edge("bob", "x", "ann")];
+        let deadlock = [Deadlock { cycle, age: Duration::from_secs(3) }];
+        let waiting = [
+            waiter("y", "ann", 3, Some(20)),
+            waiter("x", "bob", 2, Some(15)),
+            waiter("y", "eve", 1, Some(1)),
+            waiter("z", "ann", 1, Some(2)),
+        ];
+        let rows = |waiting: &[ListedWaiter]| deadlock_rows(&deadlock, |_| true, waiting, 36_000_000);
+        assert_eq!((rows(&waiting)[0].until.as_str(), rows(&[])[0].until.as_str()), ("10:00:15", ""));
     }
 
     #[test]

@@ -252,14 +252,16 @@ fn a_page_skips_entries_that_are_no_lease_and_ends_at_cursor_zero() {
     let request = &requests()[7];
     let entry = |name: &str, left, value: &str| [bulk(name), Value::Int(left), bulk(value)];
     let mut items = vec![bulk("12")];
-    for part in [entry("a", 5, LEASE), entry("b", -2, LEASE), entry("c d", 5, LEASE), entry("e", 5, "foreign")] {
+    let last = [entry("e", 5, "foreign"), entry("many", 5, "S|s")];
+    for part in [entry("a", 5, LEASE), entry("b", -2, LEASE), entry("c d", 5, LEASE)].into_iter().chain(last) {
         items.extend(part);
     }
-    let Ok(Reply::Page { next: Some(12), leases }) = parse(request, &list(&items)) else { panic!("no page") };
+    let Ok(Reply::Page { next: Some(12), leases, unread }) = parse(request, &list(&items)) else { panic!("no page") };
     assert_eq!(leases.iter().map(|l| l.resource.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(unread.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["many"]);
     items.pop();
     assert!(is_protocol(&parse(request, &list(&items))), "an incomplete entry");
-    assert_eq!(parse(request, &list(&[bulk("0")])), Ok(Reply::Page { next: None, leases: vec![] }));
+    assert_eq!(parse(request, &list(&[bulk("0")])), Ok(Reply::Page { next: None, leases: vec![], unread: vec![] }));
     assert!(is_protocol(&parse(request, &list(&[bulk("-1")]))));
 }
 

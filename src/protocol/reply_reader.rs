@@ -138,16 +138,18 @@ impl<'a> ReplyReader<'a> {
 
     /// The rest: three items for each entry of an index. Left out: an entry that names no resource, and one whose key is a
     /// foreign client's by now.
-    pub(super) fn listed_leases(&mut self) -> Result<Vec<ListedLease>, Malformed> {
-        let mut leases = Vec::with_capacity(self.remaining() / 3);
+    pub(super) fn listed_leases(&mut self) -> Result<(Vec<ListedLease>, Vec<ResourceName>), Malformed> {
+        let (mut leases, mut unread) = (Vec::with_capacity(self.remaining() / 3), Vec::new());
         while self.remaining() > 0 {
             let (resource, left_ms, value) = (self.bytes()?, self.left_ms()?, self.bytes()?);
             let resource = std::str::from_utf8(resource).ok().and_then(|name| ResourceName::parse(name).ok());
-            if let (Some(resource), Some(left_ms), Some(record)) = (resource, left_ms, LeaseRecord::parse(value)) {
-                leases.push(ListedLease { resource, record, left_ms });
+            match (resource, left_ms, LeaseRecord::parse(value)) {
+                (Some(resource), Some(left_ms), Some(record)) => leases.push(ListedLease { resource, record, left_ms }),
+                (Some(resource), _, None) if value.starts_with(b"S|") => unread.push(resource),
+                _ => {}
             }
         }
-        Ok(leases)
+        Ok((leases, unread))
     }
 
     /// The mode in which a token holds a resource: `e`, or a member's.

@@ -104,11 +104,14 @@ async fn what_is_selected_stays_selected_while_the_list_is_refreshed() {
     browser.go("/ui/").await;
     browser.until_text("#list", "the lock", |t| t.contains("to-be-copied")).await;
     browser.eval("window.getSelection().selectAllChildren(document.querySelector('.owner'))").await;
+    browser.eval("document.body.style.paddingBottom = '3000px'; window.scrollTo(0, 150)").await;
     for name in ["a", "z"] {
         client.acquired(name, &[("ttl", "2m")]).await;
         let row = format!("tr[data-key={name}]");
         browser.until_text(&row, "it appears before or behind it", |t| t.contains(name)).await;
         assert_eq!(browser.eval("return String(window.getSelection())").await, "to-be-copied");
+        let scrolled = browser.eval("return window.scrollY").await;
+        assert!(scrolled.as_f64() >= Some(150.0), "the page stays where it was scrolled to: {scrolled}");
     }
     let order = browser.eval("return [...document.querySelectorAll('tr[data-key]')].map((e) => e.dataset.key)").await;
     assert_eq!(order, json!(["a", "m", "z"]));

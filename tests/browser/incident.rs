@@ -344,7 +344,7 @@ async fn outage(browsers: &[Browser], begun: BootTime) {
     }
     watch.calm("outage-over", "the quarantine is over", &[&["quorum_back", "after_ms", "refused"]]).await;
     client.acquired("other", &[]).await;
-    other_node_list(&cluster, &over).await;
+    other_node_list(&cluster, &over, browsers).await;
 }
 
 /// What callers are told while no quorum votes.
@@ -377,7 +377,7 @@ async fn in_the_outage(client: &Client, held: &Answer) {
 
 /// A second instance with another node list gets no vote, and its log, its page and `doctor` say why.
 #[expect(clippy::print_stdout, reason = "the timetable is its output")]
-async fn other_node_list(cluster: &Cluster, over: &ServiceOver) {
+async fn other_node_list(cluster: &Cluster, over: &ServiceOver, browsers: &[Browser]) {
     let other = RedisServer::start().await;
     let urls = [cluster.servers[0].url(), cluster.servers[1].url(), other.url()];
     let mut args = node_args(urls.into_iter());
@@ -391,6 +391,7 @@ async fn other_node_list(cluster: &Cluster, over: &ServiceOver) {
     .await;
     println!("\n           a second instance has another node list\n    page     {page}");
     poll::until_true("the log says it", || second.output().iter().any(|l| l.contains("state=\"other-cluster\""))).await;
+    Watch::of(&second, None, browsers, SystemClock.now()).pictures("other-list").await;
     let words: Vec<&str> = std::iter::once("doctor").chain(args.iter().map(String::as_str)).collect();
     let doctor = ended(&mut redlockd(&words));
     println!("    doctor   exit code {:?}", doctor.code);
@@ -400,9 +401,9 @@ async fn other_node_list(cluster: &Cluster, over: &ServiceOver) {
 
 /// `redlockd init` was forgotten.
 #[expect(clippy::print_stdout, reason = "the timetable is its output")]
-async fn not_declared() {
+async fn not_declared(browsers: &[Browser]) {
     let cluster = Cluster::blank(3).await;
-    let over = cluster.service_at_once(&MEMORY).await;
+    let over = cluster.service_at_once(&LONG_MEMORY).await;
     let page = poll::until("the page says what is missing", || async {
         Some(sentence(over.client()).await)
             .filter(|text| has_all(text, &["No lock can be granted", "wiped, or new", "redlockd init"]))
@@ -411,12 +412,13 @@ async fn not_declared() {
     println!("\n           nodes that nobody declared\n    page     {page}");
     let log = over.service.output();
     let line = log.iter().find(|line| line.contains("redlockd init"));
+    Watch::of(&over.service, None, browsers, SystemClock.now()).pictures("not-declared").await;
     println!("    log      {}", line.expect("it names the command"));
 }
 
 /// An access file that is broken keeps the rules that were in force.
 #[expect(clippy::print_stdout, reason = "the timetable is its output")]
-async fn broken_access_file() {
+async fn broken_access_file(browsers: &[Browser]) {
     let dir = tempfile::tempdir().expect("a directory");
     let (file, key) = (dir.path().join("access.toml"), "key-of-ops");
     let good = format!(
@@ -444,8 +446,22 @@ async fn broken_access_file() {
     );
     let events = get("/events?since=5m&kind=reloaded").await;
     assert!(events.contains("\"reloaded\""), "{events}");
+    let said = "rules before it stay in force, and keys that were removed still work";
+    let home = get("/ui/").await;
+    assert!(home.contains("The access file was rejected at ") && home.contains(said), "{home}");
+    println!("    page     The access file was rejected at ...: the {said}.");
+    for browser in browsers {
+        browser.go_to(service.client().base(), "/ui/login").await;
+        browser.write("#key", key).await;
+        browser.click("button[type=submit]").await;
+        browser.until_text("#alarm", "what is in force", |text| text.contains(said)).await;
+        browser.screenshot("incident-access-file-home").await;
+        browser.go_to("about:", "blank").await;
+    }
     std::fs::write(&file, &good).expect("writable");
     until_reload(1).await;
+    let home = get("/ui/").await;
+    assert!(!home.contains("was rejected at"), "{home}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -454,8 +470,8 @@ async fn half_an_hour_of_failures_explains_itself() {
     let (browsers, begun) = (browsers().await, SystemClock.now());
     five_nodes(&browsers, begun).await;
     outage(&browsers, begun).await;
-    not_declared().await;
-    broken_access_file().await;
+    not_declared(&browsers).await;
+    broken_access_file(&browsers).await;
     for browser in browsers {
         browser.close().await;
     }

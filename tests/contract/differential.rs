@@ -491,7 +491,7 @@ impl<'a> Pair<'a> {
         let now = self.clear_of_ends();
         for _ in 0..MAX_PAGES {
             let list = Request::List(ListArgs { cursor, count: 2 });
-            let Ok(Reply::Page { next, leases }) = self.real.ask_with(RequestTime(now), &self.params, &list) else {
+            let Ok(Reply::Page { next, leases, .. }) = self.real.ask_with(RequestTime(now), &self.params, &list) else {
                 panic!("no page")
             };
             real.extend(leases);
@@ -503,7 +503,8 @@ impl<'a> Pair<'a> {
         let (mut of_reference, mut cursor) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {
             let list = Request::List(ListArgs { cursor, count: 2 });
-            let Ok(Reply::Page { next, leases }) = self.reference.apply(now, "", RequestTime(now), &self.params, &list)
+            let Ok(Reply::Page { next, leases, .. }) =
+                self.reference.apply(now, "", RequestTime(now), &self.params, &list)
             else {
                 panic!("no page")
             };

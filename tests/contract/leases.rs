@@ -304,7 +304,7 @@ pub fn the_list_has_every_held_lease_over_its_pages(node: &mut impl Subject) {
     node.pass(Duration::from_millis(23));
     let (mut cursor, mut seen, mut pages) = (0, std::collections::BTreeMap::new(), 0);
     loop {
-        let Reply::Page { next, leases } = node.ask(&Request::List(ListArgs { cursor, count: 50 })) else {
+        let Reply::Page { next, leases, .. } = node.ask(&Request::List(ListArgs { cursor, count: 50 })) else {
             panic!("no page")
         };
         for lease in leases {

@@ -188,3 +188,40 @@ async fn the_last_hour_is_of_all_instances() {
     })
     .await;
 }
+
+/// As behind a balancer: what the page of one instance shows must not be free time because the lease was another one's.
+#[tokio::test]
+async fn a_timeline_has_the_leases_and_waits_of_all_instances_and_is_not_displaced() {
+    let cluster = Cluster::start(3).await;
+    let (one, two) = (cluster.service().await, cluster.service().await);
+    let lease = one.client().acquired("deploy/prod", &[("ttl", "30s"), ("owner", "ann")]).await;
+    let waiting = one.client().clone();
+    let wait = tokio::spawn(async move {
+        waiting.acquired("deploy/prod", &[("ttl", "30s"), ("owner", "bob"), ("wait", "20s")]).await
+    });
+    poll::until("bob waits", || async { (one.client().waiting("deploy/prod").await == 1).then_some(()) }).await;
+    a_while().await;
+    one.client().release("deploy/prod", &lease.token()).await.expect_status(204);
+    let second = wait.await.expect("no panic").token();
+    one.client().release("deploy/prod", &second).await.expect_status(204);
+    for _ in 0..1_100 {
+        let lease = two.client().acquired("busy", &[("ttl", "30s"), ("owner", "eve")]).await;
+        two.client().release("busy", &lease.token()).await.expect_status(204);
+    }
+    for over in [&one, &two] {
+        for path in ["/ui/timeline?prefix=deploy/", "/ui/locks/deploy/prod"] {
+            poll::until("both leases and the wait", || async {
+                let page = over.client().get(path).await.text;
+                let rows = page.split_once("<details>")?.1.split_once("</details>")?.0.to_owned();
+                let ends = ["released", "then granted"].map(|end| rows.matches(&format!(">{end}<")).count());
+                (ends == [2, 1] && rows.contains("ann") && rows.contains("bob")).then_some(())
+            })
+            .await;
+        }
+    }
+    poll::until("the other's busy name, as few bars", || async {
+        let page = one.client().get("/ui/timeline?prefix=busy").await.text;
+        page.contains(" leases with ").then_some(())
+    })
+    .await;
+}

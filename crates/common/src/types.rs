@@ -421,28 +421,41 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+/// The length of a text within a JSON string. Nodes store labels as JSON, and the largest answer of a node is bounded.
+fn json_len(text: &str) -> usize {
+    let of = |c: char| match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\u{0}'..'\u{20}' => 6,
+        other => other.len_utf8(),
+    };
+    text.chars().map(of).sum()
+}
+
 impl Labels {
-    /// Checks the bounds in this file.
+    /// Checks the bounds in this file, of the texts and of what is stored of them.
     ///
     /// Errors: the field's name and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, Invalid)> {
-        let too_long =
-            |field, len: usize, max: usize| (field, Invalid(format!("{len} bytes; at most {max} are allowed")));
-        if self.owner.len() > OWNER_MAX_BYTES {
-            return Err(too_long("owner", self.owner.len(), OWNER_MAX_BYTES));
-        }
-        if self.note.len() > NOTE_MAX_BYTES {
-            return Err(too_long("note", self.note.len(), NOTE_MAX_BYTES));
-        }
+        let within = |field, texts: &[&str], max: usize| {
+            let (len, stored): (usize, usize) =
+                texts.iter().fold((0, 0), |(len, stored), text| (len + text.len(), stored + json_len(text)));
+            let invalid = |text| Err((field, Invalid(text)));
+            match (len > max, stored > max) {
+                (true, _) => invalid(format!("{len} bytes; at most {max} are allowed")),
+                (false, true) => invalid(format!(
+                    "{stored} bytes when quotes, backslashes and control characters are written as in JSON; at most {max} are allowed"
+                )),
+                (false, false) => Ok(()),
+            }
+        };
+        within("owner", &[&self.owner], OWNER_MAX_BYTES)?;
+        within("note", &[&self.note], NOTE_MAX_BYTES)?;
         if self.metadata.len() > METADATA_MAX_PAIRS {
             let text = format!("{} pairs; at most {METADATA_MAX_PAIRS} are allowed", self.metadata.len());
             return Err(("metadata", Invalid(text)));
         }
-        let bytes = self.metadata.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
-        if bytes > METADATA_MAX_BYTES {
-            return Err(too_long("metadata", bytes, METADATA_MAX_BYTES));
-        }
-        Ok(())
+        let pairs: Vec<&str> = self.metadata.iter().flat_map(|(key, value)| [&**key, &**value]).collect();
+        within("metadata", &pairs, METADATA_MAX_BYTES)
     }
 
     /// The JSON text in a lock's value.
@@ -511,6 +524,13 @@ mod tests {
     fn labels_over_their_bounds_are_refused_with_the_field_name() {
         let labels = Labels { owner: "x".repeat(129), ..Labels::default() };
         assert_eq!(labels.check().map_err(|(field, _)| field), Err("owner"));
+        for (stored, is_accepted) in [(128, true), (129, false)] {
+            // Two bytes of each quote, six of a control character.
+            let owner = "\"".repeat(61) + "\u{1}" + &"x".repeat(stored - 128);
+            assert_eq!(json_len(&owner), stored);
+            assert_eq!(serde_json::to_string(&owner).expect("text").len() - 2, stored);
+            assert_eq!(Labels { owner, ..Labels::default() }.check().is_ok(), is_accepted);
+        }
         let labels = Labels { note: "x".repeat(513), ..Labels::default() };
         assert_eq!(labels.check().map_err(|(field, _)| field), Err("note"));
         let pairs = (0..17).map(|i| (i.to_string(), String::new())).collect();

@@ -28,6 +28,8 @@ use crate::types::{NodeId, PermitLimit, ResourceName, Token, WantedMode};
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
 pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+/// The header that says how old a list is, in either form. Units: milliseconds.
+pub(crate) const LIST_AGE: HeaderName = HeaderName::from_static("list-age-ms");
 /// The header that confirms a `Prefer` header (RFC 7240).
 pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// The warning of an unsafe end.
@@ -299,10 +301,12 @@ pub(crate) fn listed(page: &ListPage, format: ResponseFormat) -> Response {
         waiters_known: page.waiters_known,
         answered_by: page.instance.to_string(),
     };
-    match format {
+    let mut response = match format {
         ResponseFormat::Json => json(StatusCode::OK, &body),
         ResponseFormat::Text => text(StatusCode::OK, list_lines(&body)),
-    }
+    };
+    put(&mut response, LIST_AGE, Some(body.age_ms.into()));
+    response
 }
 
 /// A line per lock with tabs between its cells, as `redlockd list --plain` prints it; then what is missing, as comments.

@@ -41,8 +41,10 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
     let until = state.manager.now().plus(wait);
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     let is_own = is_own(&state, &found, &access, token.as_ref());
-    if !is_own && !may_all(&access, Right::Read, &found) {
-        return Err(no_such_ticket());
+    match is_own {
+        true => need_acquire(&access, &found)?,
+        false if may_all(&access, Right::Read, &found) => {}
+        false => return Err(no_such_ticket()),
     }
     let found = match is_own {
         true => Box::pin(state.manager.await_ticket(found, until)).await.map_err(refused)?,
@@ -118,7 +120,7 @@ fn wait(request: &Request, settings: &HttpSettings) -> Result<Duration, Problem>
 
 /// Whether the request has the ticket's token, or comes from the principal that made it.
 pub(super) fn is_own(state: &AppState, found: &FoundTicket, access: &Access, token: Option<&Token>) -> bool {
-    token.is_some_and(|token| found.is_of(&token.hash())) || state.manager.has_made(found, access.principal())
+    token.is_some_and(|token| found.is_of(&token.hash())) || state.manager.has_made(found, access.owner())
 }
 
 /// Whether the ticket is the client's own; otherwise it has the right to end other clients' leases.
@@ -138,13 +140,18 @@ fn changeable(
     }
     audit_scope.note(|record| record.token_id = Some(ticket.token.id().to_string()));
     match is_own(state, found, access, token) {
-        true => Ok(true),
+        true => need_acquire(access, found).map(|()| true),
         false if may_all(access, Right::Force, found) => Ok(false),
         false if may_all(access, Right::Read, found) => {
             ticket.resources().try_for_each(|name| access.need(Right::Force, name)).map(|()| false)
         }
         false => Err(no_such_ticket()),
     }
+}
+
+/// The secret alone is not enough, as with a lock's: its rule may have been removed.
+fn need_acquire(access: &Access, found: &FoundTicket) -> Result<(), Problem> {
+    found.ticket.resources().try_for_each(|name| access.need(Right::Acquire, name))
 }
 
 fn may_all(access: &Access, right: Right, found: &FoundTicket) -> bool {

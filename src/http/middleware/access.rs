@@ -26,8 +26,8 @@ pub(crate) struct Access(Permissions);
 enum Permissions {
     /// Authentication is off: everything.
     Everything,
-    /// The permissions by the principal's rules.
-    Principal { authenticator: Arc<Authenticator>, principal: Arc<Principal> },
+    /// The permissions by the principal's rules; with a token that ran out, those of a holder only.
+    Principal { authenticator: Arc<Authenticator>, principal: Arc<Principal>, is_late: bool },
     /// Only what needs no permission.
     Nothing,
 }
@@ -50,13 +50,26 @@ impl Access {
 
     /// What this principal may do.
     pub(crate) fn of_principal(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
-        Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal })
+        Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal, is_late: false })
+    }
+
+    /// What it may do with a token that ran out: renew and release what it shows the secret of.
+    pub(super) fn of_late_holder(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
+        Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal, is_late: true })
     }
 
     /// The principal; `None` without authentication or permissions.
     pub(crate) fn principal(&self) -> Option<&Principal> {
         match &self.0 {
             Permissions::Principal { principal, .. } => Some(principal),
+            _ => None,
+        }
+    }
+
+    /// The same, if what is its own needs no secret: `None` for one whose token ran out.
+    pub(crate) fn owner(&self) -> Option<&Principal> {
+        match &self.0 {
+            Permissions::Principal { principal, is_late: false, .. } => Some(principal),
             _ => None,
         }
     }
@@ -73,6 +86,7 @@ impl Access {
     pub(crate) fn may(&self, right: Right, name: &ResourceName) -> bool {
         match &self.0 {
             Permissions::Everything => true,
+            Permissions::Principal { is_late: true, .. } if right != Right::Acquire => false,
             Permissions::Principal { principal, .. } => principal.rules.allow(right, name),
             Permissions::Nothing => false,
         }
@@ -92,6 +106,7 @@ impl Access {
     pub(crate) fn may_somewhere(&self, right: Right) -> bool {
         match &self.0 {
             Permissions::Everything => true,
+            Permissions::Principal { is_late: true, .. } if right != Right::Acquire => false,
             Permissions::Principal { principal, .. } => principal.rules.allow_somewhere(right),
             Permissions::Nothing => false,
         }
@@ -129,7 +144,7 @@ impl Access {
     /// changes of the access file.
     pub(crate) fn renewed(&self) -> Option<Self> {
         match &self.0 {
-            Permissions::Principal { authenticator, principal } => {
+            Permissions::Principal { authenticator, principal, .. } => {
                 authenticator.current(&principal.name).map(|current| Self::of_principal(authenticator, current))
             }
             Permissions::Everything => Some(self.clone()),
@@ -140,7 +155,7 @@ impl Access {
     /// Whether the credentials of this client's request are still accepted: its key may have been removed, its token or its
     /// session have ended. Compares all keys, or verifies a signature.
     pub(crate) fn is_still_identified(&self, request: &Request) -> bool {
-        let Permissions::Principal { authenticator, principal } = &self.0 else { return true };
+        let Permissions::Principal { authenticator, principal, .. } = &self.0 else { return true };
         let identified = match request.uri().path().starts_with(HOME) {
             true => credentials::identify_page_user(authenticator, request),
             false => credentials::identify(authenticator, request),
@@ -157,7 +172,7 @@ impl Access {
 
     /// The same for an acquire of so many leases.
     pub(crate) fn reserve_several(&self, count: usize, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
-        let Permissions::Principal { authenticator, principal } = &self.0 else { return Ok(None) };
+        let Permissions::Principal { authenticator, principal, .. } = &self.0 else { return Ok(None) };
         let limits = authenticator.limits(principal);
         let (leases, waiters) = (limits.leases.unwrap_or(usize::MAX), limits.waiters.unwrap_or(usize::MAX));
         let permit =
@@ -176,7 +191,7 @@ impl Access {
     ///
     /// Errors: `quota-exceeded`.
     pub(crate) fn reserve_stream(&self) -> Result<Option<StreamPermit>, Problem> {
-        let Permissions::Principal { authenticator, principal } = &self.0 else { return Ok(None) };
+        let Permissions::Principal { authenticator, principal, .. } = &self.0 else { return Ok(None) };
         let permit = authenticator.quotas().open_stream(&principal.name);
         permit.map(Some).ok_or_else(|| {
             let limit = STREAMS_PER_PRINCIPAL;

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use base64::Engine;
@@ -11,7 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::access::Access;
 use crate::auth::authenticator::Authenticator;
+use crate::auth::jwt::TokenError;
 use crate::auth::principals::{Credential, IdentifyError, PeerCertificate};
+use crate::http::path::{LOCKS_PREFIX, SETS, TICKETS_PREFIX};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -57,13 +58,16 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
         (None, Some(certificate)) => Credential::Certificate(certificate),
         (None, None) => return Err(unauthenticated("send an API key: `Authorization: Bearer rlk_…`", CHALLENGE)),
     };
-    let identified = match only_renews_or_releases(request) {
-        true => authenticator.identify_holder(&credential, SystemClock.wall_ms()),
-        false => authenticator.identify(&credential, SystemClock.wall_ms()),
-    };
-    match identified {
+    let wall_ms = SystemClock.wall_ms();
+    match authenticator.identify(&credential, wall_ms) {
         Ok(principal) => Ok(Access::of_principal(authenticator, principal)),
         Err(unknown) => {
+            if matches!(unknown, IdentifyError::Token(TokenError::Expired))
+                && may_be_late(request)
+                && let Ok(principal) = authenticator.identify_holder(&credential, wall_ms)
+            {
+                return Ok(Access::of_late_holder(authenticator, principal));
+            }
             // The client does not learn whether a key has expired or never existed.
             match &unknown {
                 IdentifyError::Expired(name) => {
@@ -78,16 +82,13 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
     }
 }
 
-/// Whether a request can do nothing but renew or release the lease whose secret it has. `force` is in the query or in the
-/// body of a DELETE, so one with either may be more.
-fn only_renews_or_releases(request: &Request) -> bool {
-    let is_plain = request.headers().contains_key(LOCK_TOKEN) && request.uri().query().is_none();
-    let is_holder = match *request.method() {
-        Method::PATCH => true,
-        Method::DELETE => request.body().is_end_stream(),
-        _ => false,
-    };
-    is_plain && is_holder
+/// Whether a request changes or ends what it shows the secret of: the only ones for which a token may have run out. What
+/// it may do then is what [`Access::of_late_holder`] leaves it.
+fn may_be_late(request: &Request) -> bool {
+    let path = request.uri().path();
+    matches!(*request.method(), Method::PATCH | Method::DELETE)
+        && request.headers().contains_key(LOCK_TOKEN)
+        && (path == SETS || [LOCKS_PREFIX, TICKETS_PREFIX].iter().any(|prefix| path.starts_with(prefix)))
 }
 
 fn unauthenticated(detail: &str, challenge: HeaderValue) -> Problem {
@@ -125,24 +126,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_cannot_force_counts_as_a_renewal_or_release() {
-        for (method, uri, has_secret, body, expected) in [
-            ("PATCH", "/locks/a", true, "ttl=30s", true),
-            ("DELETE", "/locks/a", true, "", true),
-            ("DELETE", "/locks/a", true, "force=now&reason=x", false),
-            ("DELETE", "/locks/a?force=now&reason=x", true, "", false),
-            ("DELETE", "/locks/a?f%6frce=now&reason=x", true, "", false),
-            ("DELETE", "/locks/a", false, "", false),
-            ("PATCH", "/locks/a", false, "", false),
-            ("POST", "/locks/a", true, "", false),
-            ("GET", "/locks/a", true, "", false),
+    fn a_token_may_have_run_out_only_where_the_secret_of_a_lease_is_shown() {
+        for (method, uri, has_secret, expected) in [
+            ("PATCH", "/locks/a", true, true),
+            ("DELETE", "/locks/a", true, true),
+            ("DELETE", "/locks?resource=a&resource=b", true, true),
+            ("PATCH", "/tickets/tk_a", true, true),
+            ("DELETE", "/locks/a", false, false),
+            ("PATCH", "/locks/a", false, false),
+            ("POST", "/locks/a", true, false),
+            ("GET", "/tickets/tk_a", true, false),
+            ("DELETE", "/terraform/a/lock", true, false),
+            ("DELETE", "/locksmith", true, false),
         ] {
             let mut request = Request::builder().method(method).uri(uri);
             if has_secret {
                 request = request.header(LOCK_TOKEN, "a-token-0123456789-abcdef");
             }
-            let request = request.body(axum::body::Body::from(body)).expect("a request");
-            assert_eq!(only_renews_or_releases(&request), expected, "{method} {uri} {body}");
+            let request = request.body(axum::body::Body::empty()).expect("a request");
+            assert_eq!(may_be_late(&request), expected, "{method} {uri}");
         }
     }
 

@@ -25,6 +25,7 @@ use crate::manager::types::{CycleEdge, Deadlock, Inspection};
 use crate::pages::activity::HourSection;
 use crate::pages::assets;
 use crate::pages::events::EventsPage;
+use crate::pages::history::HOUR_MS;
 use crate::pages::latency::LatencyPage;
 use crate::pages::layout::{Layout, Tab, Viewer};
 use crate::pages::lock::{CompletedAction, LockPage};
@@ -78,6 +79,7 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         .with_deadlock(state.manager.deadlocks().iter().any(is_shown))
         .with_open_access(state.settings.is_open_to_others)
         .with_owner_url(&state.settings.owner_url)
+        .with_rejected(&state.manager.rejected_files())
         .with_hooks_off(hooks_off)
         .for_viewer(Viewer { principal, refused })
 }
@@ -102,7 +104,7 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
         let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
         let hour = hour.with_incidents(&visible_events(&state, &access), wall_ms);
         let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
-        let deadlocks = deadlock_rows(&state.manager.deadlocks(), may_read, wall_ms);
+        let deadlocks = deadlock_rows(&state.manager.deadlocks(), may_read, &waiters, wall_ms);
         page = page.with_hour(hour, WaitGraph::new(&overview, &waiters)).with_deadlocks(deadlocks);
     }
     html(StatusCode::OK, &page)
@@ -117,7 +119,9 @@ pub(super) async fn timeline(State(state): State<AppState>, request: Request) ->
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
     let (events, wall_ms) = (visible_events(&state, &access), state.manager.wall_ms());
-    html(StatusCode::OK, &TimelinePage::new(layout, query, &overview, &waiters, &events, wall_ms))
+    let may_read = |name: &str| name.starts_with(&query.prefix) && access.may_text(Right::Events, name);
+    let tenures = state.manager.tenures(query.period.begins_before(wall_ms), may_read);
+    html(StatusCode::OK, &TimelinePage::new(layout, query, &overview, &waiters, (&tenures, &events), wall_ms))
 }
 
 /// `GET /ui/locks/{resource}`: 503 if too few nodes answer to tell who holds it. Cancel: nothing is left behind.
@@ -131,7 +135,10 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     let inspection = Box::pin(state.manager.inspect(&resource)).await;
     let status = if inspection.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let past = visible_events(&state, &access);
-    let page = LockPage::new(layout, &resource, inspection.as_ref(), &past, done, &base, state.manager.wall_ms());
+    let wall_ms = state.manager.wall_ms();
+    let may_see = |name: &str| name == resource.as_str() && access.may_text(Right::Events, name);
+    let past = (&state.manager.tenures(wall_ms.saturating_sub(HOUR_MS), may_see), past.as_slice());
+    let page = LockPage::new(layout, &resource, inspection.as_ref(), past, done, &base, wall_ms);
     let holders = inspection.as_ref().map(Inspection::holders).unwrap_or_default();
     let page = page.naming_principals(|principal| principal_name(&state, principal));
     let has_taken = holders.iter().any(|holder| state.manager.has_taken(&holder.labels, access.principal()));

@@ -164,7 +164,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             outcome = attempt => outcome,
         };
-        ticket.resources().for_each(|name| self.record_acquire(name, &outcome, true, self.now().since(now)));
+        let (owner, took) = (ticket.body.labels.owner.as_str(), self.now().since(now));
+        ticket.resources().for_each(|name| self.record_acquire((name, owner), &outcome, true, took));
         match outcome {
             Ok(grant) => Box::pin(self.ticket_granted(served, head, grant)).await,
             Err(AcquireError::Deadlock { cycle, .. }) => {

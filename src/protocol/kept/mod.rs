@@ -57,6 +57,6 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     if reply.remaining() > 3 * KEPT_PAGE_MAX {
         return malformed("has more leases than were asked for");
     }
-    let due = reply.listed_leases()?;
+    let (due, _) = reply.listed_leases()?;
     Ok(Reply::Kept(KeptPage { is_indexed, has_more, due }))
 }

@@ -4,7 +4,8 @@
 -- If a whole page of leases ends in the same millisecond, the listing restarts with ZSCAN, at twice the cost (it formats
 -- each score as text). The cursor is an end in ms; from SCAN on it is SCAN plus a ZSCAN cursor.
 -- The lock keys are built from the members: undeclared keys, which independent masters allow.
--- Replies: {next cursor ('0' = end), resource, pttl, value, ...}
+-- Replies: {next cursor ('0' = end), resource, pttl, value, ...}; members each as a lease of its own. Where more than CHUNK / 4 leases are
+-- on the page, the locks with members that follow are named only, with the value of the lock: so a page is bounded.
 local INDEX, head, tail, SCAN, CHUNK = KEYS[1], ARGV[3], ARGV[4], 1e14, 1000
 local cursor, found, count, out = tonumber(ARGV[1]), nil, 0, { '0' }
 if cursor < SCAN then
@@ -46,16 +47,14 @@ for first = 1, count, CHUNK do -- more than one chunk only where ZSCAN returns m
     if v and string.byte(v, 65) == 124 then
       out[n + 1], out[n + 2], out[n + 3] = found[at], redis.call('PTTL', keys[at]), v
       n = n + 3
-    elseif v and string.sub(v, 1, 2) == 'S|' then -- members, each as a lease of its own
-      for _, of in ipairs(living(found[at])) do
-        out[n + 1], out[n + 2], out[n + 3] = found[at], of[1], of[2]
+    elseif v and string.sub(v, 1, 2) == 'S|' then
+      if n > 3 * CHUNK / 4 then
+        out[n + 1], out[n + 2], out[n + 3] = found[at], redis.call('PTTL', keys[at]), v
         n = n + 3
-      end
-      if n > 3 * CHUNK and cursor < SCAN and at < count then -- so many that the rest is left to the next page
-        local here, there = redis.call('ZSCORE', INDEX, found[at]), redis.call('ZSCORE', INDEX, found[at + 1])
-        if tonumber(there) > tonumber(here) then
-          out[1] = string.format('%.0f', math.floor(tonumber(there)))
-          return out
+      else
+        for _, of in ipairs(living(found[at])) do
+          out[n + 1], out[n + 2], out[n + 3] = found[at], of[1], of[2]
+          n = n + 3
         end
       end
     end

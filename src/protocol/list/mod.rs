@@ -40,5 +40,6 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         Ok(cursor) => Some(cursor),
         Err(_) => return malformed("has a cursor that is no number"),
     };
-    Ok(Reply::Page { next, leases: reply.listed_leases()? })
+    let (leases, unread) = reply.listed_leases()?;
+    Ok(Reply::Page { next, leases, unread })
 }

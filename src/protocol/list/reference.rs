@@ -1,4 +1,4 @@
-//! The reference of `list.lua`, with another order of the leases.
+//! The reference of `list.lua`, with another order of the leases, and with all members: nothing limits its reply.
 
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
@@ -19,5 +19,5 @@ pub(in crate::protocol) fn apply(memory: &Memory, context: &CallContext<'_>, arg
             })
         })
         .collect();
-    Reply::Page { next, leases }
+    Reply::Page { next, leases, unread: Vec::new() }
 }

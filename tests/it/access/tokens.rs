@@ -202,10 +202,30 @@ async fn a_token_of_a_pipeline_acquires_what_its_claims_allow_also_while_the_iss
     };
     send(holder("PATCH", "/locks/deploy/shop")).await.expect_status(200);
     let forced = holder("DELETE", "/locks/deploy/shop").form(&[("force", "now"), ("reason", "x")]);
-    send(forced).await.expect_problem(401, "unauthenticated");
-    send(holder("DELETE", "/locks/deploy/shop?force=now&reason=x")).await.expect_problem(401, "unauthenticated");
+    send(forced).await.expect_problem(403, "forbidden");
+    send(holder("DELETE", "/locks/deploy/shop?force=now&reason=x")).await.expect_problem(403, "forbidden");
     send(holder("GET", "/locks/deploy/shop")).await.expect_problem(401, "unauthenticated");
+    send(holder("POST", "/locks/deploy/shop")).await.expect_problem(401, "unauthenticated");
+    send(holder("DELETE", "/terraform/deploy/shop/lock")).await.expect_problem(401, "unauthenticated");
     send(holder("DELETE", "/locks/deploy/shop")).await.expect_status(204);
+    // The same for several locks, and for a ticket: its principal needs the secret then, and cannot end another's.
+    let set = service.client().request("POST", "/locks").bearer_auth(&good).json(&json!({
+        "resources": ["deploy/a", "deploy/b"], "keep": "1m",
+    }));
+    let set = send(set).await.expect_status(201).token();
+    let several = |method: &str| {
+        let request = service.client().request(method, "/locks?resource=deploy/a&resource=deploy/b");
+        send(request.header("Lock-Token", &set).bearer_auth(&late))
+    };
+    several("PATCH").await.expect_status(200);
+    several("DELETE").await.expect_status(200);
+    let ticket = service.client().request("POST", "/locks/deploy/shop").bearer_auth(&good);
+    let ticket = send(ticket.json(&json!({"async": true, "keep": "1m"}))).await;
+    let path = ticket.header("location").to_owned();
+    let end =
+        |token: &str| send(service.client().request("DELETE", &path).header("Lock-Token", token).bearer_auth(&late));
+    end("a-strange-token-0123456789").await.expect_problem(404, "not-found");
+    end(&ticket.token()).await.expect_status(204);
     // Signed by somebody else under the same id.
     let forged = SigningKey::new("2027-01").token(json!({}));
     acquire(&service, "deploy/shop", &forged).await.expect_problem(401, "unauthenticated");

@@ -267,7 +267,8 @@ async fn the_pages_of_a_list_contain_every_held_lease_and_nothing_else() {
     server.ask::<()>(&["SET", "job/2", "foreign"]).await;
     let (mut found, mut cursor, mut pages) = (std::collections::BTreeSet::new(), Some(0), 0);
     while let Some(at) = cursor {
-        let Reply::Page { next, leases } = node.reply(Request::List(ListArgs { cursor: at, count: 50 })).await else {
+        let Reply::Page { next, leases, .. } = node.reply(Request::List(ListArgs { cursor: at, count: 50 })).await
+        else {
             panic!("no page")
         };
         for listed in leases {
@@ -285,7 +286,7 @@ async fn the_pages_of_a_list_contain_every_held_lease_and_nothing_else() {
 async fn pages(node: &TestNode, count: u32) -> Vec<String> {
     let (mut found, mut cursor) = (Vec::new(), Some(0));
     while let Some(at) = cursor {
-        let Reply::Page { next, leases } = node.reply(Request::List(ListArgs { cursor: at, count })).await else {
+        let Reply::Page { next, leases, .. } = node.reply(Request::List(ListArgs { cursor: at, count })).await else {
             panic!("no page")
         };
         found.extend(leases.into_iter().map(|listed| listed.resource.as_str().to_owned()));

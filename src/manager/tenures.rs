@@ -1,0 +1,381 @@
+//! Who held, or waited for, which name from when to when, in the last hour and at all instances, for the drawings of pages. Each
+//! instance records what ends at it, and publishes that. For people only: nothing depends on it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::event_kind::EventKind;
+use crate::api::Event;
+use crate::protocol::InstanceName;
+use crate::types::{OWNER_MAX_BYTES, ResourceName};
+
+/// What the message is called among the events of other instances.
+pub(super) const MESSAGE: &str = "tenures";
+/// Of one name, leases and waits each: where there are twice as many, those that lie closest together become one.
+const OF_NAME_MAX: usize = 128;
+/// Of all names: where there are more, half of them stay. A short lease takes some hundred bytes with its name.
+const TENURES_MAX: usize = 20_000;
+/// The same while they wait to be published, for seconds.
+const UNPUBLISHED_MAX: usize = 2_000;
+/// Of one name in a message, leases and waits each.
+const OF_NAME_IN_MESSAGE_MAX: usize = 4;
+/// Of all names in a message: those that lasted longest.
+const MESSAGE_TENURES_MAX: usize = 128;
+/// Other instances whose last message is known, so that copies of it through other nodes count once.
+const INSTANCES_MAX: usize = 32;
+/// Time between two messages.
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
+const HOUR_MS: u64 = 3_600_000;
+const MINUTE_MS: u64 = 60_000;
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TenureEnd {
+    /// The holder released the lease.
+    Released,
+    /// It ran out.
+    Expired,
+    /// A connection that held it, or the service that kept it, lost it.
+    Lost,
+    /// An operator ended it.
+    Forced,
+    /// A wait: it was granted.
+    Granted,
+    /// A wait: it was in vain.
+    GaveUp,
+}
+
+impl TenureEnd {
+    fn is_wait(self) -> bool {
+        matches!(self, Self::Granted | Self::GaveUp)
+    }
+}
+
+/// A lease or a wait that is over, or several of one name that lie close together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tenure {
+    /// Owner label; empty without one, `None` for several owners.
+    pub owner: Option<String>,
+    /// When it began. Milliseconds since 1970.
+    pub from_ms: u64,
+    /// When it ended.
+    pub to_ms: u64,
+    /// How; the last of several.
+    pub end: TenureEnd,
+    /// How many it is made of.
+    pub count: u32,
+    /// How long they lasted together. Milliseconds.
+    pub lasted_ms: u64,
+}
+
+impl Tenure {
+    fn new(owner: &str, to_ms: u64, lasted_ms: u64, end: TenureEnd) -> Self {
+        let (owner, from_ms) = (Some(owner.to_owned()), to_ms.saturating_sub(lasted_ms));
+        Self { owner, from_ms, to_ms, end, count: 1, lasted_ms }
+    }
+
+    /// Whether both are one lease that ran out while a connection held it: that is reported twice.
+    fn is_same_lease(&self, other: &Self) -> bool {
+        let ends = [self.end, other.end];
+        ends.contains(&TenureEnd::Lost)
+            && ends.contains(&TenureEnd::Expired)
+            && (self.count, other.count) == (1, 1)
+            && self.owner == other.owner
+            && self.from_ms.abs_diff(other.from_ms) < self.lasted_ms.max(1_000)
+    }
+
+    /// Whether one of them stands for several and the other lies within it for the most part: what two instances sent of one
+    /// name, which is not held twice.
+    fn is_within(&self, other: &Self) -> bool {
+        let common = self.to_ms.min(other.to_ms).saturating_sub(self.from_ms.max(other.from_ms));
+        let shorter = (self.to_ms - self.from_ms).min(other.to_ms - other.from_ms);
+        (self.count > 1 || other.count > 1) && common > shorter / 2
+    }
+
+    fn extent_with(&self, next: &Self) -> u64 {
+        self.to_ms.max(next.to_ms).saturating_sub(self.from_ms.min(next.from_ms))
+    }
+
+    fn absorb(&mut self, next: Self) {
+        if self.owner != next.owner {
+            self.owner = None;
+        }
+        if next.to_ms >= self.to_ms {
+            self.end = next.end;
+        }
+        (self.from_ms, self.to_ms) = (self.from_ms.min(next.from_ms), self.to_ms.max(next.to_ms));
+        self.count = self.count.saturating_add(next.count);
+        self.lasted_ms = self.lasted_ms.saturating_add(next.lasted_ms);
+    }
+
+    /// What another instance sent: no longer than any label, and of the last hour.
+    fn is_plausible(&self, now_ms: u64) -> bool {
+        self.owner.as_ref().is_none_or(|owner| owner.len() <= OWNER_MAX_BYTES)
+            && self.from_ms <= self.to_ms
+            && self.count > 0
+            && (now_ms.saturating_sub(HOUR_MS)..=now_ms + MINUTE_MS).contains(&self.to_ms)
+    }
+}
+
+/// Makes one of those that lie closest together, until at most `max` are left.
+fn compact(tenures: &mut Vec<Tenure>, max: usize) {
+    let mut within_ms = 250_u64;
+    while tenures.len() > max {
+        within_ms = within_ms.saturating_mul(2);
+        let mut kept: Vec<Tenure> = Vec::with_capacity(tenures.len());
+        for next in tenures.drain(..) {
+            match kept.last_mut() {
+                Some(last) if last.extent_with(&next) <= within_ms => last.absorb(next),
+                _ => kept.push(next),
+            }
+        }
+        *tenures = kept;
+    }
+}
+
+/// What is known of a name, each list by its begins.
+#[derive(Debug, Default)]
+struct OfName {
+    leases: Vec<Tenure>,
+    waits: Vec<Tenure>,
+}
+
+impl OfName {
+    fn len(&self) -> usize {
+        self.leases.len() + self.waits.len()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Tenure> {
+        self.leases.iter().chain(&self.waits)
+    }
+
+    fn last_ms(&self) -> u64 {
+        self.all().map(|tenure| tenure.to_ms).max().unwrap_or_default()
+    }
+
+    fn lasted_ms(&self) -> u64 {
+        self.all().map(|tenure| tenure.lasted_ms).fold(0, u64::saturating_add)
+    }
+
+    fn add(&mut self, mut tenure: Tenure) {
+        let list = if tenure.end.is_wait() { &mut self.waits } else { &mut self.leases };
+        if let Some(known) = list.iter_mut().rev().find(|known| known.is_same_lease(&tenure)) {
+            (known.end, known.to_ms) = (TenureEnd::Lost, known.to_ms.max(tenure.to_ms));
+            return;
+        }
+        while let Some(at) = list.iter().position(|known| known.is_within(&tenure)) {
+            tenure.absorb(list.remove(at));
+        }
+        let at = list.partition_point(|known| known.from_ms <= tenure.from_ms);
+        list.insert(at, tenure);
+        if list.len() > 2 * OF_NAME_MAX {
+            compact(list, OF_NAME_MAX);
+        }
+    }
+
+    fn forget_before(&mut self, from_ms: u64) {
+        self.leases.retain(|tenure| tenure.to_ms >= from_ms);
+        self.waits.retain(|tenure| tenure.to_ms >= from_ms);
+    }
+}
+
+/// By name, and how many in all.
+#[derive(Debug, Default)]
+struct Names {
+    names: HashMap<String, OfName>,
+    count: usize,
+}
+
+impl Names {
+    /// Adds one; where there are more than `max`, what ended before `from_ms` is dropped, and then half of them.
+    fn add(&mut self, name: &str, tenure: Tenure, (max, from_ms): (usize, u64)) {
+        if !self.names.contains_key(name) {
+            self.names.insert(name.to_owned(), OfName::default());
+        }
+        let Some(of_name) = self.names.get_mut(name) else { return };
+        let before = of_name.len();
+        of_name.add(tenure);
+        self.count = self.count + of_name.len() - before;
+        if self.count > max {
+            self.names.values_mut().for_each(|of_name| of_name.forget_before(from_ms));
+            self.names.retain(|_, of_name| of_name.len() > 0);
+            self.keep_most(max / 2);
+        }
+    }
+
+    /// Keeps the names that were used last, in an eighth of the place, and those that were held or waited for longest.
+    fn keep_most(&mut self, max: usize) {
+        let within = |limit: usize| {
+            let mut sum = 0;
+            move |(_, of_name): &(String, OfName)| {
+                sum += of_name.len();
+                sum <= limit
+            }
+        };
+        let mut order: Vec<(String, OfName)> = self.names.drain().collect();
+        order.sort_unstable_by_key(|(_, of_name)| Reverse(of_name.last_ms()));
+        let mut is_recent = within(max / 8);
+        let recent = order.iter().take_while(|entry| is_recent(entry)).count();
+        order[recent..].sort_unstable_by_key(|(_, of_name)| Reverse(of_name.lasted_ms()));
+        self.names = order.into_iter().take_while(within(max)).collect();
+        self.count = self.names.values().map(OfName::len).sum();
+    }
+}
+
+/// As one instance publishes it to the others.
+#[derive(Debug, Serialize, Deserialize)]
+struct Message {
+    event: String,
+    instance: String,
+    /// Rises with each message of an instance.
+    number: u64,
+    tenures: Vec<(String, Tenure)>,
+}
+
+/// What is known, of all instances.
+#[derive(Default)]
+pub(super) struct Tenures(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    known: Names,
+    unpublished: Names,
+    /// The last message of each of the other instances.
+    numbers: BTreeMap<String, u64>,
+    number: u64,
+    published_ms: u64,
+    /// Since when this instance records, and the present as it last saw it. Milliseconds since 1970.
+    since_ms: Option<u64>,
+    now_ms: u64,
+}
+
+impl State {
+    fn add(&mut self, name: &str, tenure: Tenure) {
+        self.see(tenure.to_ms);
+        let from_ms = self.now_ms.saturating_sub(HOUR_MS);
+        self.unpublished.add(name, tenure.clone(), (UNPUBLISHED_MAX, 0));
+        self.known.add(name, tenure, (TENURES_MAX, from_ms));
+    }
+
+    fn see(&mut self, now_ms: u64) {
+        self.since_ms.get_or_insert(now_ms);
+        self.now_ms = now_ms;
+    }
+}
+
+impl Tenures {
+    /// An event of this instance.
+    pub(super) fn record_event(&self, kind: EventKind, event: &Event) {
+        let end = match kind {
+            EventKind::Released => TenureEnd::Released,
+            EventKind::Expired => TenureEnd::Expired,
+            EventKind::Lost => TenureEnd::Lost,
+            EventKind::Forced if event.reason.as_deref() == Some("now") => TenureEnd::Forced,
+            _ => return,
+        };
+        if let (Some(resource), Some(held_ms)) = (&event.resource, event.after_ms) {
+            let owner = event.owner.as_deref().unwrap_or_default();
+            self.0.lock().add(resource, Tenure::new(owner, event.at_ms, held_ms, end));
+        }
+    }
+
+    /// A wait at this instance is over now.
+    pub(super) fn record_wait(
+        &self,
+        resource: &ResourceName,
+        owner: &str,
+        waited: Duration,
+        end: TenureEnd,
+        now_ms: u64,
+    ) {
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.0.lock().add(resource.as_str(), Tenure::new(owner, now_ms, waited_ms, end));
+    }
+
+    /// The message to be published now, of at most `max` bytes; to be called every second.
+    pub(super) fn due(&self, instance: &str, now_ms: u64, max: usize) -> Option<String> {
+        let mut state = self.0.lock();
+        state.see(now_ms);
+        if state.unpublished.count == 0 || now_ms.saturating_sub(state.published_ms) < duration_ms(PUBLISH_INTERVAL) {
+            return None;
+        }
+        (state.published_ms, state.number) = (now_ms, state.number + 1);
+        let (number, unpublished) = (state.number, std::mem::take(&mut state.unpublished));
+        drop(state);
+        let mut tenures: Vec<(String, Tenure)> = Vec::new();
+        for (name, OfName { mut leases, mut waits }) in unpublished.names {
+            compact(&mut leases, OF_NAME_IN_MESSAGE_MAX);
+            compact(&mut waits, OF_NAME_IN_MESSAGE_MAX);
+            tenures.extend(leases.into_iter().chain(waits).map(|tenure| (name.clone(), tenure)));
+        }
+        tenures.sort_by_key(|(_, tenure)| Reverse(tenure.lasted_ms));
+        tenures.truncate(MESSAGE_TENURES_MAX);
+        let mut message = Message { event: MESSAGE.to_owned(), instance: instance.to_owned(), number, tenures };
+        while !message.tenures.is_empty() {
+            let text = serde_json::to_string(&message).ok()?;
+            if text.len() <= max {
+                return Some(text);
+            }
+            message.tenures.truncate(message.tenures.len() * 3 / 4);
+        }
+        None
+    }
+
+    /// A message of another instance. Any client of the nodes may publish one: only what is well-formed and recent is kept.
+    pub(super) fn receive(&self, text: &[u8], own: &str) {
+        let Ok(Message { event, instance, number, tenures }) = serde_json::from_slice(text) else { return };
+        if event != MESSAGE || InstanceName::parse(&instance).is_none() || instance == own {
+            return;
+        }
+        let mut state = self.0.lock();
+        // Another node passed it on already.
+        if state.numbers.get(&instance).is_some_and(|last| *last >= number) {
+            return;
+        }
+        if !state.numbers.contains_key(&instance) && state.numbers.len() >= INSTANCES_MAX {
+            state.numbers.pop_first();
+        }
+        state.numbers.insert(instance, number);
+        let now_ms = state.now_ms;
+        for (name, tenure) in tenures.into_iter().take(MESSAGE_TENURES_MAX) {
+            if ResourceName::parse(&name).is_ok() && tenure.is_plausible(now_ms) {
+                state.known.add(&name, tenure, (TENURES_MAX, now_ms.saturating_sub(HOUR_MS)));
+            }
+        }
+    }
+
+    /// What ended since `from_ms`, of the names that are wanted.
+    pub(super) fn since(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
+        let state = self.0.lock();
+        let mut names = HashMap::new();
+        for (name, of_name) in state.known.names.iter().filter(|(name, _)| is_wanted(name)) {
+            let recent: Vec<Tenure> = of_name.all().filter(|tenure| tenure.to_ms >= from_ms).cloned().collect();
+            if !recent.is_empty() {
+                names.insert(name.clone(), recent);
+            }
+        }
+        KnownTenures { names, since_ms: state.since_ms.unwrap_or(state.now_ms) }
+    }
+}
+
+fn duration_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What this instance knows of some names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KnownTenures {
+    /// By name: leases, then waits.
+    pub names: HashMap<String, Vec<Tenure>>,
+    /// Since when this instance knows. Milliseconds since 1970.
+    pub since_ms: u64,
+}
+
+#[cfg(test)]
+#[path = "tenures_tests.rs"]
+mod tests;
