@@ -241,3 +241,26 @@ fn a_ticket_that_is_over_is_not_made_again_by_a_late_write() {
     assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Unknown);
     assert!(matches!(run(engine.read_ticket(&id, Duration::ZERO)), TicketFound::Absent));
 }
+
+#[test]
+fn who_reads_a_ticket_is_not_its_server_on_a_node_that_forgot_it() {
+    let (engine, ticket) = (engine(), ticket());
+    let [server, reader] = [1, 2].map(InstanceName::from_random);
+    let id = TicketId::of("c", &ticket.resource, &ticket.token);
+    let writer = TicketWriter { id: &id, server: &server, ttl: Duration::from_secs(600), due: TICKET_SERVED };
+    run(engine.put_ticket(&writer, &ticket, TicketHead::waiting(1)));
+    let own = |instance: &InstanceName| {
+        let served = vec![(id.clone(), 0)];
+        let instance = instance.clone();
+        let args = TicketsArgs { instance, serve: TICKET_SERVED, served, asked: Vec::new(), takes_due: false };
+        run(engine.exchange_tickets(args)).named[0].is_own
+    };
+    assert_eq!((own(&server), own(&reader)), (NODES, 0));
+    forget(&engine, 0, &id);
+    assert!(matches!(run(engine.read_ticket(&id, Duration::ZERO)), TicketFound::Known(..)));
+    assert!(has(&engine, 0, &id), "it is stored there again");
+    assert_eq!((own(&reader), own(&server)), (0, NODES - 1));
+    // Whoever served it before must have stopped by then.
+    engine.clock.0.fetch_add(u64::try_from(TICKET_SERVED.as_micros()).expect("short"), Ordering::SeqCst);
+    assert_eq!(own(&reader), NODES);
+}
