@@ -132,6 +132,11 @@ mutants! {
         /// An instance that has not seen for long that a ticket waits goes on acquiring for it.
         TicketServedUnchecked,
     }
+    /// The tests of `manager::tickets` with a node that shows what nobody wrote find each.
+    FOUND_WITH_A_LYING_NODE {
+        /// The highest state of a ticket that any one node shows counts.
+        TicketHeadOfOne,
+    }
     /// The tests of `manager::tickets` in which two instances serve one ticket find each.
     FOUND_WITH_TWO_SERVERS {
         /// An instance acquires for a ticket while another one may do so.
