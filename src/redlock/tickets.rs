@@ -232,7 +232,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let heads = shown.iter().filter(|stored| stored.body == most.body).map(|stored| stored.head);
         let mut heads: Vec<TicketHead> = heads.filter(|head| can_be_written(&ticket, *head, now_ms)).collect();
         let Some((head, showing)) = highest_possible(&mut heads, tally.size()) else { return TicketFound::Unknown };
-        if showing < vouchers(tally) && !mutant::is(Mutant::TicketHeadOfOne) {
+        if showing < vouchers(tally) {
             return TicketFound::Unknown;
         }
         let is_settled = heads.iter().filter(|shown| **shown == head).count() >= needed(tally);
@@ -288,7 +288,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 const VOUCHERS: usize = 2;
 
 fn vouchers_of(nodes: usize) -> usize {
-    if mutant::is(Mutant::TicketHeadOfOne) { 1 } else { VOUCHERS.min(quorum_of(nodes)) }
+    if mutant::is(Mutant::TicketHeadOfOne) || mutant::is(Mutant::TicketByMinority) {
+        1
+    } else {
+        VOUCHERS.min(quorum_of(nodes))
+    }
 }
 
 fn vouchers(tally: &Tally) -> usize {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::mutant::{FOUND_BY_TICKETS, plant, restore};
+use crate::mutant::{FOUND_BY_TICKETS, FOUND_WITH_FIVE_NODES, plant, restore};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{
     ClusterParams, RequestStamp, RequestTime, RosterEntry, TicketEnd, TicketTerms, Unreachable, UnreachableKind, View,
@@ -70,11 +70,15 @@ fn params() -> ClusterParams {
 type TestEngine = Redlock<TestNode, TestClock, SystemEntropy>;
 
 fn engine() -> TestEngine {
+    engine_of(NODES)
+}
+
+fn engine_of(nodes: usize) -> TestEngine {
     let clock = TestClock::default();
     let id = ViewId::NONE.above(1);
     let name = |i: usize| NodeId::parse(&format!("n{i}")).expect("valid");
     let entry = |i: usize| (name(i), RosterEntry { run: format!("run {i}").into(), since: id, address: None });
-    let view = Arc::new(View { id, list: None, roster: (0..NODES).map(entry).collect() });
+    let view = Arc::new(View { id, list: None, roster: (0..nodes).map(entry).collect() });
     let node = |i: usize| {
         let mut reference = ReferenceNode::new(&format!("run {i}"));
         let stamp = RequestStamp { sent_at: RequestTime(START_US), view: Arc::clone(&view) };
@@ -93,7 +97,7 @@ fn engine() -> TestEngine {
         poll: Duration::from_secs(1),
         cleanup_limit: 16,
     };
-    let engine = Redlock::new((0..NODES).map(node).collect(), clock, SystemEntropy, settings);
+    let engine = Redlock::new((0..nodes).map(node).collect(), clock, SystemEntropy, settings);
     engine.cluster_clock.anchor(0);
     engine.views.take(&view);
     engine
@@ -327,4 +331,30 @@ fn one_nodes_state_is_not_acted_on_and_one_in_no_time_of_the_service_does_not_co
     assert!(
         !can_be_written(&ticket, latest, START_US / 1_000) && can_be_written(&ticket, granted(8), START_US / 1_000)
     );
+}
+
+#[test]
+fn of_five_nodes_what_a_minority_shows_is_written_to_a_majority_before_it_counts() {
+    let read_twice = || {
+        let (engine, ticket, server) = (engine_of(5), ticket(), InstanceName::from_random(1));
+        let id = TicketId::of("c", &ticket.resource, &ticket.token);
+        let writer = TicketWriter { id: &id, server: &server, ttl: Duration::from_secs(600), due: Duration::ZERO };
+        run(engine.put_ticket(&writer, &ticket, TicketHead::waiting(1)));
+        only(&engine, &[0, 1]);
+        assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Unknown);
+        [&[0, 1, 2], &[2, 3, 4]].map(|answering| {
+            only(&engine, answering);
+            match run(engine.read_ticket(&id, Duration::ZERO)) {
+                TicketFound::Known(_, head) => Some(head),
+                TicketFound::Absent | TicketFound::Unknown => None,
+            }
+        })
+    };
+    assert_eq!(read_twice(), [Some(granted(7)), None], "one of the three has it, and two others may");
+    for mutant in FOUND_WITH_FIVE_NODES {
+        let before = plant(Some(*mutant), false);
+        let [first, second] = read_twice();
+        restore(before);
+        assert!(second < first && second.is_some(), "{mutant:?}: a state that goes back");
+    }
 }
