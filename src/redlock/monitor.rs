@@ -76,8 +76,6 @@ pub(super) struct MonitorState {
     refused: Option<BootTime>,
     /// The processes that nodes wait for, as of the last report.
     pub(super) waits_reported: Vec<NodeId>,
-    /// The node that an operator moves to another server just now.
-    pub(super) replacing: Option<usize>,
     /// The name that an operator adds or removes just now.
     pub(super) listing: Option<NodeId>,
     /// A change of the list that is not complete, and since when this instance knows it.
@@ -112,7 +110,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             anchored: None,
             refused: None,
             waits_reported: Vec::new(),
-            replacing: None,
             listing: None,
             half_done: None,
         };

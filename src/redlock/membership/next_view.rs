@@ -131,7 +131,8 @@ impl Known<'_> {
 
     fn voters(&self, view: &View) -> Vec<usize> {
         let list = self.list(view);
-        self.sound().filter(|(i, m)| list.contains(i) && self.is_named(view, *i, m)).map(|(i, _)| i).collect()
+        let votes = |(i, m): &(usize, &Member)| list.contains(i) && self.is_named(view, *i, m) && may_count(view, m);
+        self.sound().filter(votes).map(|(i, _)| i).collect()
     }
 
     /// The highest view in which a process votes, of those that no single node can have made up (`docs/views.md`, *What one node
@@ -235,7 +236,7 @@ impl Known<'_> {
         let list = self.indexes(&old.names);
         let is_before = |i: usize, m: &Member| {
             let (run, since) = old.before.get(&self.names[i])?;
-            (list.contains(&i) && *run == m.run && m.admitted >= *since).then_some(i)
+            (list.contains(&i) && *run == m.run && m.admitted >= *since && may_count(view, m)).then_some(i)
         };
         self.sound().filter_map(|(i, m)| is_before(i, m)).collect()
     }
@@ -426,7 +427,9 @@ impl Known<'_> {
     /// A view in which nobody votes before it was filled.
     fn anew(&self, id: ViewId, base: &View, list: NodeList, sound: Vec<usize>, readers: usize) -> Change {
         let is_target = |i: &usize| !self.rivals[*i] && !self.is_ended(*i);
-        let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(base, *i);
+        // Who has installed a higher view knows more than the base, and is brought back by a later one.
+        let is_stray = |i: usize| self.members[i].as_ref().is_some_and(|m| m.is_sound && !may_count(base, m));
+        let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(base, *i) && !is_stray(*i);
         let targets: Vec<usize> = self.indexes(&list.names).into_iter().filter(fills).collect();
         // Who is silent is to be filled, too, by a later view.
         let silent = base.roster.iter().filter(|(name, _)| list.names.contains(name));
@@ -441,6 +444,12 @@ impl Known<'_> {
             readers,
         }
     }
+}
+
+/// Whether the process may count for what follows `base`: it has installed no higher view. Nothing is derived below a view that
+/// may be chosen, also where this instance cannot believe that view (`docs/views.md`, *Changing the view*, step 2).
+fn may_count(base: &View, member: &Member) -> bool {
+    member.view.id <= base.id || mutant::is(Mutant::HigherViewCounts)
 }
 
 #[cfg(test)]
