@@ -271,6 +271,8 @@ mutants! {
         EndsCountOnce,
         /// One node's report of a holder is taken for a quorum's.
         HolderUnconfirmed,
+        /// A set that waits leaves no intent.
+        SetLeavesNoIntent,
         /// A deadlock is reported without asking the nodes.
         DeadlockUnverified,
         /// No waiter is woken when a lease closes a cycle.

@@ -13,6 +13,7 @@
   let asked = loaded; // when the last fetch began, answered or not
   let wanted = false;
   let busy = false;
+  let hasEnded = false; // the session
   let source = null;
   let timer = 0;
 
@@ -60,8 +61,10 @@
     }
   };
 
-  const showLost = () =>
-    showStatus("lost", `No answer from the service: this page is ${clock(performance.now() - loaded)} old`);
+  const showLost = () => {
+    const why = hasEnded ? "You are logged out" : "No answer from the service";
+    showStatus("lost", `${why}: this page is ${clock(performance.now() - loaded)} old`);
+  };
 
   // Makes `from` equal to `to` with as few changes as possible, so that what is selected, focused or scrolled stays. Children
   // with a `data-key` are matched by it, the others by their place.
@@ -134,6 +137,8 @@
       const answer = await fetch(location.href, {
         headers: { accept: "text/html" }, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT),
       });
+      hasEnded = answer.status === 401;
+      if (hasEnded) return;
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (fresh.getElementById("content") === null) throw new Error(String(answer.status));
       // Not if the focus has moved into a table meanwhile.
@@ -147,6 +152,7 @@
       showLost();
     } finally {
       busy = false;
+      if (hasEnded) showLost();
     }
   };
 

@@ -71,7 +71,7 @@ fn path(prefix: &str) -> Vec<(String, String)> {
             path.push(("all".to_owned(), link("")));
         }
         so_far.push_str(part);
-        path.push((part.to_owned(), link(&so_far)));
+        path.push((format::visible(part), link(&so_far)));
     }
     path
 }

@@ -169,7 +169,7 @@ pub fn members(resource: &ResourceName) -> String {
     [MEMBERS_PREFIX, resource.as_str()].concat()
 }
 
-/// The intent of a caller that waits for a resource: its token's hash.
+/// The intent of a caller that waits for a resource, see `intent.lua`.
 pub fn intent(resource: &ResourceName) -> String {
     [INTENT_PREFIX, resource.as_str()].concat()
 }

@@ -18,6 +18,30 @@ local function members_of(HASH)
   end
   return living, first, last, over
 end
+-- One of them, if it lives, without reading the others: there may be hundreds.
+local function member_of(HASH, token)
+  local ends, mode, rest = string.match(redis.call('HGET', HASH, token) or '', '^(%d+)|([^|]*)|(.*)$')
+  ends = tonumber(ends or 0)
+  return ends >= NOW_MS and { token, ends, mode, rest } or nil
+end
+-- The latest end of those that live, but for this token's, and the tokens of those that are over.
+local function ends_without(HASH, token)
+  local all, last, over = redis.call('HGETALL', HASH), 0, {}
+  for i = 1, #all, 2 do
+    local ends = tonumber(string.match(all[i + 1], '^%d+') or 0)
+    if ends < NOW_MS then
+      over[#over + 1] = all[i]
+    elseif all[i] ~= token then
+      last = math.max(last, ends)
+    end
+  end
+  return last, over
+end
+-- How many there are, those that are over included; 0 where that is not known.
+local function count_of(HASH)
+  local count = redis.pcall('HLEN', HASH) -- a user may lack the right to it
+  return type(count) == 'number' and count or 0
+end
 local function record_of(of) -- as it is replied
   return 'M' .. of[3] .. '|' .. of[1] .. '|' .. of[4]
 end

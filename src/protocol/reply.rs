@@ -88,7 +88,7 @@ pub enum Reply {
     NoVote(NoVote),
     /// Reply to an inspection.
     Inspected(NodeInspection),
-    /// Reply to a list request. `next` is `None` on the last page; `unread` are locks with members for which it had no room.
+    /// Reply to a list request. `next` is `None` on the last page; `unread` are locks whose members it leaves out.
     Page { next: Option<u64>, leases: Vec<ListedLease>, unread: Vec<ResourceName> },
     /// They are in the index of held leases, if they are held.
     Indexed,

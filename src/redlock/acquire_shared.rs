@@ -1,7 +1,6 @@
 //! Acquire of a shared lease or a permit: one attempt as for an exclusive lease, with a slot that is free on a quorum, and a
 //! fence that a quorum has given to this very lease (`docs/modes.md`).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,23 +12,17 @@ use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
 use super::permit_slots::Slots;
-use super::quorum::{Decision, Tally, quorum_of};
+use super::quorum::{Decision, Tally};
 use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     AcquireSharedArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply, Request,
-    UpdateArgs, View,
 };
 use crate::types::{Fence, Labels, Mode, ResourceName, SlotChoice, TokenHash, WantedMode};
 
 /// Maximum number of slots that one attempt asks for, one after the other.
 const SLOTS_MAX: usize = 3;
-/// Maximum number of rounds to have a quorum give one fence to a lease.
-const MEMBER_FENCE_ROUNDS: usize = 8;
-/// By how much a proposed fence may lie ahead of the numbers that nodes gave: up to this many microseconds in the second round,
-/// twice as many in each further one, so that of leases that are granted at a time each gets one soon.
-const FENCE_LEAD_US: u64 = 1_000;
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// One attempt for a shared lease or a permit: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots,
@@ -128,82 +121,20 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         })
     }
 
-    /// Has a quorum give one fence to this lease. A node gives each number once, so that no two leases get the same: the rule
-    /// for exclusive leases, which writes the highest one back whoever has it, would. Where the answers differ, the highest is
-    /// proposed to all; a node gives it if it is above all that it gave, and its next number otherwise. A later proposal lies
-    /// ahead, since others have been given numbers meanwhile. `None` where that fails, or the view changes: numbers that were
-    /// given in two views do not add up, and may be of two lists.
-    ///
-    /// Why a fence is above all that were answered before its caller asked: a node of both quorums gave the earlier one before
-    /// it gave any number to this lease.
-    async fn settle_member_fence(
-        &self,
-        args: AcquireSharedArgs,
-        mut given: Vec<Option<Fence>>,
-        view: &Arc<View>,
-    ) -> Option<Fence> {
-        let (mut too_far, quorum) = (None::<Fence>, quorum_of(self.size_in(view)));
-        for round in 0..MEMBER_FENCE_ROUNDS {
-            if let Some(fence) = agreed(&given, quorum) {
-                self.store_agreed_fence(&args, fence, &given);
-                return Some(fence);
-            }
-            let possible = given.iter().flatten().filter(|fence| too_far.is_none_or(|far| **fence < far));
-            let highest = possible.max().copied()?;
-            let lead = if round == 0 || too_far.is_some() { 0 } else { FENCE_LEAD_US << round };
-            let present = if lead > 0 { self.cluster_clock.request_time().0 } else { 0 };
-            let proposed = Fence(highest.0.max(present).saturating_add(self.entropy.below(lead)));
-            let request = Request::AcquireShared(AcquireSharedArgs { proposed: Some(proposed), ..args.clone() });
-            let now = self.clock.now();
-            let deadline = now.plus(self.node_timeout_for(Some(args.ttl)));
-            let is_yes = |a: &NodeResult| fence_in(Some(a)) == Some(proposed);
-            let tally = self.round(&self.everyone(), request, now, deadline, Until::Decided, is_yes).await;
-            if tally.view().id != view.id && !mutant::is(Mutant::ViewsMixed) {
-                return None;
-            }
-            // A node that was added meanwhile has the next index.
-            given.resize(tally.answers().len().max(given.len()), None);
-            for (index, answer) in tally.received() {
-                given[index] = fence_in(Some(answer)).or(given[index]);
-                if matches!(answer, Ok(Reply::FenceTooFarAhead)) {
-                    too_far = Some(too_far.map_or(proposed, |far| far.min(proposed)));
-                }
-            }
-        }
-        agreed(&given, quorum)
-    }
-
-    /// Stores a fence that a quorum gave on the other nodes, so that later rounds find one number. Not awaited: nothing
-    /// depends on it.
-    fn store_agreed_fence(&self, args: &AcquireSharedArgs, fence: Fence, given: &[Option<Fence>]) {
-        let differ = |(index, of): (usize, &Option<Fence>)| (*of != Some(fence)).then_some(index);
-        let differing: Vec<usize> = given.iter().enumerate().filter_map(differ).collect();
-        if differing.is_empty() || given.iter().flatten().all(|of| *of == fence) {
-            return;
-        }
-        let request = Request::Update(UpdateArgs {
-            resource: args.resource.clone(),
-            token: args.token.clone(),
-            ttl: Some(args.ttl),
-            fence: Some(fence),
-            renewal: false,
-            labels: None,
-        });
-        let (engine, ttl) = (self.clone(), args.ttl);
-        self.tasks.spawn(async move {
-            let now = engine.clock.now();
-            let deadline = now.plus(engine.node_timeout_for(Some(ttl)));
-            engine.round(&differing, request, now, deadline, Until::All, Result::is_ok).await;
-        });
-    }
-
     /// Leaves the intent of a caller that is the head of its queue, for [`crate::protocol::INTENT_TTL`], or withdraws it: until
-    /// then nodes admit no new shared lease or permit but its own. Returns the number of nodes that store it.
+    /// then nodes admit nobody who would keep it out, unless the intent of one that has waited longer stands there. `since`: when
+    /// it began to wait. Returns the number of nodes where it stands.
     ///
     /// Cancel: some nodes may have it; it ends by itself.
-    pub async fn intend(&self, resource: &ResourceName, token: &TokenHash, is_withdrawn: bool) -> usize {
-        let (resource, token) = (resource.clone(), token.clone());
-        let request = Request::Intent(IntentArgs { resource, token, is_withdrawn });
+    pub(crate) async fn intend(
+        &self,
+        (resource, mode): (ResourceName, WantedMode),
+        token: TokenHash,
+        since: BootTime,
+        is_withdrawn: bool,
+    ) -> usize {
+        let since = self.cluster_clock.request_time_at(since);
+        let request = Request::Intent(IntentArgs { resource, token, since, mode, is_withdrawn });
         let now = self.clock.now();
         let deadline = now.plus(self.node_timeout());
         let is_own = |a: &NodeResult| matches!(a, Ok(Reply::Intent { is_own: true }));
@@ -213,22 +144,6 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
 fn is_admitted(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Admitted { .. } | Reply::SetGranted { .. }))
-}
-
-fn fence_in(answer: Option<&NodeResult>) -> Option<Fence> {
-    match answer {
-        Some(Ok(Reply::Admitted { fence, .. })) => Some(*fence),
-        _ => None,
-    }
-}
-
-/// The fence that a quorum gave.
-fn agreed(given: &[Option<Fence>], quorum: usize) -> Option<Fence> {
-    if mutant::is(Mutant::NoWriteBack) {
-        return given.iter().flatten().max().copied();
-    }
-    let count = |fence: Fence| given.iter().filter(|of| **of == Some(fence)).count();
-    given.iter().flatten().copied().find(|fence| count(*fence) >= quorum)
 }
 
 /// Why a shared lease or a permit was refused, if it is a reason that exclusive leases do not have.
@@ -284,18 +199,5 @@ pub(super) fn members_left(answer: &NodeResult) -> Option<Duration> {
     match answer {
         Ok(Reply::HeldByMembers(held)) => Some(Duration::from_millis(held.left_ms)),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fence_counts_once_a_quorum_gave_it_to_this_lease() {
-        let given = |of: &[u64]| of.iter().map(|n| (*n > 0).then_some(Fence(*n))).collect::<Vec<_>>();
-        assert_eq!(agreed(&given(&[5, 6, 0]), 2), None);
-        assert_eq!(agreed(&given(&[5, 5, 9]), 2), Some(Fence(5)), "whatever the third one gave");
-        assert_eq!(agreed(&given(&[0, 0, 9]), 2), None);
     }
 }

@@ -14,6 +14,7 @@ use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
 use super::deferred_index::DeferredIndex;
 use super::known_nodes::{self, KnownNodes};
+use super::member_fences::FenceBlocks;
 use super::membership::current_view::CurrentView;
 use super::node::Node;
 use super::quorum::{NodeOutcome, Verdict, quorum_of};
@@ -85,6 +86,7 @@ pub struct Engine<N, C, E> {
     pub(super) cleanups: Arc<Semaphore>,
     /// Leases that no node lists yet.
     pub(super) late: DeferredIndex,
+    pub(super) fence_blocks: FenceBlocks,
     /// Which processes vote.
     pub(super) views: CurrentView,
     pub(super) answers: AnswerTimeout,
@@ -133,6 +135,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             tasks,
             cleanups,
             late,
+            fence_blocks: FenceBlocks::default(),
             views,
             answers,
             replacing: Mutex::default(),

@@ -28,6 +28,7 @@ pub(crate) mod kept_lease;
 pub(crate) mod kept_lease_renewal;
 pub mod known_nodes;
 pub(crate) mod list;
+mod member_fences;
 mod membership;
 pub mod monitor;
 pub mod node;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::event::{Action, Mode, WaiterId};
+use super::event::{Action, Blocker, Intent, Mode, WaiterId};
 use super::queue_state::{Activity, NEVER, Queue, Waiter};
 use super::wake::SETTLE_PAUSE;
 use crate::mutant::{Mutant, is};
@@ -26,6 +26,11 @@ fn at_a_time(mode: Mode) -> usize {
         Mode::Shared => usize::MAX,
         Mode::Permit { limit } => limit.get().into(),
     }
+}
+
+fn intent(id: WaiterId, waiter: &Waiter, is_withdrawn: bool) -> Action {
+    let (resources, mode) = (waiter.request.resources.clone(), waiter.request.mode);
+    Action::Intent { waiter: id, intent: Intent { resources, mode, since: waiter.since }, is_withdrawn }
 }
 
 impl Queue {
@@ -90,17 +95,35 @@ impl Queue {
         }
     }
 
-    /// What the last attempt of a waiter met: where it waits alone for leases that are held together, new ones could be
-    /// admitted beside them for as long as they overlap.
-    pub(super) fn met_members(&mut self, id: WaiterId, is_together: bool) {
-        let now = self.now;
+    /// What kept a waiter out, the last time that it asked. It leaves its intent where others could be admitted again and again
+    /// before it: one that waits alone for leases that are held together; a set, as all its resources have to be free at a time;
+    /// and whoever met the intent of another caller, so that the one that has waited longer is next. Of those that can be held
+    /// together the oldest does it for all. Returns when it is to ask again at the latest: soon where its intent may now
+    /// stand in place of the other.
+    pub(super) fn met(&mut self, id: WaiterId, blockers: &[Blocker]) -> BootTime {
+        let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.waits()) else { return NEVER };
+        let is_intent = blockers.iter().any(|blocker| blocker.is_intent);
+        let is_set = waiter.request.resources.len() > 1 && !is(Mutant::SetLeavesNoIntent);
+        let waits_alone = waiter.request.mode == Mode::Exclusive;
+        let is_together = blockers.iter().any(|blocker| blocker.mode != Mode::Exclusive);
+        let is_oldest = waiter.request.resources.iter().all(|resource| self.oldest(resource) == Some(id));
+        let is_needed = waits_alone && is_together || is_oldest && (is_set || waiter.met_intent || is_intent);
+        let (now, is_new) = (self.now, !waiter.has_intent);
         self.update(id, |waiter| {
-            let waits_alone = is_together && waiter.waits() && waiter.request.mode == Mode::Exclusive;
-            waiter.intent_at = if waits_alone { waiter.intent_at.min(now.plus(INTENT_RENEWED)) } else { NEVER };
-            if waits_alone && !waiter.has_intent {
-                waiter.intent_at = now;
-            }
+            waiter.met_intent |= is_intent;
+            waiter.intent_at = match is_needed {
+                true if is_new => now,
+                true => waiter.intent_at.min(now.plus(INTENT_RENEWED)),
+                false => NEVER,
+            };
         });
+        if is_intent && is_needed && is_new { now.plus(SETTLE_PAUSE) } else { NEVER }
+    }
+
+    /// Who has waited longest, but for those whose callers are away.
+    fn oldest(&self, resource: &ResourceName) -> Option<WaiterId> {
+        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
+        order.copied().find(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent))
     }
 
     /// Leaves or renews the intent of the first waiter. Returns when it must be renewed.
@@ -112,8 +135,8 @@ impl Queue {
         }
         if waiter.intent_at <= now {
             (waiter.intent_at, waiter.has_intent) = (now.plus(INTENT_RENEWED), true);
-            let resources = waiter.request.resources.clone();
-            self.actions.push(Action::Intent { waiter: id, resources, is_withdrawn: false });
+            let action = intent(id, waiter, false);
+            self.actions.push(action);
         }
         self.waiters.get(&id).map_or(NEVER, |waiter| waiter.intent_at)
     }
@@ -123,8 +146,8 @@ impl Queue {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         waiter.intent_at = NEVER;
         if std::mem::take(&mut waiter.has_intent) {
-            let resources = waiter.request.resources.clone();
-            self.actions.push(Action::Intent { waiter: id, resources, is_withdrawn: true });
+            let action = intent(id, waiter, true);
+            self.actions.push(action);
         }
     }
 

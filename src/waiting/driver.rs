@@ -12,6 +12,7 @@ use super::deadlock::{Party, WaitEdge};
 use super::event::{
     Action, AttemptOutcome, Event, RefuseReason, SlotChoice, WaitError, WaitLimits, WaitRequest, WaiterId,
 };
+use super::intents::Standing;
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
@@ -48,8 +49,7 @@ pub(super) struct State {
     pub(super) queue: Queue,
     slots: BTreeMap<WaiterId, Arc<Slot>>,
     places: Places,
-    /// The tokens of waiters that have left intents.
-    intents: BTreeMap<WaiterId, TokenHash>,
+    intents: Standing,
     next: WaiterId,
 }
 
@@ -89,7 +89,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             queue,
             slots: BTreeMap::new(),
             places: Places::default(),
-            intents: BTreeMap::new(),
+            intents: Standing::new(),
             next: 0,
         });
         let (channels, on_deadlock) = (RwLock::default(), OnceLock::new());
@@ -279,8 +279,12 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
                     Action::Grant(waiter) => state.step(waiter, Step::Grant),
                     Action::Refuse(waiter, reason) => state.step(waiter, Step::Refuse(reason)),
                     Action::Arm(waiter, at) => state.arm(waiter, at),
-                    Action::Intent { waiter, resources, is_withdrawn } => {
-                        self.intend(state, waiter, &resources, is_withdrawn);
+                    Action::Intent { waiter, intent, is_withdrawn: true } => {
+                        self.withdraw_intent(&mut state.intents, waiter, &intent);
+                    }
+                    Action::Intent { waiter, intent, .. } => {
+                        let Some(token) = state.slots.get(&waiter).map(|slot| slot.token.clone()) else { continue };
+                        self.leave_intent(&mut state.intents, waiter, token, &intent);
                     }
                     Action::ReportDeadlock(cycle) => {
                         self.on_deadlock.get().into_iter().for_each(|observer| observer(&cycle));
@@ -298,26 +302,6 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
                     }
                 }
             }
-        }
-    }
-}
-
-impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
-    /// Sends an intent to all nodes, or withdraws it, in the background: only the order depends on it, so its result is ignored.
-    fn intend(&self, state: &mut State, waiter: WaiterId, resources: &[ResourceName], is_withdrawn: bool) {
-        let token = match is_withdrawn {
-            true => state.intents.remove(&waiter),
-            false => state.slots.get(&waiter).map(|slot| slot.token.clone()),
-        };
-        let Some(token) = token else { return };
-        if !is_withdrawn {
-            state.intents.insert(waiter, token.clone());
-        }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        for resource in resources {
-            let (engine, resource, token) = (self.engine.clone(), resource.clone(), token.clone());
-            let intent = async move { engine.intend(&resource, &token, is_withdrawn).await };
-            self.engine.tasks.spawn_on(intent, &runtime);
         }
     }
 }

@@ -149,6 +149,8 @@ pub struct Blocker {
     pub taken: SlotSet,
     /// A quorum of nodes has it.
     pub is_confirmed: bool,
+    /// On a node it is the intent of another caller.
+    pub is_intent: bool,
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
 }
@@ -169,6 +171,7 @@ impl AttemptOutcome {
                 slot: record.and_then(|record| record.mode.slot()),
                 taken: refusal.taken,
                 is_confirmed: refusal.holder_nodes >= quorum,
+                is_intent: refusal.is_intent,
                 free_in: refusal.free_in,
             };
             let members = refusal.members.iter().map(|record| blocker(record.mode.wanted(), Some(record)));
@@ -196,6 +199,17 @@ impl Blocker {
     }
 }
 
+/// What a waiter leaves on the nodes, so that it is next.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Intent {
+    /// What it waits for.
+    pub resources: Arc<[ResourceName]>,
+    /// As what.
+    pub mode: Mode,
+    /// When it began to wait.
+    pub since: BootTime,
+}
+
 /// What the driver must do.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -220,13 +234,13 @@ pub enum Action {
     Subscribe(ResourceName),
     /// End the subscriptions.
     Unsubscribe(ResourceName),
-    /// Have the nodes admit no new shared leases or permits of these resources before this waiter, for a while; or again, where
+    /// Have the nodes admit nobody to these resources who would keep this waiter out, for a while; or again, where
     /// `is_withdrawn`.
     Intent {
         /// The waiter.
         waiter: WaiterId,
         /// What it waits for.
-        resources: Arc<[ResourceName]>,
+        intent: Intent,
         /// The waiter has left: withdraw the intent.
         is_withdrawn: bool,
     },

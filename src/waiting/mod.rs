@@ -1,7 +1,7 @@
 //! Waiting for locks. `queue` is one state machine for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
 //! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`, `free_slots`,
 //! `deadlock` (search for cycles), `absent_callers`, `queue_queries`. Parts of the driver: `lease_reports`,
-//! `deadlock_confirmation`, `already_held`, `handover`.
+//! `deadlock_confirmation`, `already_held`, `handover`, `intents`.
 
 pub(crate) mod absent_callers;
 mod already_held;
@@ -13,6 +13,7 @@ pub(crate) mod driver;
 pub mod event;
 mod free_slots;
 mod handover;
+mod intents;
 mod lease_notices;
 mod lease_reports;
 pub mod queue;

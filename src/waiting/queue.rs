@@ -387,7 +387,6 @@ impl Queue {
         let relies = was_subscribed || is(Mutant::ListensTooLate);
         let mut free_at = now;
         self.holders_seen(blockers);
-        self.met_members(id, blockers.iter().any(|blocker| blocker.mode != Mode::Exclusive));
         for blocker in blockers {
             self.subscribe(&blocker.resource);
             // A lease of this service ends with a notice or at its time; a lock of another client may end without, and nobody
@@ -402,7 +401,7 @@ impl Queue {
         let is_subscribed = resources.iter().all(|resource| self.is_subscribed(resource));
         // What ended between the attempt and the subscription was not reported.
         let missed = !relies && is_subscribed;
-        let mut at = if missed { now } else { free_at.plus(self.draw(WAKE_JITTER)) };
+        let mut at = if missed { now } else { free_at.plus(self.draw(WAKE_JITTER)) }.min(self.met(id, blockers));
         let is_confirmed = blockers.iter().all(|blocker| blocker.is_confirmed) || is(Mutant::HolderUnconfirmed);
         let tries = self.waiters.get(&id).map_or(0, |waiter| waiter.unconfirmed).saturating_add(1);
         if !is_confirmed {

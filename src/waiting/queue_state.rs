@@ -116,6 +116,8 @@ pub(super) struct Waiter {
     pub(super) intent_at: BootTime,
     /// The intent may be stored there.
     pub(super) has_intent: bool,
+    /// The intent of another caller, elsewhere, has kept it out.
+    pub(super) met_intent: bool,
     /// Attempts in a row that met a lease which a quorum did not confirm.
     pub(super) unconfirmed: u32,
     /// Pauses so far since the last clear answer.
@@ -160,6 +162,7 @@ impl Waiter {
             tries: 0,
             intent_at: NEVER,
             has_intent: false,
+            met_intent: false,
             unconfirmed: 0,
             pauses: 0,
             request,

@@ -122,6 +122,7 @@ impl Bench {
             slot: None,
             taken: SlotSet::default(),
             is_confirmed: true,
+            is_intent: false,
             free_in: Some(ms(60_000)),
         };
         let blockers = leases.iter().map(blocker).collect();
@@ -164,6 +165,7 @@ impl Bench {
             slot: None,
             taken: SlotSet::default(),
             is_confirmed,
+            is_intent: false,
             free_in: Some(ms(60_000)),
         };
         self.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(vec![blocker])))
@@ -612,6 +614,7 @@ fn a_waiter_asks_for_the_slot_that_was_freed_and_for_none_that_another_asks_for(
             slot: Some(slot),
             taken,
             is_confirmed: true,
+            is_intent: false,
             free_in: Some(ms(60_000)),
         };
         AttemptOutcome::Held((0..2).zip(leases).map(blocker).collect())
@@ -649,17 +652,19 @@ fn a_waiter_asks_for_the_slot_that_was_freed_and_for_none_that_another_asks_for(
     assert_eq!(bench.timer(second), [second]);
 }
 
+/// Whose intents the last event left, or withdrew.
+fn intents(bench: &Bench) -> Vec<(WaiterId, bool)> {
+    let intent = |action: &Action| match action {
+        Action::Intent { waiter, is_withdrawn, .. } => Some((*waiter, *is_withdrawn)),
+        _ => None,
+    };
+    bench.last.iter().filter_map(intent).collect()
+}
+
 #[test]
 fn a_writer_that_waits_for_readers_leaves_its_intent_and_takes_it_back() {
     let mut bench = Bench::new(LIMITS);
     let writer = bench.enter(&["a"]);
-    let intents = |bench: &Bench| {
-        let intent = |action: &Action| match action {
-            Action::Intent { waiter, is_withdrawn, .. } => Some((*waiter, *is_withdrawn)),
-            _ => None,
-        };
-        bench.last.iter().filter_map(intent).collect::<Vec<_>>()
-    };
     bench.subscribed("a");
     for _ in 0..2 {
         bench.refused_as(writer, "a", (1, Mode::Shared), None, true);
@@ -680,6 +685,61 @@ fn a_writer_that_waits_for_readers_leaves_its_intent_and_takes_it_back() {
     let held = bench.enter(&["c"]);
     bench.refused(held, "c", 4);
     assert_eq!(intents(&bench), [], "one exclusive lease lets nobody in");
+}
+
+#[test]
+fn a_set_leaves_its_intent_whatever_holds_what_it_wants() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let mut bench = Bench::new(LIMITS);
+        let set = bench.enqueue(Bench::request(&["a", "b"], mode)).0;
+        bench.subscribed("a");
+        bench.refused(set, "a", 1);
+        assert_eq!(intents(&bench), [(set, false)], "{mode:?}: callers elsewhere could take one after the other");
+        let intent = bench.last.iter().find_map(|action| match action {
+            Action::Intent { intent, .. } => Some((intent.resources.len(), intent.mode, intent.since)),
+            _ => None,
+        });
+        assert_eq!(intent, Some((2, mode, bench.queue.waiters[&set].since)));
+        bench.on(Event::Cancel(set));
+        assert_eq!(intents(&bench), [(set, true)], "{mode:?}");
+    }
+    // Of several that could be held together the oldest does it for all.
+    let mut bench = Bench::new(LIMITS);
+    let (_, second) = (bench.enter_shared(&["a", "b"]), bench.enter_shared(&["a", "b"]));
+    bench.refused(second, "a", 1);
+    assert_eq!(intents(&bench), []);
+}
+
+#[test]
+fn who_meets_an_intent_leaves_its_own_and_asks_once_again_at_once() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let mut bench = Bench::new(LIMITS);
+        let waiter = bench.enqueue(Bench::request(&["a"], mode)).0;
+        let meets = |bench: &mut Bench| {
+            let blocker = Blocker {
+                resource: name("a"),
+                mode: Mode::Exclusive,
+                lease: None,
+                party: None,
+                slot: None,
+                taken: SlotSet::default(),
+                is_confirmed: true,
+                is_intent: true,
+                free_in: Some(ms(2_000)),
+            };
+            bench.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(vec![blocker])))
+        };
+        bench.subscribed("a");
+        assert_eq!(meets(&mut bench), [waiter], "it was not subscribed when it asked");
+        meets(&mut bench);
+        assert_eq!(intents(&bench), [(waiter, false)], "{mode:?}");
+        assert_eq!(bench.sleeps_until(waiter), bench.now.plus(SETTLE_PAUSE), "its intent may be in place of the other");
+        assert_eq!(bench.timer(waiter), [waiter]);
+        meets(&mut bench);
+        assert!(bench.sleeps_until(waiter) > bench.now.plus(SETTLE_PAUSE), "{mode:?}: the other has waited longer");
+        assert_eq!(bench.timer(waiter), NOBODY);
+        assert_eq!(intents(&bench), [(waiter, false)], "{mode:?}: left again");
+    }
 }
 
 #[test]
@@ -738,6 +798,7 @@ fn a_deadlock_through_one_of_several_readers_is_found_and_one_through_permits_is
             slot: None,
             taken: SlotSet::default(),
             is_confirmed: true,
+            is_intent: false,
             free_in: Some(ms(60_000)),
         };
         let readers = vec![reader(1, "ann"), reader(2, "bob")];
@@ -1007,6 +1068,7 @@ fn planted_bugs_are_found_by_lists_of_events() {
         (WakeWhileAskingLost, the_next_waiter_asks_twice_after_one_that_left_during_its_attempt),
         (EndsCountOnce, a_lease_that_was_seen_again_may_end_again),
         (HolderUnconfirmed, a_lease_that_too_few_nodes_confirm_is_asked_about_soon),
+        (SetLeavesNoIntent, a_set_leaves_its_intent_whatever_holds_what_it_wants),
         (SubscriptionLossUnnoticed, the_loss_and_the_return_of_subscriptions_wake_within_a_poll),
         (EndWakesNobody, a_release_hands_over_and_what_is_reported_of_it_later_wakes_nobody),
         (AbsentForgotten, whose_caller_is_away_is_passed_and_comes_back_to_its_place),

@@ -77,7 +77,7 @@ pub const EXPECTED_KINDS: [&str; 69] = [
 ];
 
 /// The same of the sequences about shared leases and permits.
-pub const EXPECTED_MEMBER_KINDS: [&str; 36] = [
+pub const EXPECTED_MEMBER_KINDS: [&str; 37] = [
     "acquire_shared Admitted false",
     "acquire_shared Admitted true",
     "acquire_shared HeldByMembers true",
@@ -101,6 +101,7 @@ pub const EXPECTED_MEMBER_KINDS: [&str; 36] = [
     "acquire_set SetGranted true",
     "acquire Granted false",
     "acquire HeldByMembers false",
+    "acquire HeldByMembers true",
     "acquire ModeDiffers",
     "cancel Match",
     "cancel Other",

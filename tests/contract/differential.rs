@@ -21,7 +21,7 @@ use redlockd::protocol::{
     ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp,
     RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
 };
-use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName};
+use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName, WantedMode};
 
 use super::comparison::{EXPECTED_KINDS, EXPECTED_MEMBER_KINDS, agree, kind_of};
 use super::redis_server::RedisServer;
@@ -142,9 +142,13 @@ impl<'a> Pair<'a> {
                 let claims: String = attempts.iter().map(|a| format!("{},", at(resource, t, a).as_str())).collect();
                 Request::Downgrade(DowngradeArgs { resource: r(resource), token: token(*t), claims: claims.into() })
             }
-            Ask::Intent { resource, token: t, is_withdrawn } => {
-                Request::Intent(IntentArgs { resource: r(resource), token: token(*t), is_withdrawn: *is_withdrawn })
-            }
+            Ask::Intent { resource, token: t, since, mode, is_withdrawn } => Request::Intent(IntentArgs {
+                resource: r(resource),
+                token: token(*t),
+                since: RequestTime(*since),
+                mode: mode.map_or(WantedMode::Exclusive, |mode| mode_of(mode).wanted()),
+                is_withdrawn: *is_withdrawn,
+            }),
             Ask::Kept { resource } => Request::Kept(KeptArgs { add: vec![r(resource)] }),
             Ask::AcquireSet { resources, token: t, attempt: a, ms, is_shared } => Request::AcquireSet(AcquireSetArgs {
                 resources: resources.iter().map(r).collect(),

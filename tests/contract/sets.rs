@@ -7,7 +7,7 @@ use redlockd::protocol::{
     AcquireSetArgs, EndReason, Found, GrantedLease, IntentArgs, ListArgs, MAX_CLAIMS, NoVote, NodeInspection, Released,
     Reply, Request, RequestTime, SET_MAX, StoredLock,
 };
-use redlockd::types::{Fence, Mode};
+use redlockd::types::{Fence, Mode, WantedMode};
 
 use super::subject::{
     GUARD, Server, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, token, ttl,
@@ -76,10 +76,44 @@ pub fn a_shared_set_is_members_beside_others(node: &mut impl Subject) {
     let back = refused(node, &set_in(&["free", "writer"], 4, 7, 1_000, true));
     assert_eq!(back, [(1, Reply::ModeDiffers { mode: Mode::Exclusive })]);
     // A caller that waits keeps new ones out of what it waits for.
-    node.ask(&Request::Intent(IntentArgs { resource: name("a"), token: token(9), is_withdrawn: false }));
+    assert_eq!(node.ask(&intent("a", 9, 1)), Reply::Intent { is_own: true });
     let waits = refused(node, &set_in(&["a", "free"], 3, 8, 1_000, true));
     assert!(matches!(&waits[..], [(0, Reply::HeldByMembers(held))] if held.is_intent), "{waits:?}");
     granted(node, &set_in(&["a", "b"], 1, 9, 10_000, true));
+}
+
+fn intent(resource: &str, t: u64, since: u64) -> Request {
+    let (mode, since) = (WantedMode::Exclusive, RequestTime(since));
+    Request::Intent(IntentArgs { resource: name(resource), token: token(t), since, mode, is_withdrawn: false })
+}
+
+pub fn who_has_waited_longest_is_next(node: &mut impl Subject) {
+    let own = |is_own| Reply::Intent { is_own };
+    assert_eq!(node.ask(&intent("a", 1, 100)), own(true));
+    assert_eq!(node.ask(&intent("a", 2, 200)), own(false), "it has waited for a shorter time");
+    // Nobody else takes it meanwhile, alone or in a set.
+    let is_next = |reply: &Reply| matches!(reply, Reply::HeldByMembers(held) if held.is_intent && held.kind.is_none());
+    let single = node.ask(&acquire("a", 2, 1, 1_000));
+    assert!(is_next(&single), "{single:?}");
+    for is_shared in [false, true] {
+        let refused = refused(node, &set_in(&["free", "a"], 2, 2 + u64::from(is_shared), 1_000, is_shared));
+        assert!(matches!(&refused[..], [(1, reply)] if is_next(reply)), "{refused:?}");
+    }
+    assert_eq!(holder(node, "free"), None);
+    // But who holds one of the set goes on: the other may be waiting for that.
+    assert!(matches!(node.ask(&acquire("held", 2, 4, 10_000)), Reply::Granted { .. }));
+    assert_eq!(granted(node, &set(&["held", "a"], 2, 5, 10_000)).len(), 2);
+    assert_eq!(node.ask(&release("a", 2)), Reply::Released(Released { found: Found::Match, earlier: None }));
+    // Who has waited longer takes its place, and is let in; the former is not, and readers are let in beside a reader only.
+    assert_eq!(node.ask(&intent("a", 3, 50)), own(true));
+    assert_eq!(node.ask(&intent("a", 1, 100)), own(false));
+    assert!(is_next(&node.ask(&acquire("a", 1, 6, 1_000))));
+    assert!(matches!(node.ask(&acquire("a", 3, 7, 1_000)), Reply::Granted { .. }));
+    let (mode, since) = (WantedMode::Shared, RequestTime(1));
+    let reader = IntentArgs { resource: name("read"), token: token(1), since, mode, is_withdrawn: false };
+    assert_eq!(node.ask(&Request::Intent(reader)), own(true));
+    assert!(is_next(&node.ask(&acquire("read", 2, 8, 1_000))));
+    assert_eq!(granted(node, &set_in(&["read", "other"], 4, 9, 1_000, true)).len(), 2);
 }
 
 pub fn a_set_is_ordinary_leases(node: &mut impl Subject) {

@@ -72,6 +72,8 @@ pub enum Ask {
     Intent {
         resource: usize,
         token: u64,
+        since: u64,
+        mode: Option<usize>,
         is_withdrawn: bool,
     },
     /// Of these resources, with the attempt of the first.
@@ -331,8 +333,9 @@ pub fn member_steps() -> impl Strategy<Value = Step> {
             .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
         20 => (r.clone(), t.clone(), attempts)
             .prop_map(|(resource, token, attempts)| Ask::Downgrade { resource, token, attempts }),
-        8 => (r.clone(), t.clone(), any::<bool>())
-            .prop_map(|(resource, token, is_withdrawn)| Ask::Intent { resource, token, is_withdrawn }),
+        8 => (r.clone(), t.clone(), 1..4_u64, prop::option::of(modes()), prop::bool::weighted(0.3)).prop_map(
+            |(resource, token, since, mode, is_withdrawn)| Ask::Intent { resource, token, since, mode, is_withdrawn }
+        ),
         16 => (r.clone(), t.clone(), lease_ms(), fences(), mode)
             .prop_map(|(resource, token, ms, fence, mode)| Ask::Restore { resource, token, ms, fence, mode }),
         30 => (r.clone(), t.clone(), a).prop_map(|(resource, token, attempt)| Ask::Cancel { resource, token, attempt }),

@@ -251,13 +251,15 @@ async fn a_page_takes_a_lock_and_only_who_took_it_gives_it_back() {
     assert!(!page("bob").await.contains("/ui/give-back/") && !page("bob").await.contains("/ui/take/"));
     let said = "by the service for <bdi>principal ann</bdi>";
     assert!(page("bob").await.contains(said), "for whom: {}", page("bob").await);
-    post("/ui/give-back/deploy", "bob", &[]).await.expect_problem(409, "not-holder");
-    let given = post("/ui/give-back/deploy", "ann", &[]).await;
+    let sure = [("sure", "yes")];
+    post("/ui/give-back/deploy", "bob", &sure).await.expect_problem(409, "not-holder");
+    post("/ui/give-back/deploy", "ann", &[]).await.expect_problem(400, "invalid");
+    let given = post("/ui/give-back/deploy", "ann", &sure).await;
     assert!(given.text.contains("Given back."), "{}", given.text);
     as_principal(client.request("GET", "/locks/deploy"), "bob").await.expect_status(404);
     // What is held by a token alone is not the page's to end.
     as_principal(client.request("POST", "/locks/deploy").form(&[("ttl", "1m")]), "ann").await.expect_status(201);
-    post("/ui/give-back/deploy", "ann", &[]).await.expect_problem(409, "not-holder");
+    post("/ui/give-back/deploy", "ann", &sure).await.expect_problem(409, "not-holder");
 }
 
 /// The principal stands in the record: whoever renews its lease counts it in its quota, and goes on when it is gone from the access

@@ -202,6 +202,14 @@ async fn readers_and_a_writer_over_two_instances() {
     assert_eq!(writer.status, 201, "{writer:?}");
     assert_eq!(there.waiting().await, each, "it was one phase only");
     let (cycle, answers) = (uncontended_cycle(&here).await, time_of_answers([&here, &there], 2 * each).await);
+    let requests = async || {
+        let mut all = [0; 3];
+        for (count, verb) in all.iter_mut().zip(["acquire_shared", "update", "cancel"]) {
+            *count = here.calls(verb).await + there.calls(verb).await;
+        }
+        all
+    };
+    let before = requests().await;
     let begun = SystemClock.now();
     assert_eq!(here.release("x", &writer).await, 204);
     let mut fences = BTreeSet::new();
@@ -213,9 +221,12 @@ async fn readers_and_a_writer_over_two_instances() {
     }
     let took = SystemClock.now().since(begun);
     assert_eq!(fences.len(), 2 * each, "each has its own");
+    let after = requests().await;
+    let [acquires, updates, cancels] = std::array::from_fn(|i| after[i] - before[i]);
     #[expect(clippy::print_stdout, reason = "what was measured, for --nocapture")]
     {
         println!("{} readers in {took:?}; a cycle takes {cycle:?}, as many answers {answers:?}", 2 * each);
+        println!("requests to nodes: {acquires} acquires, {updates} updates, {cancels} cancels");
     }
     // The aim is 2 cycles and the answers; other work on the machine comes on top of either.
     assert!(took < 3 * (2 * cycle + answers) + Duration::from_secs(1), "{took:?}: {cycle:?}, {answers:?}");

@@ -303,6 +303,66 @@ async fn a_large_set_is_not_overtaken_within_an_instance() {
     assert_eq!(small.await.expect("no panic").status, 201);
 }
 
+/// At another instance there is always somebody who holds one of its names, and somebody else who waits for it: of callers who
+/// take one name each, and of others who take pairs. The intents of the large set let it be next, and those who wait behind it
+/// are served after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_set_is_not_overtaken_by_callers_of_another_instance() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (Arc::new(cluster.instance(&[]).await), Arc::new(cluster.instance(&[]).await));
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let names: Vec<String> = (0..6).map(|i| format!("n/{i}")).collect();
+    let callers = (0..18).map(|i| {
+        let (there, is_over) = (Arc::clone(&there), Arc::clone(&is_over));
+        let first = names[i % 6].clone();
+        let wanted = if i < 12 { vec![first] } else { vec![first, names[(i + 1) % 6].clone()] };
+        tokio::spawn(async move {
+            let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+            let (mut served, mut longest) = (0, Duration::ZERO);
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let begun = SystemClock.now();
+                let token = if let [name] = wanted[..] {
+                    let lease = there.acquire(name, &[("ttl", "20s"), ("wait", "60s")]).await;
+                    assert_eq!(lease.status, 201, "{lease:?}");
+                    lease.token
+                } else {
+                    acquire(&there, &wanted, json!({ "ttl": "20s", "wait": "60s" })).await.token()
+                };
+                longest = longest.max(SystemClock.now().since(begun));
+                // Held until somebody else waits behind it.
+                there.client.get(there.url(&format!("/locks/{}", wanted[0]))).send().await.expect("an answer");
+                assert_eq!(release(&there, &wanted, &token).await.status, 200);
+                served += 1;
+            }
+            (served, longest)
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    poll::until("others wait for all of its names", || async { (there.waiting().await >= 6).then_some(()) }).await;
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        let begun = SystemClock.now();
+        let large = acquire(&here, &all, json!({ "ttl": "20s", "wait": "60s" })).await;
+        waits.push(SystemClock.now().since(begun));
+        assert_eq!(release(&here, &all, &large.token()).await.status, 200);
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut others = Vec::new();
+    for caller in callers {
+        others.push(caller.await.expect("no panic"));
+    }
+    #[expect(clippy::print_stdout, reason = "what was measured, for --nocapture")]
+    {
+        println!(
+            "the large set waited for {waits:?}; the others, how often they were served and their longest waits: {others:?}"
+        );
+    }
+    assert!(others.iter().all(|(served, _)| *served > 0), "{others:?}");
+    assert!(waits.iter().all(|wait| *wait < Duration::from_secs(15)), "{waits:?}");
+    until_nowhere(&cluster, &all).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadlock_through_a_set_is_found() {
     let cluster = Cluster::of(3).await;

@@ -243,6 +243,8 @@ async fn tickets_are_seen_and_ended_by_those_who_may() {
     get("carl").await.expect_problem(404, "not-found");
     let with_token = client.request("GET", &id(&made)).header("lock-token", made["token"].as_str().expect("text"));
     assert_eq!(as_principal(with_token, "carl").await.json()["owner"], "secretive", "whoever has its token");
+    let with_token = client.request("DELETE", &id(&made)).header("lock-token", made["token"].as_str().expect("text"));
+    as_principal(with_token, "carl").await.expect_problem(403, "forbidden");
     client.get(&id(&made)).await.expect_status(401);
     let delete = |name: &'static str| as_principal(client.request("DELETE", &id(&made)), name);
     let refused = delete("bob").await.expect_problem(403, "forbidden").json();

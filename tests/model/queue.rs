@@ -16,6 +16,7 @@ use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, Wait
 use super::queue_state::{Activity, NEVER, Queue, QueueSettings};
 use super::wake::{POLL_MAX, SETTLE_PAUSE, WAKE_JITTER, YIELD_PAUSE};
 use crate::mutant::{self, Mutant};
+use crate::protocol::INTENT_TTL;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{LeaseTag, Notice};
@@ -28,6 +29,8 @@ const NAMES: [&str; 2] = ["a", "b"];
 const NOW: BootTime = BootTime::from_nanos(1 << 60);
 /// What a node answers of a lease's end. Holders release earlier.
 const LEASE: Duration = Duration::from_secs(10);
+/// The bit of another waiter's intent.
+const INTENT: u16 = 1 << 15;
 /// No wait ends before.
 const END: BootTime = BootTime::from_nanos(1 << 62);
 /// The environment variable of `make model`.
@@ -35,11 +38,6 @@ const IN_DEPTH: &str = "REDLOCKD_MODEL_IN_DEPTH";
 
 fn name(resource: usize) -> ResourceName {
     ResourceName::parse(NAMES[resource]).expect("valid")
-}
-
-/// The lease of this waiter.
-fn token(waiter: usize) -> TokenHash {
-    TokenHash::parse(&format!("{waiter:064x}")).expect("hex")
 }
 
 /// The waiters, and how often each kind of event may happen that nothing else bounds.
@@ -60,6 +58,8 @@ struct Bounds {
     leaves: u8,
     /// Callers who go away and may return.
     absences: u8,
+    /// Notices name each lease; else all leases alike, as may happen to a few, which makes many situations one.
+    has_tags: bool,
     bug: Option<Mutant>,
 }
 
@@ -69,7 +69,8 @@ enum Phase {
     Outside,
     /// With its timer.
     Waiting(BootTime),
-    /// The nodes have answered: whose leases they had, by resource, one bit each. None: they granted. The answer is on its way.
+    /// The nodes have answered: whose leases they had, by resource, one bit each, and [`INTENT`]. None: they granted. The answer
+    /// is on its way.
     Asking([u16; NAMES.len()]),
     Absent,
     Holding,
@@ -87,6 +88,12 @@ struct State {
     phases: Vec<Phase>,
     /// By resource: several, where they share it.
     holders: [BTreeSet<usize>; NAMES.len()],
+    /// By resource, whose intent stands on the nodes. It is there, or gone, as soon as the queue says so.
+    intents: [Option<usize>; NAMES.len()],
+    /// The waiters for several resources that were refused before this one came, one bit each.
+    after: Vec<u16>,
+    /// Those that were refused so far, and sleep.
+    refused: u16,
     /// On their way: instance, node, resource, lease, whether an attempt was withdrawn.
     notices: BTreeSet<Report>,
     timers: u8,
@@ -180,11 +187,7 @@ impl State {
                     instance.asked.retain(|(_, r)| NAMES[*r] != resource.as_str());
                     instance.confirmed.retain(|(_, r)| NAMES[*r] != resource.as_str());
                 }
-                Action::Intent { waiter, .. } => {
-                    if bounds.mode(index(waiter)) != Mode::Exclusive {
-                        self.fail("who is let in with others keeps others out");
-                    }
-                }
+                Action::Intent { waiter, is_withdrawn, .. } => self.intend(bounds, index(waiter), is_withdrawn),
                 Action::CheckCycle(..) | Action::ReportDeadlock(_) => self.fail("there are no owners"),
             }
         }
@@ -209,11 +212,38 @@ impl State {
         let mut held = [0; NAMES.len()];
         if self.is_free(bounds, waiter) {
             wants.iter().for_each(|resource| _ = self.holders[*resource].insert(waiter));
+            let overtakes = |set: usize| {
+                let is_behind = self.after[waiter] & 1 << set != 0 && matches!(self.phases[set], Phase::Waiting(_));
+                is_behind && bounds.waiters[set].1.iter().any(|resource| wants.contains(resource))
+            };
+            if (0..bounds.waiters.len()).any(overtakes) {
+                self.fail("a set that was refused is overtaken by one that came later");
+            }
         } else {
             let bits = |resource: &usize| self.holders[*resource].iter().fold(0, |bits, holder| bits | 1 << holder);
-            wants.iter().for_each(|resource| held[*resource] = bits(resource));
+            for resource in wants {
+                let is_intended = self.is_intended(bounds, waiter, *resource);
+                held[*resource] = bits(resource) | if is_intended { INTENT } else { 0 };
+            }
         }
         self.phases[waiter] = Phase::Asking(held);
+    }
+
+    /// Of two, the intent of the one that came first stands.
+    fn intend(&mut self, bounds: &Bounds, waiter: usize, is_withdrawn: bool) {
+        for resource in bounds.waiters[waiter].1 {
+            let intent = &mut self.intents[*resource];
+            match is_withdrawn {
+                true => *intent = intent.filter(|of| *of != waiter),
+                false => *intent = Some(intent.map_or(waiter, |of| of.min(waiter))),
+            }
+        }
+    }
+
+    /// Whether the intent of another waiter keeps this one out.
+    fn is_intended(&self, bounds: &Bounds, waiter: usize, resource: usize) -> bool {
+        let is_other = |of: usize| of != waiter && !bounds.mode(of).is_compatible(bounds.mode(waiter));
+        self.intents[resource].is_some_and(is_other)
     }
 
     /// The nodes free what the waiter holds, and report it to those who are subscribed.
@@ -278,7 +308,8 @@ impl State {
         let most = mode.limit().map_or(usize::MAX, |limit| limit.get().into());
         bounds.waiters[waiter].1.iter().all(|resource| {
             let holders = &self.holders[*resource];
-            holders.len() < most && holders.iter().all(|holder| bounds.mode(*holder).is_compatible(mode))
+            let is_next = !self.is_intended(bounds, waiter, *resource);
+            is_next && holders.len() < most && holders.iter().all(|of| bounds.mode(*of).is_compatible(mode))
         })
     }
 
@@ -372,6 +403,9 @@ impl Model for Bounds {
             queues: (0..INSTANCES).map(|_| instance()).collect(),
             phases: vec![Phase::Outside; self.waiters.len()],
             holders: [const { BTreeSet::new() }; NAMES.len()],
+            intents: [None; NAMES.len()],
+            after: vec![0; self.waiters.len()],
+            refused: 0,
             notices: BTreeSet::new(),
             timers: self.timers,
             losses: self.losses,
@@ -442,6 +476,12 @@ impl Model for Bounds {
 }
 
 impl Bounds {
+    /// The lease of this waiter. Notices name it by its first digits.
+    fn token(&self, waiter: usize) -> TokenHash {
+        let tag = if self.has_tags { waiter } else { 0 };
+        TokenHash::parse(&format!("{tag:08x}{waiter:056x}")).expect("hex")
+    }
+
     fn mode(&self, waiter: usize) -> Mode {
         self.modes.get(waiter).copied().unwrap_or(Mode::Exclusive)
     }
@@ -461,6 +501,7 @@ impl Bounds {
                     note: "".into(),
                 };
                 s.phases[waiter] = Phase::Waiting(NEVER);
+                s.after[waiter] = s.refused;
                 s.on(self, inst, Event::Enqueue(waiter as u64, request));
             }
             Step::Answer(waiter) => self.answer(s, waiter),
@@ -473,14 +514,14 @@ impl Bounds {
             Step::ReleaseConfirmed(waiter) => {
                 s.phases[waiter] = Phase::Done;
                 for resource in self.waiters[waiter].1 {
-                    let lease = Some(LeaseTag::of(&token(waiter)));
+                    let lease = Some(LeaseTag::of(&self.token(waiter)));
                     s.on(self, self.waiters[waiter].0, Event::LeaseEnded(name(*resource), lease));
                 }
             }
             Step::Deliver(report) => {
                 s.notices.remove(&report);
                 let (inst, node, resource, lease, withdrawn) = report;
-                let notice = Notice { lease: Some(LeaseTag::of(&token(lease))), withdrawn, slot: None };
+                let notice = Notice { lease: Some(LeaseTag::of(&self.token(lease))), withdrawn, slot: None };
                 s.on(self, inst, Event::Notice(name(resource), node, notice));
             }
             Step::Lose(report) => {
@@ -545,24 +586,32 @@ impl Bounds {
         let of_waiter = |(resource, waiter)| (held[resource] & 1_u16 << waiter != 0).then_some((resource, waiter));
         let all = (0..NAMES.len()).flat_map(|resource| (0..self.waiters.len()).map(move |waiter| (resource, waiter)));
         let blocked: Vec<_> = all.filter_map(of_waiter).collect();
-        let outcome = if blocked.is_empty() {
+        let outcome = if held == [0; NAMES.len()] {
             s.phases[waiter] = Phase::Holding;
-            AttemptOutcome::Granted { lease: token(waiter), slot: None, until: NOW.plus(LEASE) }
+            AttemptOutcome::Granted { lease: self.token(waiter), slot: None, until: NOW.plus(LEASE) }
         } else {
             s.phases[waiter] = Phase::Waiting(NEVER);
-            let blocker = |(resource, holder)| Blocker {
+            let blocker = |resource, holder: Option<usize>, is_intent| Blocker {
                 resource: name(resource),
-                mode: self.mode(holder),
-                lease: Some(token(holder)),
+                mode: holder.map_or(Mode::Exclusive, |holder| self.mode(holder)),
+                lease: holder.map(|holder| self.token(holder)),
                 party: None,
                 slot: None,
                 taken: SlotSet::default(),
                 is_confirmed: true,
-                free_in: Some(LEASE),
+                is_intent,
+                free_in: Some(if is_intent { INTENT_TTL } else { LEASE }),
             };
-            AttemptOutcome::Held(blocked.into_iter().map(blocker).collect())
+            let is_intent = |resource: usize| held[resource] & INTENT != 0;
+            let held_by = blocked.into_iter().map(|(resource, of)| blocker(resource, Some(of), is_intent(resource)));
+            let only_intended = (0..NAMES.len()).filter(|resource| held[*resource] == INTENT);
+            AttemptOutcome::Held(held_by.chain(only_intended.map(|resource| blocker(resource, None, true))).collect())
         };
-        s.on(self, self.waiters[waiter].0, Event::AttemptFinished(waiter as u64, outcome));
+        let (inst, wants) = self.waiters[waiter];
+        s.on(self, inst, Event::AttemptFinished(waiter as u64, outcome));
+        if wants.len() > 1 && matches!(s.phases[waiter], Phase::Waiting(_)) {
+            s.refused |= 1 << waiter;
+        }
     }
 
     /// The nodes have freed what it held. Who asks from now on finds it free.
@@ -571,7 +620,7 @@ impl Bounds {
         s.phases[waiter] = Phase::Releasing;
         s.free(wants, waiter, false);
         for resource in wants {
-            let lease = LeaseTag::of(&token(waiter));
+            let lease = LeaseTag::of(&self.token(waiter));
             s.on(self, own, Event::ReleaseSent { resource: name(*resource), lease, others_wait: None });
         }
     }
@@ -595,7 +644,18 @@ const TWO: &[(usize, &[usize])] = &[(1, &[1]), (0, &[0, 1]), (0, &[0])];
 fn bounds(waiters: &[(usize, &'static [usize])]) -> Bounds {
     let waiters = waiters.to_vec();
     let modes = &[];
-    Bounds { waiters, modes, timers: 1, losses: 0, breaks: 0, splits: 0, leaves: 0, absences: 0, bug: None }
+    Bounds {
+        waiters,
+        modes,
+        timers: 1,
+        losses: 0,
+        breaks: 0,
+        splits: 0,
+        leaves: 0,
+        absences: 0,
+        has_tags: false,
+        bug: None,
+    }
 }
 
 fn lossy(waiters: &[(usize, &'static [usize])], more: u8) -> Bounds {
@@ -625,6 +685,12 @@ fn permits(more: u8) -> Bounds {
     Bounds { modes, timers: more, ..bounds(waiters) }
 }
 
+/// A set behind a lease of another instance, where a caller that comes after its refusal wants what was held.
+fn overtaking(more: u8) -> Bounds {
+    let waiters = &[(1, &[0][..]), (0, &[0, 1]), (1, &[0]), (1, &[1])][..3 + usize::from(more)];
+    Bounds { has_tags: true, ..bounds(waiters) }
+}
+
 fn absent(more: u8) -> Bounds {
     Bounds { absences: 1 + more, ..bounds(ONE) }
 }
@@ -641,6 +707,7 @@ fn the_queue_keeps_its_promises_in_every_order() {
         ("connections that break", broken(more)),
         ("readers and a writer", shared(more)),
         ("two permits", permits(more)),
+        ("a set, and callers of another instance", overtaking(more)),
     ] {
         let (states, found) = explore(bounds);
         println!("| queue: {what} | {states} |");
@@ -658,6 +725,7 @@ fn planted_bugs_of_the_queue_are_found() {
         (broken(0), &[SubscriptionLossUnnoticed]),
         (lossy(ONE, 0), &[GrantCallsNobody, TimerIgnored, EndWakesNobody, NewestFirst, EveryoneContends]),
         (lossy(ONE, 0), &[NoticesIgnored, ListensTooLate, SubscribedByOne]),
+        (overtaking(0), &[SetLeavesNoIntent]),
     ];
     let mut missed: Vec<Mutant> = Vec::new();
     for (bounds, bugs) in planted {

@@ -1,7 +1,6 @@
 //! The domain's checked types: resource names, tokens, fences, TTLs, node names, labels. Raw input is parsed into one of
 //! these once, where it enters; all other modules use the checked type.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,24 +8,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+mod invalid;
+mod labels;
 mod mode;
 
+pub use invalid::Invalid;
+pub use labels::{Labels, METADATA_MAX_BYTES, METADATA_MAX_PAIRS, NOTE_MAX_BYTES, OWNER_MAX_BYTES};
 pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, SlotChoice, SlotSet, WantedMode};
 
 /// The longest resource name, in bytes: it is part of paths, keys, channel names and log lines.
 pub const RESOURCE_MAX_BYTES: usize = 255;
 /// Names with this prefix are the service's own keys and can never be resources.
 pub const RESERVED_PREFIX: &str = "redlockd:";
-/// The longest `owner` label, in bytes.
-pub const OWNER_MAX_BYTES: usize = 128;
 /// What stands for the owner in the setting `owner_url`.
 pub const OWNER_PLACE: &str = "{owner}";
-/// The longest `note` label, in bytes.
-pub const NOTE_MAX_BYTES: usize = 512;
-/// The maximum number of `metadata` pairs.
-pub const METADATA_MAX_PAIRS: usize = 16;
-/// The maximum size of all `metadata` keys and values together, in bytes.
-pub const METADATA_MAX_BYTES: usize = 1024;
 /// The shortest token that a client may choose (22 base64 characters hold 128 bits).
 pub const TOKEN_MIN_CHARS: usize = 22;
 /// The longest token that a client may choose.
@@ -40,25 +35,15 @@ pub const WAIT_ID_MAX_CHARS: usize = 64;
 /// Random bytes in a token that the service generates: 192 bits.
 pub const TOKEN_RANDOM_BYTES: usize = 24;
 
-/// Why an input is not a value of its type. The text is safe to show to a client.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Invalid(pub String);
-
-impl Invalid {
-    fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
-
 /// Whether a character is invisible or changes the direction of text: an untrusted text must not look like another one,
 /// or affect the text around it. The pages, text answers, the command line and the audit log escape these.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{2800}' | '\u{fe00}'..='\u{fe0f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
-            | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The name of a resource: segments of `[A-Za-z0-9._~:@-]+` joined by `/`.
@@ -393,77 +378,6 @@ impl fmt::Debug for AttemptId {
     }
 }
 
-/// Information about a lease for people, stored in the lock's value. Never proof.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Labels {
-    /// The name that the holder gave itself.
-    #[serde(rename = "o", default, skip_serializing_if = "String::is_empty")]
-    pub owner: String,
-    /// What the holder uses the lease for.
-    #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
-    pub note: String,
-    /// Further labels, in pairs.
-    #[serde(rename = "m", default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub metadata: BTreeMap<String, String>,
-    /// Wall-clock time of the grant, for display only. Milliseconds since 1970.
-    #[serde(rename = "t", default)]
-    pub acquired_at_ms: u64,
-    /// A hash that stands for the principal, set by the service; empty without authentication. Never shown.
-    #[serde(rename = "p", default, skip_serializing_if = "String::is_empty")]
-    pub principal: String,
-    /// Until when the service renews the lease, on the cluster clock; 0 if it does not. Milliseconds since 1970.
-    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
-    pub kept_until_ms: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-/// The length of a text within a JSON string. Nodes store labels as JSON, and the largest answer of a node is bounded.
-fn json_len(text: &str) -> usize {
-    let of = |c: char| match c {
-        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-        '\u{0}'..'\u{20}' => 6,
-        other => other.len_utf8(),
-    };
-    text.chars().map(of).sum()
-}
-
-impl Labels {
-    /// Checks the bounds in this file, of the texts and of what is stored of them.
-    ///
-    /// Errors: the field's name and what is wrong with it.
-    pub fn check(&self) -> Result<(), (&'static str, Invalid)> {
-        let within = |field, texts: &[&str], max: usize| {
-            let (len, stored): (usize, usize) =
-                texts.iter().fold((0, 0), |(len, stored), text| (len + text.len(), stored + json_len(text)));
-            let invalid = |text| Err((field, Invalid(text)));
-            match (len > max, stored > max) {
-                (true, _) => invalid(format!("{len} bytes; at most {max} are allowed")),
-                (false, true) => invalid(format!(
-                    "{stored} bytes when quotes, backslashes and control characters are written as in JSON; at most {max} are allowed"
-                )),
-                (false, false) => Ok(()),
-            }
-        };
-        within("owner", &[&self.owner], OWNER_MAX_BYTES)?;
-        within("note", &[&self.note], NOTE_MAX_BYTES)?;
-        if self.metadata.len() > METADATA_MAX_PAIRS {
-            let text = format!("{} pairs; at most {METADATA_MAX_PAIRS} are allowed", self.metadata.len());
-            return Err(("metadata", Invalid(text)));
-        }
-        let pairs: Vec<&str> = self.metadata.iter().flat_map(|(key, value)| [&**key, &**value]).collect();
-        within("metadata", &pairs, METADATA_MAX_BYTES)
-    }
-
-    /// The JSON text in a lock's value.
-    pub fn encode(&self) -> Arc<str> {
-        serde_json::to_string(self).expect("labels are plain strings").into()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -520,24 +434,6 @@ mod tests {
         assert_eq!(hash.id().as_str(), &hash.as_str()[..8]);
     }
 
-    #[test]
-    fn labels_over_their_bounds_are_refused_with_the_field_name() {
-        let labels = Labels { owner: "x".repeat(129), ..Labels::default() };
-        assert_eq!(labels.check().map_err(|(field, _)| field), Err("owner"));
-        for (stored, is_accepted) in [(128, true), (129, false)] {
-            // Two bytes of each quote, six of a control character.
-            let owner = "\"".repeat(61) + "\u{1}" + &"x".repeat(stored - 128);
-            assert_eq!(json_len(&owner), stored);
-            assert_eq!(serde_json::to_string(&owner).expect("text").len() - 2, stored);
-            assert_eq!(Labels { owner, ..Labels::default() }.check().is_ok(), is_accepted);
-        }
-        let labels = Labels { note: "x".repeat(513), ..Labels::default() };
-        assert_eq!(labels.check().map_err(|(field, _)| field), Err("note"));
-        let pairs = (0..17).map(|i| (i.to_string(), String::new())).collect();
-        let labels = Labels { metadata: pairs, ..Labels::default() };
-        assert_eq!(labels.check().map_err(|(field, _)| field), Err("metadata"));
-    }
-
     proptest! {
         #[test]
         fn random_tokens_are_valid_tokens_and_keep_all_bits(a: [u8; TOKEN_RANDOM_BYTES], b: [u8; TOKEN_RANDOM_BYTES]) {
@@ -549,14 +445,6 @@ mod tests {
         #[test]
         fn parsing_never_panics(raw in ".*") {
             let _ = (ResourceName::parse(&raw), Token::parse(&raw), NodeId::parse(&raw), TokenHash::parse(&raw));
-        }
-
-        #[test]
-        fn encoded_labels_are_parsed_back(owner in ".{0,40}", note in ".{0,40}", k in ".{0,10}", v in ".{0,10}") {
-            let metadata = [(k, v)].into();
-            let labels = Labels { owner, note, metadata, acquired_at_ms: 7, principal: "0f".into(), kept_until_ms: 8 };
-            let back: Labels = serde_json::from_str(&labels.encode()).expect("own encoding");
-            prop_assert_eq!(back, labels);
         }
     }
 }

@@ -41,10 +41,8 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
     let until = state.manager.now().plus(wait);
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     let is_own = is_own(&state, &found, &access, token.as_ref());
-    match is_own {
-        true => need_acquire(&access, &found)?,
-        false if may_all(&access, Right::Read, &found) => {}
-        false => return Err(no_such_ticket()),
+    if !is_own && !may_all(&access, Right::Read, &found) {
+        return Err(no_such_ticket());
     }
     let found = match is_own {
         true => Box::pin(state.manager.await_ticket(found, until)).await.map_err(refused)?,
@@ -149,7 +147,7 @@ fn changeable(
     }
 }
 
-/// The secret alone is not enough, as with a lock's: its rule may have been removed.
+/// For a change the secret alone is not enough, as with a lock's: its rule may have been removed.
 fn need_acquire(access: &Access, found: &FoundTicket) -> Result<(), Problem> {
     found.ticket.resources().try_for_each(|name| access.need(Right::Acquire, name))
 }

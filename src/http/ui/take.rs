@@ -127,8 +127,12 @@ pub(super) async fn give_back(State(state): State<AppState>, request: Request) -
         record.action = "give-back".to_owned();
         record.resource = Some(resource.to_string());
     });
-    let (_, fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
-    fields.finish(&[])?;
+    let (_, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
+    // A page of another site can place one click of a user here, and not two in different places.
+    if fields.text("sure").as_deref() != Some("yes") {
+        fields.wrong("sure", "must be yes: tick the box first");
+    }
+    fields.finish(&["sure"])?;
     let ended = Box::pin(state.manager.give_back(&resource, access.principal())).await;
     let held = ended.map_err(|error| refusals::release(&resource, error))?;
     access.update_quota(|quotas| quotas.ended(&resource));

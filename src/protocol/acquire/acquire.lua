@@ -4,25 +4,29 @@
 --       labels, resource
 -- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
 -- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
---        D reason | X | W left (the resource has a block) | H, Y (members hold it: as in acquire_shared.lua) | K C P Q S
+--        D reason | X | W left (the resource has a block) | H, Y (members or an intent: as in acquire_shared.lua) | K C P Q S
 local NOW_MS = math.floor(NOW / 1000)
-local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 2)) -- the first: whether any resource has a block
+-- The first two: whether any resource has a block, or an intent. From then on one place behind KEYS.
+local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:intents', unpack(KEYS, 2))
 local gen, now = tonumber(m[5] or -1), math.floor(NOW / 1000 / ARGV[3])
 local out, new, top, highest, k, at, past, beside = {}, {}, hw, nil, 2, 3, nil, nil
-local count = (#found - 1) / 3
+local count = (#found - 2) / 3
 for i = 1, count do
   SENT = tonumber(ARGV[at + 1])
-  local v, ended = found[k], found[k + 1]
+  local v, ended = found[k + 1], found[k + 2]
   local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and judge() or nil
   local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. ARGV[at + 7]) or -2
+  local intent = found[2] and not v and redis.call('MGET', 'redlockd:i:' .. ARGV[at + 7])[1]
   if no then
     out[i] = no
   elseif ended then
     out[i] = { 'D', ended } -- this token was released
-  elseif found[k + 2] then
+  elseif found[k + 3] then
     out[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
     out[i] = { 'W', block } -- even to the token that has the key: the block may stand for another lease
+  elseif intent and string.sub(intent, 1, 64) ~= ARGV[at + 2] then -- another caller is next
+    out[i] = { 'H', redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]), '', 1, '' }
   elseif not v then
     local fence, digits = SENT, ARGV[at + 1] -- digits: Lua takes long to format a number, or to read one
     if now ~= gen then -- the next generation of fences, see fences.lua

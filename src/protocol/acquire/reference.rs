@@ -6,8 +6,8 @@ use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::reference::shared_holders::{self, Until};
-use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply};
-use crate::types::{Fence, Mode, ResourceName, TokenHash};
+use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply, intent};
+use crate::types::{Fence, Mode, ResourceName, TokenHash, WantedMode};
 
 /// Runs one acquire.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
@@ -24,6 +24,13 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     // Even to the token that has the key: the block may stand for another lease.
     if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
         return Reply::NoVote(NoVote::Blocked { left_ms });
+    }
+    // The script reads no other type.
+    if let None | Some(LockValue::OtherType(_)) = memory.locks.get(resource, now_ms)
+        && let Some(left_ms) =
+            intent::reference::keeps_out(memory, now_ms, (resource, &args.token), WantedMode::Exclusive)
+    {
+        return shared_holders::held_by(memory, context, resource, Until::Intent(left_ms));
     }
     match memory.locks.get(resource, now_ms) {
         Some(LockValue::Lease(record)) if record.token == args.token => join(memory, context, args),

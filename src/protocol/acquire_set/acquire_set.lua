@@ -9,15 +9,23 @@ if no then return no end
 local TOKEN, TTL, PX, ATTEMPT = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
 local LABELS, IS_SHARED = ARGV[9], ARGV[10] == 's'
 local NOW_MS = math.floor(NOW / 1000)
-local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 3)) -- the first: whether any resource has a block
-local count, why, had, beside = (#found - 1) / 3, {}, {}, nil -- beside: those that only members decide about
+-- The first two: whether any resource has a block, or an intent. From then on as KEYS.
+local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:intents', unpack(KEYS, 3))
+-- beside: those that only members decide about; intended: those that another caller's intent keeps out; own: that have its own
+local count, why, had, beside, intended, own_intent = (#found - 2) / 3, {}, {}, nil, {}, {}
 for i = 1, count do
   local k = 3 * i - 1
-  local v, LOCK = found[k], KEYS[k + 1]
+  local v, LOCK = found[k + 1], KEYS[k + 1]
   local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. ARGV[11 + i]) or -2
-  if found[k + 1] then
-    why[i] = { 'D', found[k + 1] } -- this token was released
-  elseif found[k + 2] then
+  local intent = found[2] and redis.call('MGET', 'redlockd:i:' .. ARGV[11 + i])[1]
+  if intent and string.sub(intent, 1, 64) == TOKEN then
+    own_intent[i] = true
+  elseif intent and not (IS_SHARED and string.sub(intent, -2) == '|s') then
+    intended[i] = v or false
+  end
+  if found[k + 2] then
+    why[i] = { 'D', found[k + 2] } -- this token was released
+  elseif found[k + 3] then
     why[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
     why[i] = { 'W', block }
@@ -52,8 +60,13 @@ for i = 1, count do
     end
   end
 end
-local function refusal()
+local function refusal(held_by) -- held_by: of members.lua, where there may be members
   local out = { 'N' }
+  -- A token that has some of them goes on: who comes next may be waiting for it.
+  for i, v in pairs(next(had) and {} or intended) do
+    local left = redis.call('PTTL', 'redlockd:i:' .. ARGV[11 + i])
+    why[i] = why[i] or held_by and held_by(KEYS[3 * i], 'redlockd:m:' .. ARGV[11 + i], v, left, 1) or { 'H', left, '', 1, '' }
+  end
   for i = 1, count do
     if why[i] then out[#out + 1], out[#out + 2] = i, why[i] end
   end

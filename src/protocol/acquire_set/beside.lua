@@ -1,6 +1,6 @@
 local over_of = {} -- of each resource, the tokens whose time is over
 for _, i in ipairs(beside) do
-  local LOCK, RESOURCE, v, own = KEYS[3 * i], ARGV[11 + i], found[3 * i - 1], nil
+  local LOCK, RESOURCE, v, own = KEYS[3 * i], ARGV[11 + i], found[3 * i], nil
   local HASH = 'redlockd:m:' .. RESOURCE
   local living, _, _, over = members_of(HASH)
   if not v then -- somebody deleted the lock's key
@@ -10,7 +10,6 @@ for _, i in ipairs(beside) do
   for _, of in ipairs(living) do
     if of[1] == TOKEN then own = of end
   end
-  local intent = IS_SHARED and redis.call('GET', 'redlockd:i:' .. RESOURCE)
   over_of[i] = over
   if v and #living == 0 then
     why[i] = { 'B', redis.call('PTTL', LOCK), '' } -- a foreign client's value
@@ -27,13 +26,11 @@ for _, i in ipairs(beside) do
     end
   elseif v and (v ~= 'S|s' or not IS_SHARED) then
     why[i] = held_by(LOCK, HASH, v, redis.call('PTTL', LOCK), 0)
-  elseif intent and intent ~= TOKEN then
-    why[i] = held_by(LOCK, HASH, v, redis.call('PTTL', 'redlockd:i:' .. RESOURCE), 1)
   elseif #living >= tonumber(ARGV[11]) then
     why[i] = held_by(LOCK, HASH, v, nil, 0)
   end
 end
-local no = refusal()
+local no = refusal(held_by)
 if no then return no end
 -- Only a shared set comes here: members keep an exclusive one out.
 local out, digits = fences()
@@ -43,9 +40,9 @@ for i = 1, count do
   if had[i] then
     store(LOCK, HASH, over_of[i], TOKEN, had[i][3], 's', had[i][1], PX)
   else
-    if not found[k] then redis.call('SET', LOCK, 'S|s', 'PX', PX) end
+    if not found[k + 1] then redis.call('SET', LOCK, 'S|s', 'PX', PX) end
     store(LOCK, HASH, over_of[i], TOKEN, NOW_MS + PX, 's', '000000|' .. TTL .. '|' .. digits[i] .. '|' .. ATTEMPT .. ',|' .. LABELS, PX)
-    redis.call('DEL', 'redlockd:i:' .. RESOURCE) -- its own
+    if own_intent[i] then redis.call('DEL', 'redlockd:i:' .. RESOURCE) end
     note(i)
   end
 end

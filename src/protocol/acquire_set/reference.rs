@@ -6,9 +6,10 @@ use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Until};
 use crate::protocol::reply::GrantedLease;
-use crate::protocol::{AcquireSetArgs, EndReason, NoVote, Reply, acquire_shared};
-use crate::types::ResourceName;
+use crate::protocol::{AcquireSetArgs, EndReason, NoVote, Reply, acquire_shared, intent};
+use crate::types::{ResourceName, WantedMode};
 
 /// Runs one acquire of several resources.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSetArgs) -> Reply {
@@ -18,6 +19,14 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let mut refused = Vec::new();
     for (index, resource) in args.resources.iter().enumerate() {
         refused.extend(refusal(memory, context, args, resource).map(|why| (index, why)));
+    }
+    // A token that has some of them goes on: who comes next may be waiting for it.
+    let has_any = args.resources.iter().enumerate().any(|(index, resource)| {
+        refused.iter().all(|(other, _)| *other != index) && has(memory, context, args, resource)
+    });
+    if !has_any && !mutant::is(Mutant::SharedUnderIntent) {
+        refused.extend(intended(memory, context, args, &refused));
+        refused.sort_by_key(|(index, _)| *index);
     }
     if refused.is_empty() {
         let leases = args.resources.iter().map(|resource| take(memory, context, args, resource)).collect();
@@ -32,7 +41,34 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     Reply::SetRefused { refused }
 }
 
-/// What keeps the set out of this resource.
+/// Whether the token has this resource.
+fn has(memory: &Memory, context: &CallContext<'_>, args: &AcquireSetArgs, resource: &ResourceName) -> bool {
+    let now_ms = context.now_ms();
+    match memory.locks.get(resource, now_ms) {
+        Some(LockValue::Lease(record)) => record.token == args.token,
+        _ => shared_holders::member_of(memory, now_ms, resource, &args.token).is_some(),
+    }
+}
+
+/// The resources that nothing but another caller's intent keeps the set out of.
+fn intended(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    args: &AcquireSetArgs,
+    refused: &[(usize, Reply)],
+) -> Vec<(usize, Reply)> {
+    let wanted = if args.is_shared { WantedMode::Shared } else { WantedMode::Exclusive };
+    let mut out = Vec::new();
+    for (index, resource) in args.resources.iter().enumerate() {
+        let left_ms = intent::reference::keeps_out(memory, context.now_ms(), (resource, &args.token), wanted);
+        if let Some(left_ms) = left_ms.filter(|_| refused.iter().all(|(other, _)| *other != index)) {
+            out.push((index, shared_holders::held_by(memory, context, resource, Until::Intent(left_ms))));
+        }
+    }
+    out
+}
+
+/// What keeps the set out of this resource, but for intents.
 fn refusal(
     memory: &mut Memory,
     context: &CallContext<'_>,
@@ -40,7 +76,7 @@ fn refusal(
     resource: &ResourceName,
 ) -> Option<Reply> {
     if args.is_shared {
-        return acquire_shared::reference::refusal(memory, context, &args.one_shared(resource));
+        return acquire_shared::reference::refusal(memory, context, &args.one_shared(resource), false);
     }
     let now_ms = context.now_ms();
     if let Some(reason) = memory.tombstone(context, resource, &args.token) {

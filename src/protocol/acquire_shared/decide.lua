@@ -1,5 +1,6 @@
 local no = not fit and judge() or nil
 if no then return no end
+local SEEN = 32 -- of shared leases all members are read once for so many changes, and those that are over removed
 local LOCK, HASH, TOKEN, ATTEMPT, KIND, MODE = KEYS[3], KEYS[6], ARGV[5], ARGV[8] .. ',', ARGV[11], ARGV[12]
 local found = redis.call('MGET', LOCK, KEYS[4], KEYS[5], KEYS[7], 'redlockd:blocks')
 local v, intent = found[1], found[4]
@@ -29,39 +30,45 @@ local function next_fence()
   keep_fence(ARGV[10], fence)
   return string.format('%.0f', fence)
 end
-local living, _, _, over = members_of(HASH)
+local slot, most = string.match(MODE, '^p(%d+)/'), tonumber(ARGV[14])
+local mine, is_taken, is_full, over, count = nil, false, false, {}, 0
+if v then count = count_of(HASH) end
 if not v then
   if redis.call('EXISTS', LOCK) == 1 then return { 'B', redis.call('PTTL', LOCK), '' } end -- of another type
-  if #living + #over > 0 then redis.call('DEL', HASH) end -- somebody deleted the lock's key
-  living, over = {}, {}
-elseif #living == 0 then
-  return { 'B', redis.call('PTTL', LOCK), '' } -- a foreign client's value
-end
-local slot = string.match(MODE, '^p(%d+)/')
-local is_taken = false
-for _, of in ipairs(living) do
-  if of[1] == TOKEN then -- the same token again: the replay joins the lease
-    if of[3] ~= MODE then return { 'Y', of[3] } end
-    local head, fence, claims, labels = string.match(of[4], '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$')
-    local known = string.find(claims, ATTEMPT, 1, true)
-    if not known and #claims >= 288 then return { 'X' } end -- MAX_CLAIMS claims of 18 bytes each
-    if not known then claims = claims .. ATTEMPT end
-    if want > tonumber(fence) then fence = next_fence() end
-    local ends = math.max(of[2], NOW_MS + px)
-    store(LOCK, HASH, over, TOKEN, ends, MODE, head .. fence .. '|' .. claims .. labels, px)
-    return { 'G', tonumber(fence), 1 }
+  redis.call('DEL', HASH) -- somebody deleted the lock's key
+elseif KIND == 's' and count < most and count % SEEN > 0 then
+  -- The key lasts as long as the longest member: one of them lives, and whoever is over leaves with a later change.
+  mine = member_of(HASH, TOKEN)
+else
+  local living, _, _, gone = members_of(HASH)
+  over = gone
+  if #living == 0 then return { 'B', redis.call('PTTL', LOCK), '' } end -- a foreign client's value
+  is_full = #living >= most
+  for _, of in ipairs(living) do
+    if of[1] == TOKEN then mine = of end
+    is_taken = is_taken or slot and string.match(of[3], '^p(%d+)/') == slot
   end
-  is_taken = is_taken or slot and string.match(of[3], '^p(%d+)/') == slot
 end
-local is_full = #living >= tonumber(ARGV[14])
+if mine then -- the same token again: the replay joins the lease
+  if mine[3] ~= MODE then return { 'Y', mine[3] } end
+  local head, fence, claims, labels = string.match(mine[4], '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$')
+  local known = string.find(claims, ATTEMPT, 1, true)
+  if not known and #claims >= 288 then return { 'X' } end -- MAX_CLAIMS claims of 18 bytes each
+  if not known then claims = claims .. ATTEMPT end
+  if want > tonumber(fence) then fence = next_fence() end
+  local ends = math.max(mine[2], NOW_MS + px)
+  store(LOCK, HASH, over, TOKEN, ends, MODE, head .. fence .. '|' .. claims .. labels, px)
+  return { 'G', tonumber(fence), 1 }
+end
 if v and v ~= 'S|' .. KIND then return held_by(LOCK, HASH, v, redis.call('PTTL', LOCK), 0) end
-if intent and intent ~= TOKEN then
+local is_own = intent and string.sub(intent, 1, 64) == TOKEN
+if intent and not is_own and string.match(intent, '|(%w+)$') ~= KIND then -- another caller is next
   return held_by(LOCK, HASH, v, redis.call('PTTL', KEYS[7]), 1)
 end
 if is_taken or is_full then return held_by(LOCK, HASH, v, nil, 0) end
 local fence = next_fence() -- stored before any lease has it
 if not v then redis.call('SET', LOCK, 'S|' .. KIND, 'PX', px) end
 store(LOCK, HASH, over, TOKEN, NOW_MS + px, MODE, '000000|' .. ARGV[6] .. '|' .. fence .. '|' .. ATTEMPT .. '|' .. ARGV[9], px)
-if intent then redis.call('DEL', KEYS[7]) end -- its own
+if is_own then redis.call('DEL', KEYS[7]) end
 redis.call('ZADD', KEYS[2], NOW_MS + px, ARGV[10])
 return { 'G', tonumber(fence), 0 }

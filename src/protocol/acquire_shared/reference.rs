@@ -7,7 +7,7 @@ use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::reference::shared_holders::{self, Member, Until};
-use crate::protocol::{AcquireSharedArgs, EndReason, LeaseRecord, NoVote, Reply};
+use crate::protocol::{AcquireSharedArgs, EndReason, LeaseRecord, NoVote, Reply, intent};
 use crate::types::{Fence, Mode};
 
 /// Runs one acquire.
@@ -15,14 +15,15 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if let Some(no_vote) = memory.marker.check_vote(context) {
         return Reply::NoVote(no_vote);
     }
-    refusal(memory, context, args).unwrap_or_else(|| take(memory, context, args))
+    refusal(memory, context, args, true).unwrap_or_else(|| take(memory, context, args))
 }
 
-/// What keeps the request out.
+/// What keeps the request out. `heeds_intents`: also the intent of another caller.
 pub(in crate::protocol) fn refusal(
     memory: &mut Memory,
     context: &CallContext<'_>,
     args: &AcquireSharedArgs,
+    heeds_intents: bool,
 ) -> Option<Reply> {
     let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
     if let Some(reason) = memory.tombstone(context, resource, token) {
@@ -60,12 +61,17 @@ pub(in crate::protocol) fn refusal(
             let is_full = !is_known && member.record.claims.len() >= CLAIMS_MAX_BYTES;
             is_full.then_some(Reply::TooManyClaims)
         }
-        None => kept_out(memory, context, args),
+        None => kept_out(memory, context, args, heeds_intents),
     }
 }
 
 /// What keeps a new member out.
-fn kept_out(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Option<Reply> {
+fn kept_out(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    args: &AcquireSharedArgs,
+    heeds_intents: bool,
+) -> Option<Reply> {
     let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
     let living = shared_holders::find(memory, now_ms, resource);
     let counted = living.map_or(0, |members| members.living(now_ms).count());
@@ -76,9 +82,8 @@ fn kept_out(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireShared
         Mode::Permit { limit, .. } if mutant::is(Mutant::CountPerNode) => counted >= usize::from(limit.get()),
         mode => living.is_some_and(|members| members.is_taken(mode, token, now_ms)),
     };
-    let intent = memory.intents.get(resource, now_ms);
-    if intent.is_some_and(|of| of != token) && !mutant::is(Mutant::SharedUnderIntent) {
-        let left_ms = memory.intents.left_ms(resource, now_ms).flatten().unwrap_or(0);
+    let intended = intent::reference::keeps_out(memory, now_ms, (resource, token), args.mode.wanted());
+    if let Some(left_ms) = intended.filter(|_| heeds_intents && !mutant::is(Mutant::SharedUnderIntent)) {
         return Some(shared_holders::held_by(memory, context, resource, Until::Intent(left_ms)));
     }
     (is_taken || counted >= MEMBERS_MAX).then(|| shared_holders::held_by(memory, context, resource, Until::First))
@@ -112,7 +117,7 @@ pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, 
     };
     let from_ms = if mutant::is(Mutant::EndByInstance) { context.sent_at.0 / 1_000 } else { now_ms };
     shared_holders::store(memory, now_ms, resource, Member { record, end_ms: from_ms.saturating_add(px_ms) }, px_ms);
-    memory.intents.remove(resource);
+    intent::reference::withdraw(memory, now_ms, resource, token);
     Reply::Admitted { fence, joined: false }
 }
 

@@ -10,10 +10,9 @@ if found[3] then
 end
 if not v then return redis.call('EXISTS', LOCK) == 0 and { 'M' } or { 'O', 0 } end
 if string.sub(v, 1, 2) == 'S|' then -- done before, by another request
-  for _, of in ipairs((members_of(HASH))) do
-    if of[1] == TOKEN then return of[3] == 's' and { 'G', of[2] - NOW_MS, record_of(of) } or { 'Y', of[3] } end
-  end
-  return { 'O', 0 }
+  local of = member_of(HASH, TOKEN)
+  if not of then return { 'O', 0 } end
+  return of[3] == 's' and { 'G', of[2] - NOW_MS, record_of(of) } or { 'Y', of[3] }
 end
 local claims = string.sub(v, 1, 65) == TOKEN .. '|' and string.match(v, '^%d+|%d+|%d+|([^|]*)|', 66)
 local left = redis.call('PTTL', LOCK)

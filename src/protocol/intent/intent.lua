@@ -1,11 +1,17 @@
--- A caller that waits leaves its intent, under which this node admits no new member, or withdraws it. It decides who is next;
--- nobody's exclusion depends on it. KEYS: 1 intent   ARGV: 1 token hash, 2 px_ms (0: withdraw)
+-- A caller that waits leaves its intent: this node admits nobody beside it who would keep it out. It decides who is next; nobody's
+-- exclusion depends on it. Of two callers the one that has waited longer has it. value: token hash | since_us | mode
+-- KEYS: 1 intent   ARGV: 1 token hash, 2 px_ms (0: withdraw), 3 since_us, 4 mode (e: exclusive, s, or p and the limit)
 -- Replies: 1 (it stands, or is withdrawn) | 0 (another caller's stands)
-local own = redis.call('MGET', KEYS[1])[1]
-if own and own ~= ARGV[1] then return { 0 } end
+local v = redis.call('MGET', KEYS[1])[1]
+local other = v and string.sub(v, 1, 64) ~= ARGV[1] and string.sub(v, 1, 64)
 if ARGV[2] == '0' then
-  if own then redis.call('DEL', KEYS[1]) end
-else
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  if v and not other then redis.call('DEL', KEYS[1]) end
+  return { other and 0 or 1 }
 end
+if other then
+  local theirs, own = tonumber(string.match(v, '^%x+|(%d+)|') or 0), tonumber(ARGV[3])
+  if theirs < own or theirs == own and other < ARGV[1] then return { 0 } end
+end
+redis.call('SET', KEYS[1], ARGV[1] .. '|' .. ARGV[3] .. '|' .. ARGV[4], 'PX', ARGV[2])
+redis.call('SET', 'redlockd:intents', '1', 'PX', ARGV[2]) -- whether any resource has one: all last as long
 return { 1 }

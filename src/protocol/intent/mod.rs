@@ -1,5 +1,5 @@
-//! Intent: while a waiter for an exclusive lease waits for members to end, nodes admit no new members. It decides the order;
-//! exclusion does not depend on it.
+//! Intent: the head of a queue has nodes admit nobody who would keep it out. It decides who is next; nobody's exclusion depends
+//! on it.
 
 pub(super) mod reference;
 
@@ -8,10 +8,12 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 
 use super::keys;
+use super::params::RequestTime;
+use super::record::member_kind;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{Command, CommandBuilder, ScriptRef, millis, node_script};
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{ResourceName, TokenHash, WantedMode};
 
 node_script!("intent.lua");
 
@@ -25,16 +27,21 @@ pub struct IntentArgs {
     pub resource: ResourceName,
     /// Hash of the token that it will have.
     pub token: TokenHash,
+    /// When it began to wait: of two callers, the intent of the one that has waited longer stands.
+    pub since: RequestTime,
+    /// How it will share the resource: others who can are admitted.
+    pub mode: WantedMode,
     /// It waits no more.
     pub is_withdrawn: bool,
 }
 
 /// The command for an intent.
 pub(super) fn build(args: &IntentArgs, script_ref: ScriptRef) -> Command {
-    let IntentArgs { resource, token, is_withdrawn } = args;
+    let IntentArgs { resource, token, since, mode, is_withdrawn } = args;
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
     command.keys([&keys::intent(resource)]);
     command.text(token.as_str()).number(if *is_withdrawn { 0 } else { millis(INTENT_TTL) });
+    command.number(since.0).text(&if *mode == WantedMode::Exclusive { "e".into() } else { member_kind(*mode) });
     command.build()
 }
 

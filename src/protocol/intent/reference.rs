@@ -3,17 +3,51 @@
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::{Memory, end_ms};
 use crate::protocol::{INTENT_TTL, IntentArgs, Reply};
+use crate::types::{ResourceName, TokenHash, WantedMode};
+
+/// One caller's, as a node keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::protocol) struct StoredIntent {
+    token: TokenHash,
+    since_us: u64,
+    mode: WantedMode,
+}
 
 /// Leaves an intent, or withdraws it.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &IntentArgs) -> Reply {
-    let IntentArgs { resource, token, is_withdrawn } = args;
-    if memory.intents.get(resource, context.now_ms()).is_some_and(|of| of != token) {
+    let IntentArgs { resource, token, since, mode, is_withdrawn } = args;
+    let other = memory.intents.get(resource, context.now_ms()).filter(|of| of.token != *token);
+    if *is_withdrawn {
+        let is_own = other.is_none();
+        if is_own {
+            memory.intents.remove(resource);
+        }
+        return Reply::Intent { is_own };
+    }
+    let own = (since.0, token);
+    if other.is_some_and(|of| (of.since_us, &of.token) < own) {
         return Reply::Intent { is_own: false };
     }
-    if *is_withdrawn {
-        memory.intents.remove(resource);
-    } else {
-        memory.intents.put(resource.clone(), token.clone(), Some(end_ms(context, INTENT_TTL)));
-    }
+    let intent = StoredIntent { token: token.clone(), since_us: since.0, mode: *mode };
+    memory.intents.put(resource.clone(), intent, Some(end_ms(context, INTENT_TTL)));
     Reply::Intent { is_own: true }
+}
+
+/// For how long another caller's intent keeps a request out that could not be held together with it. Milliseconds.
+pub(in crate::protocol) fn keeps_out(
+    memory: &Memory,
+    now_ms: u64,
+    (resource, token): (&ResourceName, &TokenHash),
+    wanted: WantedMode,
+) -> Option<u64> {
+    let intent = memory.intents.get(resource, now_ms)?;
+    let is_in_the_way = intent.token != *token && !intent.mode.is_compatible(wanted);
+    is_in_the_way.then(|| memory.intents.left_ms(resource, now_ms).flatten().unwrap_or(0))
+}
+
+/// The caller has what it waited for.
+pub(in crate::protocol) fn withdraw(memory: &mut Memory, now_ms: u64, resource: &ResourceName, token: &TokenHash) {
+    if memory.intents.get(resource, now_ms).is_some_and(|of| of.token == *token) {
+        memory.intents.remove(resource);
+    }
 }

@@ -8,6 +8,7 @@ use super::locks::{LockValue, Locks};
 use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
 use crate::mutant::{self, Mutant};
+use crate::protocol::intent::reference::StoredIntent;
 use crate::protocol::kept::reference::KeptIndex;
 use crate::protocol::ticket::reference::TicketKeys;
 use crate::protocol::waiters::reference::WaitersKeys;
@@ -33,8 +34,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
     pub(in crate::protocol) cancelled: Expiring<(ResourceName, TokenHash, AttemptId), EndReason>,
-    /// `redlockd:i:*`: who waits, and lets no new member pass.
-    pub(in crate::protocol) intents: Expiring<ResourceName, TokenHash>,
+    /// `redlockd:i:*`: who waits, and lets nobody pass who would keep it out.
+    pub(in crate::protocol) intents: Expiring<ResourceName, StoredIntent>,
     /// The index of kept leases.
     pub(in crate::protocol) kept: KeptIndex,
     /// Tickets and their index.

@@ -8,7 +8,7 @@ use crate::protocol::{
     AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote, NodeList,
     OldList, ReleaseArgs, Reply, RosterEntry, StoredLock, UpdateArgs, View, Vote,
 };
-use crate::types::{AttemptId, Fence, Mode, NodeId, Token};
+use crate::types::{AttemptId, Fence, Mode, NodeId, Token, WantedMode};
 
 const NOW_US: u64 = 1_700_000_000_000_000;
 
@@ -244,7 +244,15 @@ fn members_stand() -> Result<(), &'static str> {
     if !matches!(seen.lock, StoredLock::Members(members) if members.len() == 2) {
         return Err("a member ends before its TTL by the node's clock");
     }
-    let intent = |is_withdrawn| Request::Intent(IntentArgs { resource: name(2), token: token(9), is_withdrawn });
+    let intent = |is_withdrawn| {
+        Request::Intent(IntentArgs {
+            resource: name(2),
+            token: token(9),
+            since: RequestTime(1),
+            mode: WantedMode::Exclusive,
+            is_withdrawn,
+        })
+    };
     call(&mut node, NOW_US, &intent(false));
     let reader = acquire_mode(2, 1, Mode::Shared, 1_000);
     if !matches!(call(&mut node, NOW_US, &reader), Reply::HeldByMembers(held) if held.is_intent && held.members.is_empty())

@@ -1,12 +1,8 @@
 for _, i in ipairs(beside) do
   local LOCK, v, before, at = KEYS[2 * i], found[2 * i + 1], found[2 * i + 2], 6 * (i - 1)
   local TOKEN, AT, RESOURCE = ARGV[at + 1], ARGV[at + 2], ARGV[at + 6]
-  local HASH, mine, rest = 'redlockd:m:' .. RESOURCE, nil, nil
-  local living, _, _, over = members_of(HASH)
-  local last = 0 -- the latest end of the others
-  for _, of in ipairs(living) do
-    if of[1] == TOKEN then mine = of else last = math.max(last, of[2]) end
-  end
+  local HASH, rest = 'redlockd:m:' .. RESOURCE, nil
+  local mine = member_of(HASH, TOKEN)
   if mine and AT ~= '' then -- withdraw one attempt's claim; others may still hold
     local head, claims, tail = string.match(mine[4], '^(%d+|%d+|%d+|)([^|]*)(|.*)$')
     local a, b = string.find(claims or '', AT .. ',', 1, true)
@@ -17,6 +13,7 @@ for _, i in ipairs(beside) do
     end
   end
   if mine and string.sub(v, 1, 2) == 'S|' then
+    local last, over = ends_without(HASH, TOKEN)
     out[i] = not before and 1 or { 'R', before }
     if rest then
       redis.pcall('HSET', HASH, TOKEN, string.format('%.0f', mine[2]) .. '|' .. mine[3] .. '|' .. rest)

@@ -1,8 +1,5 @@
-local HASH, mine = 'redlockd:m:' .. string.sub(KEYS[3], 16), nil
-local living, _, _, over = members_of(HASH)
-for _, of in ipairs(living) do
-  if of[1] == TOKEN then mine = of end
-end
+local HASH = 'redlockd:m:' .. string.sub(KEYS[3], 16)
+local mine = member_of(HASH, TOKEN)
 if not mine or string.sub(v, 1, 2) ~= 'S|' then return no or { 'O', 0 } end
 local renewals, ttl, fence, claims, labels = string.match(mine[4], '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
 if not ttl then return redis.error_reply('ERR a member of this resource is no lease') end
@@ -21,5 +18,5 @@ if want > 0 and tonumber(fence) ~= want then
 end
 if ARGV[10] ~= '' then labels = ARGV[10] end
 local rest = table.concat({ renewals, ttl, fence, claims, labels }, '|')
-store(LOCK, HASH, over, TOKEN, ends, mine[3], rest, px)
+store(LOCK, HASH, {}, TOKEN, ends, mine[3], rest, px)
 return no or { 'G', record_of({ TOKEN, ends, mine[3], rest }), mine[2] - NOW_MS }

@@ -219,13 +219,16 @@ async fn a_token_of_a_pipeline_acquires_what_its_claims_allow_also_while_the_iss
     };
     several("PATCH").await.expect_status(200);
     several("DELETE").await.expect_status(200);
+    let held = acquire(&service, "deploy/shop", &good).await.expect_status(201);
     let ticket = service.client().request("POST", "/locks/deploy/shop").bearer_auth(&good);
-    let ticket = send(ticket.json(&json!({"async": true, "keep": "1m"}))).await;
+    let ticket = send(ticket.json(&json!({"async": true, "keep": "1m"}))).await.expect_status(202);
     let path = ticket.header("location").to_owned();
     let end =
         |token: &str| send(service.client().request("DELETE", &path).header("Lock-Token", token).bearer_auth(&late));
     end("a-strange-token-0123456789").await.expect_problem(404, "not-found");
     end(&ticket.token()).await.expect_status(204);
+    let release = service.client().request("DELETE", "/locks/deploy/shop").header("Lock-Token", held.token());
+    send(release.bearer_auth(&late)).await.expect_status(204);
     // Signed by somebody else under the same id.
     let forged = SigningKey::new("2027-01").token(json!({}));
     acquire(&service, "deploy/shop", &forged).await.expect_problem(401, "unauthenticated");
