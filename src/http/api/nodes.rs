@@ -53,8 +53,7 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
 async fn carry_out(state: &AppState, node: &NodeId, change: &NodeChange) -> Result<(), Problem> {
     let of_list = |error: ListError| match error {
         ListError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
-        ListError::Timeout(_) => Problem::new(ProblemKind::QuorumUnavailable, error.to_string()),
-        ListError::Address if matches!(change, NodeChange::Add { .. }) => {
+        ListError::Address | ListError::Timeout(_) if matches!(change, NodeChange::Add { .. }) => {
             Problem::invalid_field("url", error.to_string())
         }
         _ => Problem::invalid_field("node", error.to_string()),
@@ -71,10 +70,10 @@ async fn carry_out(state: &AppState, node: &NodeId, change: &NodeChange) -> Resu
             replaced.map_err(|error| match error {
                 ReplaceError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
                 ReplaceError::Busy | ReplaceError::Only => Problem::invalid_field("node", error.to_string()),
-                ReplaceError::Timeout(_) => Problem::new(ProblemKind::QuorumUnavailable, error.to_string()),
-                ReplaceError::Address | ReplaceError::SameServer | ReplaceError::OtherName => {
-                    Problem::invalid_field("url", error.to_string())
-                }
+                ReplaceError::Address
+                | ReplaceError::SameServer
+                | ReplaceError::OtherName
+                | ReplaceError::Timeout(_) => Problem::invalid_field("url", error.to_string()),
             })?;
         }
     }
