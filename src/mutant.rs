@@ -255,6 +255,8 @@ mutants! {
         AddressOfOneNode,
         /// One node that names itself alone is a quorum.
         ListOfOneNode,
+        /// A process that has installed a higher view counts for a lower one that names it alike.
+        HigherViewCounts,
     }
     /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).
