@@ -208,14 +208,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         self.record_decided_round(Round::Released, begun);
         if reason != LeaseOutcome::KeptOut {
-            self.ticket_lease_ended(resource, token, TicketEnd::Released);
+            let is_forced = reason == LeaseOutcome::Forced;
+            self.ticket_lease_ended(resource, token, if is_forced { TicketEnd::Forced } else { TicketEnd::Released });
         }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let held = self.report_lease_end(end.as_ref(), reason);
         self.shared.held_leases.lease_ended(LeaseTag::of(token));
-        self.shared.events.publish(EventKind::Released, self.wall_ms(), |event| {
+        let (kind, why) = match reason {
+            LeaseOutcome::Forced => (EventKind::Forced, Some("now")),
+            LeaseOutcome::KeptOut => (EventKind::Released, Some(reason.as_str())),
+            _ => (EventKind::Released, None),
+        };
+        self.shared.events.publish(kind, self.wall_ms(), |event| {
             set_lease(event, resource, token);
-            event.reason = (reason == LeaseOutcome::KeptOut).then(|| reason.as_str().to_owned());
+            event.reason = why.map(str::to_owned);
+            event.detail = (kind == EventKind::Forced).then(|| "ended by force through its ticket".to_owned());
             if let Some((end, held)) = end.as_ref().zip(held) {
                 set_end(event, end, held);
             }

@@ -108,7 +108,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Whether nothing is left of its leases.
     pub(super) async fn release_ticket_lease(&self, ticket: &Ticket) -> bool {
-        let each = ticket.resources().map(|name| Box::pin(self.end_lease(name, &ticket.token, LeaseOutcome::Released)));
+        self.end_ticket_lease(ticket, LeaseOutcome::Released).await
+    }
+
+    /// The same, for this reason.
+    pub(super) async fn end_ticket_lease(&self, ticket: &Ticket, reason: LeaseOutcome) -> bool {
+        let each = ticket.resources().map(|name| Box::pin(self.end_lease(name, &ticket.token, reason)));
         join_all(each).await.iter().all(|(outcome, _)| !matches!(outcome, ReleaseOutcome::Unknown { .. }))
     }
 }
