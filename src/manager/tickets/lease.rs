@@ -60,6 +60,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if labels.kept_until_ms > 0 || self.ticket_now_ms() >= head.kept_until_ms {
             return LeaseSeen::Stands(vec![record], left);
         }
+        // What one node alone shows is put on no other one.
+        let agreement = found.agreement(&ticket.token, self.engine().quorum());
+        if agreement.is_none_or(|agreement| !agreement.may_be_written() || !agreement.has_fence) {
+            return LeaseSeen::Unknown;
+        }
         // Its fence may be larger than the head's: where another instance joined it, the largest one counts.
         labels.kept_until_ms = head.kept_until_ms;
         match self.shared.keeper.begin(resource, &ticket.token, record.fence, &labels).await {
