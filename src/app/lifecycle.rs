@@ -41,7 +41,6 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::random::SystemEntropy;
-use crate::types::Mode;
 use crate::waiting::event::WaitLimits;
 
 /// Maximum time that a start waits for a quorum of nodes before it serves without one.
@@ -100,11 +99,8 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
             metrics.kept(news);
             match news {
                 KeptNews::Renewed { resource, token, mode, principal, deadline, .. } => {
-                    let name = match mode {
-                        Mode::Exclusive => CountedName::from(resource),
-                        Mode::Shared | Mode::Permit { .. } => (resource, token.id()).into(),
-                    };
-                    authenticator.quotas().kept(name, deadline, || {
+                    let lease = CountedName::of(resource, token.id(), mode);
+                    authenticator.quotas().kept(lease, deadline, || {
                         let store = authenticator.store();
                         let mut names = store.principals().iter().map(|known| &known.name);
                         names.find(|name| tag_of(&cluster.cluster.get(), name) == principal).cloned()

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::principal::PrincipalName;
 use crate::redlock::clock::BootTime;
-use crate::types::{ResourceName, TokenId};
+use crate::types::{Mode, ResourceName, TokenId};
 
 /// Event streams of one principal, of those that an instance has for all.
 pub(crate) const STREAMS_PER_PRINCIPAL: usize = 64;
@@ -17,26 +17,47 @@ pub(crate) const STREAMS_PER_PRINCIPAL: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub struct Quotas(Arc<Mutex<Accounts>>);
 
-/// Names a counted lease: an exclusive one by its resource, of which a later one replaces it; one of several that may be held
-/// together also by its token.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct CountedName(ResourceName, Option<TokenId>);
+/// Names a counted lease by its resource and its token. Of exclusive ones a later one replaces the one before, whose end this
+/// instance may not have seen.
+#[derive(Debug, Clone)]
+pub struct CountedName {
+    resource: ResourceName,
+    /// `None`: whichever is held exclusively.
+    token: Option<TokenId>,
+    is_exclusive: bool,
+}
 
-impl From<&ResourceName> for CountedName {
-    fn from(resource: &ResourceName) -> Self {
-        Self(resource.clone(), None)
+/// Where it is counted: an exclusive one by its resource.
+type Entry = (ResourceName, Option<TokenId>);
+
+impl CountedName {
+    /// Of a lease with this mode.
+    pub fn of(resource: &ResourceName, token: TokenId, mode: Mode) -> Self {
+        Self { resource: resource.clone(), token: Some(token), is_exclusive: mode == Mode::Exclusive }
+    }
+
+    fn entry(&self) -> Entry {
+        (self.resource.clone(), if self.is_exclusive { None } else { self.token.clone() })
     }
 }
 
+/// The exclusive lease, whichever token it has.
+impl From<&ResourceName> for CountedName {
+    fn from(resource: &ResourceName) -> Self {
+        Self { resource: resource.clone(), token: None, is_exclusive: true }
+    }
+}
+
+/// The lease of this token, however it shares the resource.
 impl From<(&ResourceName, TokenId)> for CountedName {
     fn from((resource, token): (&ResourceName, TokenId)) -> Self {
-        Self(resource.clone(), Some(token))
+        Self { resource: resource.clone(), token: Some(token), is_exclusive: false }
     }
 }
 
 #[derive(Debug, Default)]
 struct Accounts {
-    leases: HashMap<CountedName, CountedLease>,
+    leases: HashMap<Entry, CountedLease>,
     totals: HashMap<PrincipalName, Totals>,
     /// The id of the last counted lease.
     last_id: u64,
@@ -46,6 +67,7 @@ struct Accounts {
 struct CountedLease {
     id: u64,
     principal: PrincipalName,
+    token: Option<TokenId>,
     /// The lease counts until then; `None` while a connection renews it.
     until: Option<BootTime>,
 }
@@ -59,6 +81,8 @@ struct Totals {
     waiting: usize,
     /// Open event streams.
     streams: usize,
+    /// Requests that wait for a change of a ticket.
+    polls: usize,
     /// When expired leases were last removed.
     swept: BootTime,
 }
@@ -114,18 +138,27 @@ impl Quotas {
 
     /// Counts an event stream until the permit is dropped; `None` where the principal has [`STREAMS_PER_PRINCIPAL`].
     pub fn open_stream(&self, principal: &PrincipalName) -> Option<StreamPermit> {
+        self.open(principal, StreamKind::Events, STREAMS_PER_PRINCIPAL)
+    }
+
+    /// Counts a request that waits for a change of a ticket, until the permit is dropped; `None` where the principal has `max`.
+    pub fn open_poll(&self, principal: &PrincipalName, max: usize) -> Option<StreamPermit> {
+        self.open(principal, StreamKind::TicketPoll, max)
+    }
+
+    fn open(&self, principal: &PrincipalName, kind: StreamKind, max: usize) -> Option<StreamPermit> {
         let mut accounts = self.0.lock();
-        let totals = accounts.totals.entry(principal.clone()).or_default();
-        if totals.streams >= STREAMS_PER_PRINCIPAL {
+        let count = kind.count(accounts.totals.entry(principal.clone()).or_default());
+        if *count >= max {
             return None;
         }
-        totals.streams += 1;
-        Some(StreamPermit { quotas: self.clone(), principal: principal.clone() })
+        *count += 1;
+        Some(StreamPermit { quotas: self.clone(), principal: principal.clone(), kind })
     }
 
     /// A lease was extended. Leases that are not counted here are ignored.
     pub fn extended(&self, lease: impl Into<CountedName>, until: BootTime) {
-        self.0.lock().extended(lease.into(), until);
+        self.0.lock().extended(&lease.into(), until);
     }
 
     /// A lease was renewed by the service. One that is not counted here, as another instance granted it, counts from now on
@@ -137,18 +170,30 @@ impl Quotas {
         acquired_by: impl FnOnce() -> Option<PrincipalName>,
     ) {
         let (mut accounts, name) = (self.0.lock(), lease.into());
-        if accounts.leases.contains_key(&accounts.known(name.clone())) {
-            accounts.extended(name, until);
+        if accounts.known(&name).is_some() {
+            accounts.extended(&name, until);
         } else if let Some(principal) = acquired_by() {
-            accounts.count_lease(name, &principal, Some(until));
+            accounts.count_lease(&name, &principal, Some(until));
         }
     }
 
     /// The lease has ended.
     pub fn ended(&self, lease: impl Into<CountedName>) {
         let mut accounts = self.0.lock();
-        let name = accounts.known(lease.into());
-        accounts.remove(&name);
+        if let Some(entry) = accounts.known(&lease.into()) {
+            accounts.remove(&entry);
+        }
+    }
+
+    /// Of these resources, how many a principal's counted leases with this token hold: the same request again needs no
+    /// further ones.
+    pub fn already_counted(&self, principal: &PrincipalName, resources: &[ResourceName], token: &TokenId) -> usize {
+        let accounts = self.0.lock();
+        let is_counted = |resource: &&ResourceName| {
+            let entry = accounts.known(&CountedName::from((*resource, token.clone())));
+            entry.and_then(|entry| accounts.leases.get(&entry)).is_some_and(|lease| lease.principal == *principal)
+        };
+        resources.iter().filter(is_counted).count()
     }
 
     /// A principal's counted leases and waiting acquires. Leases that expired may still be included.
@@ -158,18 +203,35 @@ impl Quotas {
     }
 }
 
-/// Permits one event stream, until dropped.
+#[derive(Debug, Clone, Copy)]
+enum StreamKind {
+    Events,
+    TicketPoll,
+}
+
+impl StreamKind {
+    fn count(self, totals: &mut Totals) -> &mut usize {
+        match self {
+            Self::Events => &mut totals.streams,
+            Self::TicketPoll => &mut totals.polls,
+        }
+    }
+}
+
+/// Permits one answer that lasts, until dropped.
 #[derive(Debug)]
 pub struct StreamPermit {
     quotas: Quotas,
     principal: PrincipalName,
+    kind: StreamKind,
 }
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut accounts = self.quotas.0.lock();
         if let Some(totals) = accounts.totals.get_mut(&self.principal) {
-            totals.streams = totals.streams.saturating_sub(1);
+            let count = self.kind.count(totals);
+            *count = count.saturating_sub(1);
         }
     }
 }
@@ -178,15 +240,15 @@ impl Drop for StreamPermit {
 #[derive(Debug)]
 pub struct HeldQuota {
     quotas: Quotas,
-    name: CountedName,
+    entry: Entry,
     id: u64,
 }
 
 impl Drop for HeldQuota {
     fn drop(&mut self) {
         let mut accounts = self.quotas.0.lock();
-        if accounts.leases.get(&self.name).is_some_and(|entry| entry.id == self.id) {
-            accounts.remove(&self.name);
+        if accounts.leases.get(&self.entry).is_some_and(|lease| lease.id == self.id) {
+            accounts.remove(&self.entry);
         }
     }
 }
@@ -194,14 +256,14 @@ impl Drop for HeldQuota {
 impl QuotaPermit {
     /// The acquire was granted; the lease counts until `until`.
     pub fn granted(&self, lease: impl Into<CountedName>, until: BootTime) {
-        self.quotas.0.lock().count_lease(lease.into(), &self.principal, Some(until));
+        self.quotas.0.lock().count_lease(&lease.into(), &self.principal, Some(until));
     }
 
     /// The acquire was granted to a connection that renews the lease.
     pub fn held(&self, lease: impl Into<CountedName>) -> HeldQuota {
         let name = lease.into();
-        let id = self.quotas.0.lock().count_lease(name.clone(), &self.principal, None);
-        HeldQuota { quotas: self.quotas.clone(), name, id }
+        let id = self.quotas.0.lock().count_lease(&name, &self.principal, None);
+        HeldQuota { quotas: self.quotas.clone(), entry: name.entry(), id }
     }
 }
 
@@ -216,29 +278,46 @@ impl Drop for QuotaPermit {
 
 impl Accounts {
     /// Returns the id of the entry.
-    fn count_lease(&mut self, name: CountedName, principal: &PrincipalName, until: Option<BootTime>) -> u64 {
+    fn count_lease(&mut self, name: &CountedName, principal: &PrincipalName, until: Option<BootTime>) -> u64 {
+        let entry = name.entry();
+        if let Some(present) = self.leases.get(&entry)
+            && present.until.is_none()
+            && until.is_some()
+            && present.token.is_some()
+            && present.token == name.token
+        {
+            // The grant was repeated to another request: the connection renews it still.
+            return present.id;
+        }
         // There is a new lease of this name, so an earlier one has ended.
-        self.remove(&name);
+        self.remove(&entry);
         self.last_id += 1;
-        self.leases.insert(name, CountedLease { id: self.last_id, principal: principal.clone(), until });
+        let (principal, token) = (principal.clone(), name.token.clone());
         self.totals.entry(principal.clone()).or_default().leases += 1;
+        self.leases.insert(entry, CountedLease { id: self.last_id, principal, token, until });
         self.last_id
     }
 
-    fn extended(&mut self, name: CountedName, until: BootTime) {
-        let name = self.known(name);
-        if let Some(entry) = self.leases.get_mut(&name).filter(|entry| entry.until.is_some()) {
-            entry.until = Some(until);
+    fn extended(&mut self, name: &CountedName, until: BootTime) {
+        let entry = self.known(name).and_then(|entry| self.leases.get_mut(&entry));
+        if let Some(lease) = entry.filter(|lease| lease.until.is_some()) {
+            lease.until = Some(until);
         }
     }
 
-    /// The name under which the lease is counted: a shared one may have been exclusive before.
-    fn known(&self, name: CountedName) -> CountedName {
-        if self.leases.contains_key(&name) { name } else { CountedName(name.0, None) }
+    /// Where this lease is counted: one that is shared now may have been exclusive before. Another token's is another one.
+    fn known(&self, name: &CountedName) -> Option<Entry> {
+        if self.leases.contains_key(&name.entry()) && !name.is_exclusive {
+            return Some(name.entry());
+        }
+        let exclusive = (name.resource.clone(), None);
+        let present = self.leases.get(&exclusive)?;
+        let is_same = name.token.is_none() || present.token.is_none() || present.token == name.token;
+        is_same.then_some(exclusive)
     }
 
-    fn remove(&mut self, name: &CountedName) {
-        let Some(lease) = self.leases.remove(name) else { return };
+    fn remove(&mut self, entry: &Entry) {
+        let Some(lease) = self.leases.remove(entry) else { return };
         if let Some(totals) = self.totals.get_mut(&lease.principal) {
             totals.leases = totals.leases.saturating_sub(1);
         }
@@ -356,6 +435,35 @@ mod tests {
         quotas.extended((&x, token("c")), at(50));
         quotas.ended((&x, token("c")));
         assert_eq!(quotas.totals(&principal("ci")), (0, 0));
+    }
+
+    #[test]
+    fn another_tokens_end_and_a_repeated_grant_leave_a_lease_counted() {
+        let (quotas, x) = (Quotas::default(), resource("x"));
+        let reserve = || quotas.reserve(&principal("ci"), (1, false), 9, 9, at(1)).expect("below the limit");
+        let token = |digit: &str| TokenId::parse(&digit.repeat(8)).expect("digits");
+        let count = || quotas.totals(&principal("ci")).0;
+        let exclusive = |digit: &str| CountedName::of(&x, token(digit), Mode::Exclusive);
+        reserve().granted(exclusive("a"), at(40));
+        // Such as that of a ticket that waited for the same name.
+        quotas.ended((&x, token("b")));
+        assert_eq!(count(), 1);
+        assert_eq!(quotas.already_counted(&principal("ci"), &[x.clone(), resource("y")], &token("a")), 1);
+        assert_eq!(quotas.already_counted(&principal("ci"), &[x.clone()], &token("b")), 0);
+        assert_eq!(quotas.already_counted(&principal("ann"), &[x.clone()], &token("a")), 0);
+        quotas.ended((&x, token("a")));
+        assert_eq!(count(), 0);
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let name = || CountedName::of(&x, token("c"), mode);
+            let held = reserve().held(name());
+            reserve().granted(name(), at(2));
+            assert_eq!(
+                quotas.reserve(&principal("ci"), (1, false), 1, 9, at(50)).err(),
+                Some(QuotaExceeded::Leases(1))
+            );
+            drop(held);
+            assert_eq!(count(), 0);
+        }
     }
 
     #[test]

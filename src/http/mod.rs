@@ -7,6 +7,7 @@ pub(crate) mod connection;
 pub(crate) mod format;
 pub mod middleware;
 pub mod negotiation;
+pub(crate) mod past_turns;
 pub mod path;
 pub(crate) mod problem;
 pub(crate) mod problem_kind;

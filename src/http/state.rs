@@ -8,6 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::allowed_hosts::AllowedHosts;
+use super::past_turns::PastTurns;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
 use crate::config::Config;
@@ -147,6 +148,8 @@ pub struct StateInner {
     pub ui: Option<Arc<UiState>>,
     /// Call-backs and hooks.
     pub webhooks: Arc<ServiceWebhooks>,
+    /// Whose answers about past events are made now.
+    pub(crate) past_turns: Arc<PastTurns>,
     /// For durations of requests; times in answers come from the manager's clock.
     pub clock: SystemClock,
 }
@@ -164,8 +167,10 @@ impl AppState {
     /// Without authentication, audit log and pages.
     pub fn new(manager: ServiceManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
-        let (webhooks, clock) = (Arc::new(ServiceWebhooks::none()), SystemClock);
-        Self(Arc::new(StateInner { manager, metrics, audit, settings, authenticator, ui: None, webhooks, clock }))
+        let (webhooks, past_turns, clock) = (Arc::new(ServiceWebhooks::none()), Arc::default(), SystemClock);
+        let ui = None;
+        let inner = StateInner { manager, metrics, audit, settings, authenticator, ui, webhooks, past_turns, clock };
+        Self(Arc::new(inner))
     }
 
     /// With authentication.

@@ -85,6 +85,9 @@ pub struct CallbackEvent {
     pub at_ms: u64,
     /// The member `data` of the message.
     pub data: Map<String, Value>,
+    /// Stands for the principal of the ticket, and is not sent: one principal's messages take only a part of the tries at a
+    /// time. Empty without authentication.
+    pub principal: String,
 }
 
 /// What became of a call-back.
@@ -127,8 +130,8 @@ pub trait CallbackSender: Send + Sync + 'static {
     /// The address that some instance has stored. Where no key of this instance opens it, messages to it fail.
     fn open(&self, target: &str, sealed: Option<&str>, context: &str) -> Callback;
 
-    /// Makes all tries of one message: until the first answer of 2xx or 410, at the latest until `until`. A try that is under way
-    /// then is awaited (10 s at most), and counts. Targets are looked up anew for each try: a rotated secret is used at once.
+    /// Makes all tries of one message: until the first answer of 2xx or 410, at the latest until `until`, also where others'
+    /// tries leave no slot to begin one. A try that is under way then is awaited (10 s at most), and counts. Targets are looked up anew for each try: a rotated secret is used at once.
     ///
     /// Cancel: the try under way is dropped; it may have arrived.
     fn deliver(

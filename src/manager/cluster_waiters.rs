@@ -101,6 +101,13 @@ pub(super) struct OthersSummary {
     pub(super) is_known: bool,
 }
 
+impl OthersSummary {
+    /// It is known for which resources they wait.
+    pub(super) fn all_named(&self) -> bool {
+        self.is_known && self.unnamed == 0
+    }
+}
+
 impl ClusterWaiters {
     /// Takes an entry from a node if it is the newest of its instance.
     fn receive(&self, listed: &ListedEntry, now: BootTime) {
@@ -154,6 +161,18 @@ impl ClusterWaiters {
             summary.oldest = summary.oldest.max(Some(other.waited(other.oldest_ms, now)));
         }
         summary
+    }
+
+    /// Whether all that wait for a resource at other instances are known: an instance with many names only the queues of those
+    /// that have waited longest.
+    pub(super) fn knows_of(&self, resource: &ResourceName, now: BootTime) -> bool {
+        let others = self.0.lock();
+        let is_read = others.complete_at.is_some_and(|at| now.since(at) <= KNOWN_FOR) && !others.has_overflow;
+        let says_all = |other: &OtherInstance| {
+            let named: usize = other.resources.values().map(|r| r.waiting).sum();
+            named >= other.waiting || other.resources.contains_key(resource)
+        };
+        is_read && others.live(now).all(|(_, other)| says_all(other))
     }
 
     /// How many wait for a resource at other instances.

@@ -82,6 +82,12 @@ fn waiters_that_no_entry_names_are_counted() {
     known.receive(&listed(1, 9_000, &entry), at(10));
     let summary = known.summary(at(10));
     assert_eq!((summary.waiting, summary.unnamed), (9, 7));
+    known.completed(at(10));
+    let other = ResourceName::parse("other").expect("valid");
+    assert!(!known.summary(at(10)).all_named() && !known.knows_of(&other, at(10)), "it may be among the 7");
+    assert!(known.knows_of(&name(), at(10)), "all that wait for a named one are counted");
+    known.receive(&listed(1, 9_000, &own(2).entry(2, at(10))), at(10));
+    assert!(known.summary(at(10)).all_named() && known.knows_of(&other, at(10)));
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             waiters,
             waiting_here,
             waiting: waiting_here + waiting_elsewhere,
-            waiters_known: others.summary(self.now()).is_known,
+            waiters_known: others.knows_of(resource, self.now()),
             nodes,
             quorum: self.count(inspected.agreeing),
         }
@@ -134,7 +134,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             age,
             total,
             instance: self.shared.instance.clone(),
-            waiters_known: self.shared.cluster_waiters.summary(self.now()).is_known,
+            waiters_known: self.shared.cluster_waiters.summary(self.now()).all_named(),
         }
     }
 

@@ -47,7 +47,7 @@ pub use kept::{KEPT_PAGE_MAX, KEPT_PAUSE, KeptArgs, KeptPage};
 pub use list::ListArgs;
 pub use params::{ClusterName, ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
 pub use read_all::{ReadArgs, ReadEntry, Tombstone};
-pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS, MEMBERS_MAX};
+pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS, MEMBERS_MAX, MEMBERS_SHOWN};
 pub use release::{CancelArgs, ReleaseArgs};
 pub use reply::*;
 pub use request::{OPERATIONS, Request};

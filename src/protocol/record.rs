@@ -11,7 +11,7 @@ pub const MAX_CLAIMS: usize = 16;
 /// The maximum number of shared leases that a resource has at a time: further ones are refused.
 pub const MEMBERS_MAX: usize = 1_000;
 /// As many members stand in a refusal.
-pub(super) const MEMBERS_SHOWN: usize = 8;
+pub const MEMBERS_SHOWN: usize = 8;
 /// The longest value of a foreign client's lock that is copied, in bytes. Redlock clients store some 20 to 40.
 pub(super) const FOREIGN_VALUE_MAX: usize = 1_024;
 /// An attempt's id and the comma behind it.

@@ -9,13 +9,13 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use reqwest::Url;
 use ring::aead::NONCE_LEN;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::file::WebhooksFile;
 use super::message::{Body, Content};
 use super::target::{Target, parse_url};
 use super::transport::{Answer, Outgoing, Transport};
+use super::try_slots::{TrySlot, TrySlots};
 use crate::auth::principal::PrincipalName;
 use crate::manager::callbacks::{
     Callback, CallbackEvent, CallbackKind, CallbackRefused, CallbackSender, DeliveryOutcome,
@@ -25,10 +25,6 @@ use crate::redlock::random::Entropy;
 
 /// How long a try may take, from the look-up of the name to the status of the answer.
 pub const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Tries of one target at a time: a slow receiver must not use up those of all.
-pub const TRIES_PER_TARGET: usize = 32;
-/// Tries at a time.
-pub const TRIES_TOTAL: usize = 256;
 /// Pauses between the tries of a call-back; the last one repeats. Seconds.
 const CALLBACK_PAUSES_S: [u64; 6] = [1, 2, 5, 10, 20, 30];
 /// A pause is up to this part longer or shorter, so that tries do not come in waves. Per mille.
@@ -116,20 +112,10 @@ pub struct Deliveries<C, E, T> {
     pub(super) entropy: E,
     transport: T,
     file: RwLock<Arc<WebhooksFile>>,
-    total: Semaphore,
-    per_target: Mutex<HashMap<String, TargetState>>,
+    slots: TrySlots,
+    /// By the target's name.
+    last_tries: Mutex<HashMap<String, LastTry>>,
     observer: TryObserver,
-}
-
-struct TargetState {
-    slots: Arc<Semaphore>,
-    last: Option<LastTry>,
-}
-
-impl Default for TargetState {
-    fn default() -> Self {
-        Self { slots: Arc::new(Semaphore::new(TRIES_PER_TARGET)), last: None }
-    }
 }
 
 /// What one try needs.
@@ -144,8 +130,8 @@ pub(super) struct Try {
 impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
     /// With this content of the file.
     pub fn new((clock, entropy, transport): (C, E, T), file: WebhooksFile, observer: TryObserver) -> Self {
-        let (total, per_target) = (Semaphore::new(TRIES_TOTAL), Mutex::default());
-        Self { clock, entropy, transport, file: RwLock::new(Arc::new(file)), total, per_target, observer }
+        let (slots, last_tries) = (TrySlots::default(), Mutex::default());
+        Self { clock, entropy, transport, file: RwLock::new(Arc::new(file)), slots, last_tries, observer }
     }
 
     /// The content in force.
@@ -155,13 +141,13 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
 
     /// Puts a new content in force. Tries that are under way end by the former one.
     pub fn replace(&self, file: WebhooksFile) {
-        self.per_target.lock().retain(|name, _| file.target(name).is_some());
+        self.last_tries.lock().retain(|name, _| file.target(name).is_some());
         *self.file.write() = Arc::new(file);
     }
 
     /// The last try to a target.
     pub fn last_try(&self, target: &str) -> Option<LastTry> {
-        self.per_target.lock().get(target)?.last.clone()
+        self.last_tries.lock().get(target).cloned()
     }
 
     pub(super) fn observe(&self, kind: DeliveryKind, outcome: TryOutcome, took: Option<Duration>) {
@@ -172,10 +158,23 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
     ///
     /// Cancel: the message may have arrived.
     pub(super) async fn attempt(&self, try_: Try) -> Answer {
-        let slots = Arc::clone(&self.per_target.lock().entry(try_.target.name.clone()).or_default().slots);
-        // Neither is ever closed.
-        let _slot = slots.acquire().await;
-        let _total = self.total.acquire().await;
+        let slot = self.slots.acquire(&try_.target.name, "").await;
+        self.attempt_in(slot, try_).await
+    }
+
+    /// Makes one try for a principal, see [`TrySlots::acquire`]; `None` where none could begin until `until`.
+    ///
+    /// Cancel: the message may have arrived.
+    async fn attempt_until(&self, try_: Try, principal: &str, until: BootTime) -> Option<Answer> {
+        let slot = tokio::select! {
+            biased;
+            slot = self.slots.acquire(&try_.target.name, principal) => slot,
+            () = self.clock.sleep_until(until) => return None,
+        };
+        Some(self.attempt_in(slot, try_).await)
+    }
+
+    async fn attempt_in(&self, _slot: TrySlot, try_: Try) -> Answer {
         let (begin, kind, name) = (self.clock.now(), try_.kind, try_.target.name.clone());
         let outgoing = Outgoing { url: try_.url, id: try_.id, at_ms: self.clock.wall_ms(), body: try_.body };
         let answer = tokio::select! {
@@ -186,8 +185,8 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         let took = self.clock.now().since(begin);
         let outcome = TryOutcome::of(answer);
         self.observe(kind, outcome, Some(took));
-        if let Some(state) = self.per_target.lock().get_mut(&name) {
-            state.last = Some(LastTry { at_ms: self.clock.wall_ms(), answer, took });
+        if self.file().target(&name).is_some() {
+            self.last_tries.lock().insert(name.clone(), LastTry { at_ms: self.clock.wall_ms(), answer, took });
         }
         match outcome {
             TryOutcome::Accepted => {
@@ -243,7 +242,10 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
                     tokio::select! {
                         biased;
                         () = cancel.cancelled() => return DeliveryOutcome::Cancelled,
-                        answer = self.attempt(try_) => answer,
+                        answer = self.attempt_until(try_, &event.principal, until) => match answer {
+                            Some(answer) => answer,
+                            None => break,
+                        },
                     }
                 }
                 Err(why) => {

@@ -7,6 +7,7 @@ use serde_json::Map;
 use super::super::sealing::SealingKey;
 use super::super::signing::SigningSecret;
 use super::super::target::tests::target;
+use super::super::try_slots::{PRINCIPAL_PART, TRIES_PER_TARGET};
 use super::*;
 use crate::redlock::clock::PausedClock;
 
@@ -76,7 +77,8 @@ fn deliveries(answers: &[(Duration, Answer)]) -> (CallbackDeliveries<PausedClock
 }
 
 fn event() -> CallbackEvent {
-    CallbackEvent { id: "tk_1_granted".to_owned(), kind: CallbackKind::Granted, at_ms: 0, data: Map::new() }
+    let (id, principal) = ("tk_1_granted".to_owned(), String::new());
+    CallbackEvent { id, kind: CallbackKind::Granted, at_ms: 0, data: Map::new(), principal }
 }
 
 /// What came of it, and the seconds at which tries began; with `accept` seconds to be accepted.
@@ -202,6 +204,47 @@ async fn one_target_gets_a_bounded_number_of_tries_at_a_time() {
     assert!(outcomes.iter().all(|outcome| *outcome == DeliveryOutcome::Accepted));
     assert_eq!(script.most.lock().1, TRIES_PER_TARGET);
     assert_eq!(script.clock.now().since(START).as_secs(), 20, "four rounds of 5 s");
+}
+
+/// Many call-backs of one principal to a receiver that never answers do not delay those of another one to the same target.
+#[tokio::test(start_paused = true)]
+async fn one_principal_takes_only_a_part_of_a_targets_tries() {
+    let answers = [(Duration::MAX, status(200)); TRIES_PER_TARGET / PRINCIPAL_PART];
+    let (sender, script) = deliveries(&[answers.as_slice(), &[(AT_ONCE, status(200))]].concat());
+    let (until, cancel) = (START.plus(Duration::from_secs(5)), CancellationToken::new());
+    let of = |principal: &str| {
+        let event = CallbackEvent { principal: principal.to_owned(), ..event() };
+        sender.deliver(sender.resolve("target:n8n", None).expect("allowed"), event, until, cancel.clone())
+    };
+    let slow = futures_util::future::join_all((0..100).map(|_| of("slow")));
+    let other = async {
+        script.clock.sleep(Duration::from_secs(1)).await;
+        assert_eq!(of("other").await, DeliveryOutcome::Accepted);
+        script.clock.now().since(START)
+    };
+    let (outcomes, accepted_after) = tokio::join!(slow, other);
+    assert_eq!(accepted_after, Duration::from_secs(1), "at once");
+    assert!(outcomes.iter().all(|outcome| *outcome == DeliveryOutcome::Undelivered));
+    assert_eq!(script.seen.lock().len(), answers.len() + 1, "no try begins after the end");
+}
+
+/// The end of the time to accept is kept also where no try could begin.
+#[tokio::test(start_paused = true)]
+async fn a_call_back_that_gets_no_slot_ends_when_the_time_to_accept_does() {
+    let (sender, script) = deliveries(&[(Duration::from_secs(9), status(500))]);
+    let deliver = |until_s| {
+        let callback = sender.resolve("target:n8n", None).expect("allowed");
+        sender.deliver(callback, event(), START.plus(Duration::from_secs(until_s)), CancellationToken::new())
+    };
+    let all = futures_util::future::join_all((0..TRIES_PER_TARGET).map(|_| deliver(60)));
+    let late = async {
+        script.clock.sleep(Duration::from_secs(1)).await;
+        (deliver(5).await, script.clock.now().since(START).as_secs())
+    };
+    tokio::select! {
+        _ = all => panic!("they last longer"),
+        outcome = late => assert_eq!(outcome, (DeliveryOutcome::Undelivered, 5)),
+    }
 }
 
 #[tokio::test(start_paused = true)]

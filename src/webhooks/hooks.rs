@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::deliveries::{Deliveries, DeliveryKind, LastTry, TRIES_TOTAL, Try, TryObserver, TryOutcome};
+use super::deliveries::{Deliveries, DeliveryKind, LastTry, Try, TryObserver, TryOutcome};
 use super::event::{HookEvent, HookEvents, HookMessage, LongWait};
 use super::file::{self, Hook, WebhooksFile, WebhooksFileError};
 use super::hook_queue::{HookChange, HookQueue, Waiting};
@@ -21,6 +21,7 @@ use super::message::Content;
 use super::resolver::Lookup;
 use super::target::Target;
 use super::transport::Transport;
+use super::try_slots::TRIES_TOTAL;
 use crate::api::Event;
 use crate::manager::events::EventKind;
 use crate::redlock::clock::{BootTime, Clock};

@@ -1,6 +1,7 @@
 //! A receiver that the administrator allows: its URL, the form of its messages, and who may use it. A call-back's URL must
 //! lie below that of its target.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -102,17 +103,23 @@ impl Target {
     }
 }
 
-/// Whether a receiver that decodes the path once more than we do would leave it upwards. The parser has resolved plain `..`.
+/// Whether a receiver that decodes the path more often than we do might leave it upwards. The parser has resolved plain `..`.
+/// What nobody has a reason to send counts as well: control characters, what is not UTF-8, and more than three encodings.
 fn climbs(path: &str) -> bool {
     const DECODED_MAX: usize = 3;
     let mut text = path.to_owned();
     for _ in 0..DECODED_MAX {
-        text = percent_decode_str(&text).decode_utf8_lossy().into_owned();
-        if text.split(['/', '\\']).any(|segment| segment.trim_start().split(';').next() == Some("..")) {
+        let Ok(decoded) = percent_decode_str(&text).decode_utf8().map(Cow::into_owned) else { return true };
+        let is_up = |segment: &str| segment.split(';').next().is_some_and(|name| name.trim() == "..");
+        if decoded.chars().any(char::is_control) || decoded.split(['/', '\\']).any(is_up) {
             return true;
         }
+        if decoded == text {
+            return false;
+        }
+        text = decoded;
     }
-    false
+    percent_decode_str(&text).ne(text.bytes())
 }
 
 /// The literal address in a URL, in any spelling: the parser has read `2130706433` and `0x7f.1` as what they are.
@@ -182,6 +189,7 @@ pub(super) mod tests {
             "https://n8n.example.com/webhook-waiting/17",
             "https://n8n.example.com:443/webhook-waiting/17/resume?signature=a%2Fb&x=..",
             "https://N8N.example.com/webhook-waiting/",
+            "https://n8n.example.com/webhook-waiting/r%C3%A9sum%C3%A9/50%25/a%2520b",
         ] {
             assert!(covers(n8n, url), "{url}");
         }
@@ -197,6 +205,11 @@ pub(super) mod tests {
             "https://n8n.example.com/webhook-waiting/a%5c..%5crest",
             "https://n8n.example.com/webhook-waiting/%252e%252e%252frest",
             "https://n8n.example.com/webhook-waiting/..;/rest",
+            "https://n8n.example.com/webhook-waiting/..%20/rest",
+            "https://n8n.example.com/webhook-waiting/..%09/rest",
+            "https://n8n.example.com/webhook-waiting/..%00/rest",
+            "https://n8n.example.com/webhook-waiting/%c0%ae%c0%ae/rest",
+            "https://n8n.example.com/webhook-waiting/%252525252e%252525252e/rest",
             "https://n8n.example.com/",
         ] {
             assert!(!covers(n8n, url), "{url}");

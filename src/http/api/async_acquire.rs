@@ -32,7 +32,6 @@ pub(crate) struct AsyncAcquire {
     pub fields: AsyncFields,
     pub format: ResponseFormat,
     pub access: Access,
-    pub permit: Option<Arc<QuotaPermit>>,
     pub audit_scope: AuditScope,
 }
 
@@ -40,16 +39,16 @@ pub(crate) struct AsyncAcquire {
 ///
 /// Cancel: what was granted is undone; a ticket that a majority stores ends if no request about it follows.
 pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Response, Problem> {
-    let AsyncAcquire { request, others, fields, format, access, permit, audit_scope } = asked;
+    let AsyncAcquire { request, others, fields, format, access, audit_scope } = asked;
     let AsyncFields { callback, accept } = fields;
     let callback = callback.map(|address| state.manager.resolve_callback(&address, access.principal()));
     let callback = callback.transpose().map_err(callback_refused)?.map(|callback| (callback, accept));
     let (resource, wait) = (request.resource.clone(), request.wait);
     let keep = request.kept_for.unwrap_or_default();
     let token = request.token.clone().unwrap_or_else(|| state.manager.new_token());
+    let names: Vec<ResourceName> = std::iter::once(&resource).chain(&others).cloned().collect();
     if request.token.is_some() {
-        // The same request again.
-        let names: Vec<ResourceName> = std::iter::once(&resource).chain(&others).cloned().collect();
+        // The same request again. It counts in no quota: its ticket does.
         match Box::pin(state.manager.find_ticket_of(&names, &token.hash())).await {
             Ok(found) => {
                 if !is_own(&state, &found, &access, None) {
@@ -64,6 +63,7 @@ pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Resp
             Err(error) => return Err(refused(error)),
         }
     }
+    let permit = access.reserve(&names, request.token.as_ref(), !wait.is_zero())?.map(Arc::new);
     if callback.is_none() {
         let first = AcquireRequest { wait: Duration::ZERO, token: Some(token.clone()), keep: None, ..request.clone() };
         let who = (&access, permit.as_ref());

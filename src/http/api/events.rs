@@ -31,6 +31,8 @@ use crate::redlock::clock::{BootTime, Clock};
 /// Past events in an answer without a limit, and at most.
 const PAST_DEFAULT: usize = 1_000;
 const PAST_MAX: usize = 20_000;
+/// Past events that are looked at before other requests have their turn.
+const PAST_AT_A_TIME: usize = 512;
 /// The interval of comments while nothing happens: proxies close a connection that is silent for a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How old the last check of a reader's credentials may be when it gets an event: a check compares all keys.
@@ -50,7 +52,10 @@ const GAP: &str = "event: gap\ndata: {\"detail\":\"events between your last one 
 pub(crate) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let mut fields = Fields::of_query(request.uri())?;
     if request.uri().query().is_some_and(asks_for_the_past) {
-        return past(&state, &request, fields);
+        let (access, accepted) =
+            (Access::of(&request), request_headers::accepted(request.headers(), &[ResponseFormat::Json]));
+        drop(request);
+        return past(&state, access, accepted, fields).await;
     }
     let (prefix, renewals) = (fields.text("prefix").unwrap_or_default(), fields.flag("renewals"));
     fields.finish(&["prefix", "renewals"])?;
@@ -90,9 +95,13 @@ fn asks_for_the_past(query: &str) -> bool {
     names.into_iter().any(|name| ["since", "from", "to", "at", "kind", "limit"].contains(&name))
 }
 
-/// The past events that match, newest first, as far as this instance knows them.
-fn past(state: &AppState, request: &Request, mut fields: Fields) -> Result<Response, Problem> {
-    let format = request_headers::accepted(request.headers(), &[ResponseFormat::Json]);
+/// The past events that match, newest first, as far as this instance knows them. Cancel: nothing is left behind.
+async fn past(
+    state: &AppState,
+    access: Access,
+    format: Result<ResponseFormat, Problem>,
+    mut fields: Fields,
+) -> Result<Response, Problem> {
     let filter = EventFilter::read(&mut fields, state.manager.wall_ms());
     let limit = fields.number("limit").map_or(PAST_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     if !(1..=PAST_MAX).contains(&limit) {
@@ -100,12 +109,24 @@ fn past(state: &AppState, request: &Request, mut fields: Fields) -> Result<Respo
     }
     fields.finish(&[&EventFilter::FIELDS[..], &["limit"]].concat())?;
     format?;
-    let access = Access::of(request);
+    let _turn = state.past_turns.take(access.principal()).await;
     let known = state.manager.events().past();
-    let mut matching = known.iter().filter(|event| filter.matches(event)).filter_map(|event| access.visible(event));
-    let shown = |event: Arc<Event>| Event { at: Some(format::time(event.at_ms)), name: None, ..(*event).clone() };
-    let events = matching.by_ref().take(limit).map(shown).collect();
-    Ok(lock_responses::past_events(&PastEvents { events, has_more: matching.next().is_some() }))
+    let (mut events, mut has_more) = (Vec::new(), false);
+    for part in known.chunks(PAST_AT_A_TIME) {
+        let matching = part.iter().filter(|event| filter.matches(event)).filter_map(|event| access.visible(event));
+        for event in matching {
+            has_more = events.len() == limit;
+            if has_more {
+                break;
+            }
+            events.push(Event { at: Some(format::time(event.at_ms)), name: None, ..(*event).clone() });
+        }
+        if has_more {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(lock_responses::past_events(&PastEvents { events, has_more }))
 }
 
 fn too_many_readers() -> Problem {

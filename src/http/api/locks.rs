@@ -89,22 +89,22 @@ async fn read_acquire(
         record.owner = Some(params.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
         record.token_id = params.request.token.as_ref().map(|token| token.hash().id().to_string());
     });
-    let kept = params.request.keep.as_ref().and_then(|keep| {
-        state.manager.kept_permit(std::slice::from_ref(&params.request.resource), access.principal(), &keep.wait_id)
-    });
-    let permit = match kept {
-        Some(permit) => Some(permit),
-        None => access.reserve(!params.request.wait.is_zero()).map_err(refused)?.map(Arc::new),
-    };
-    if let Some(keep) = &mut params.request.keep {
-        keep.permit.clone_from(&permit);
-    }
     if let Some(fields) = params.asynchronous.take() {
         let AcquireFields { request, format, .. } = params;
         let (others, audit_scope) = (Vec::new(), audit_scope.clone());
-        let asked = AsyncAcquire { request, others, fields, format, access, permit, audit_scope };
+        let asked = AsyncAcquire { request, others, fields, format, access, audit_scope };
         let answer = Box::pin(async_acquire::acquire(state.clone(), asked)).await;
         return Err(Box::new(answer.unwrap_or_else(IntoResponse::into_response)));
+    }
+    let (names, waits) = (std::slice::from_ref(&params.request.resource), !params.request.wait.is_zero());
+    let kept = params.request.keep.as_ref();
+    let kept = kept.and_then(|keep| state.manager.kept_permit(names, access.principal(), &keep.wait_id));
+    let permit = match kept {
+        Some(permit) => Some(permit),
+        None => access.reserve(names, params.request.token.as_ref(), waits).map_err(refused)?.map(Arc::new),
+    };
+    if let Some(keep) = &mut params.request.keep {
+        keep.permit.clone_from(&permit);
     }
     let Some(format) = params.hold else { return Ok(AcquireInput { params, access, permit }) };
     audit_scope.note(|record| record.action = "hold".to_owned());

@@ -16,7 +16,7 @@ use crate::manager::types::{
     AcquireError, AcquireRequest, CycleEdge, ExtendError, ForceError, GoneReason, GrantedLease, HeldReason,
     HeldRefusal, NoQuorum, ReleaseError, mode_of, permits_free,
 };
-use crate::protocol::EndReason;
+use crate::protocol::{EndReason, MEMBERS_SHOWN};
 use crate::redlock::quorum::Verdict;
 use crate::types::{Mode, ResourceName};
 
@@ -59,18 +59,23 @@ fn held_by(locked: &HeldRefusal) -> String {
                 false => format!("{resource} may be held by {owner}: fewer than a quorum of nodes confirm the lease"),
             }
         }
-        (HeldReason::Lease, None) => format!("{resource} is held"),
+        // Nobody may hold it: a request for several locks waits in front, for another one of them.
+        (HeldReason::Lease, None) => {
+            format!("other requests for {resource} come first; one for several locks waits until it gets all of them")
+        }
     }
 }
 
 /// The leases that hold it together, as a sentence.
 fn held_together(resource: &ResourceName, locked: &HeldRefusal) -> String {
     let (count, mode) = (locked.holders.len(), mode_of(&locked.holders));
+    // Each node names at most so many.
+    let at_least = if count >= MEMBERS_SHOWN { "at least " } else { "" };
     match (mode.limit(), permits_free(&locked.holders)) {
         (Some(limit), Some(0)) => format!("all {limit} permits of {resource} are held"),
-        (Some(limit), _) => format!("permits of {resource} are held, {count} of {limit}"),
+        (Some(limit), _) => format!("permits of {resource} are held, {at_least}{count} of {limit}"),
         _ if count == 1 => format!("{resource} is held by a shared lease"),
-        _ => format!("{resource} is held by {count} shared leases"),
+        _ => format!("{resource} is held by {at_least}{count} shared leases"),
     }
 }
 

@@ -84,11 +84,14 @@ async fn begin_acquire(
     request: Request,
     audit_scope: &AuditScope,
 ) -> Result<(AcquireSetFields, Access, Option<Arc<QuotaPermit>>), Box<Response>> {
-    let read = Box::pin(read_acquire(state, request, audit_scope)).await;
-    let (mut read, access, permit) = read.map_err(|problem| Box::new(problem.into_response()))?;
-    let Some(fields) = read.asynchronous.take() else { return Ok((read, access, permit)) };
+    let refused = |problem: Problem| Box::new(problem.into_response());
+    let (mut read, access) = Box::pin(read_acquire(state, request, audit_scope)).await.map_err(refused)?;
+    let Some(fields) = read.asynchronous.take() else {
+        let permit = reserve(state, &mut read, &access).map_err(refused)?;
+        return Ok((read, access, permit));
+    };
     let (AcquireSetFields { request, others, format, .. }, audit_scope) = (read, audit_scope.clone());
-    let asked = AsyncAcquire { request, others, fields, format, access, permit, audit_scope };
+    let asked = AsyncAcquire { request, others, fields, format, access, audit_scope };
     let answer = Box::pin(async_acquire::acquire(state.clone(), asked)).await;
     Err(Box::new(answer.unwrap_or_else(IntoResponse::into_response)))
 }
@@ -97,10 +100,10 @@ async fn read_acquire(
     state: &AppState,
     request: Request,
     audit_scope: &AuditScope,
-) -> Result<(AcquireSetFields, Access, Option<Arc<QuotaPermit>>), Problem> {
+) -> Result<(AcquireSetFields, Access), Problem> {
     let access = Access::of(&request);
     let mut fields = set_requests::acquire(request, &state.settings).await?;
-    let names: Vec<ResourceName> = std::iter::once(&fields.request.resource).chain(&fields.others).cloned().collect();
+    let names = names(&fields);
     let asked = &mut fields.request;
     asked.principal = access.shared_principal();
     audit_scope.split(names.iter().map(AuditPart::of));
@@ -109,16 +112,30 @@ async fn read_acquire(
         record.token_id = asked.token.as_ref().map(|token| token.hash().id().to_string());
     });
     names.iter().try_for_each(|name| access.need(Right::Acquire, name))?;
+    Ok((fields, access))
+}
+
+fn names(fields: &AcquireSetFields) -> Vec<ResourceName> {
+    std::iter::once(&fields.request.resource).chain(&fields.others).cloned().collect()
+}
+
+/// Its reservation in the principal's quota: the one of the place in the queue that it takes again, or a new one.
+fn reserve(
+    state: &AppState,
+    fields: &mut AcquireSetFields,
+    access: &Access,
+) -> Result<Option<Arc<QuotaPermit>>, Problem> {
+    let (names, asked) = (names(fields), &mut fields.request);
     let kept = asked.keep.as_ref();
     let kept = kept.and_then(|keep| state.manager.kept_permit(&names, access.principal(), &keep.wait_id));
     let permit = match kept {
         Some(permit) => Some(permit),
-        None => access.reserve_several(names.len(), !asked.wait.is_zero())?.map(Arc::new),
+        None => access.reserve(&names, asked.token.as_ref(), !asked.wait.is_zero())?.map(Arc::new),
     };
     if let Some(keep) = &mut asked.keep {
         keep.permit.clone_from(&permit);
     }
-    Ok((fields, access, permit))
+    Ok(permit)
 }
 
 /// `PATCH`. Cancel: each extend may or may not have taken effect.

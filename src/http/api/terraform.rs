@@ -42,7 +42,8 @@ pub(crate) async fn lock(State(state): State<AppState>, request: Request) -> Res
         record.owner = Some(request.labels.owner.clone()).filter(|owner| !owner.is_empty());
         record.token_id = request.token.as_ref().map(|token| token.hash().id().to_string());
     });
-    let permit = access.reserve(!request.wait.is_zero())?;
+    let (names, waits) = (std::slice::from_ref(&resource), !request.wait.is_zero());
+    let permit = access.reserve(names, request.token.as_ref(), waits)?;
     let watch = state.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(state.manager.acquire(request)).await.and_then(PendingGrant::commit);
     let waited = watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
@@ -51,7 +52,7 @@ pub(crate) async fn lock(State(state): State<AppState>, request: Request) -> Res
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
             audit_scope.note(|record| record.waited_ms = Some(format::ms(lease.waited)));
             if let Some(permit) = permit {
-                permit.granted(&resource, lease.deadline);
+                permit.granted(lease.counted(), lease.deadline);
             }
             (StatusCode::OK, [(FENCING_TOKEN, lease.fence.to_string())], Body::empty()).into_response()
         }
@@ -140,11 +141,12 @@ async fn release(
     id: &str,
 ) -> Result<Response, Problem> {
     let token = state.manager.derived_token(NAMING, access.principal(), id);
-    audit_scope.note(|record| record.token_id = Some(token.hash().id().to_string()));
+    let token_id = token.hash().id();
+    audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
     let outcome = Box::pin(state.manager.release(&resource, &token)).await;
     state.metrics.released(&outcome);
     let held = outcome.map_err(|error| refusals::release(&resource, error))?;
-    access.update_quota(|quotas| quotas.ended(&resource));
+    access.update_quota(|quotas| quotas.ended((&resource, token_id)));
     audit_scope.note(|record| {
         record.outcome = "released".to_owned();
         record.held_ms = held.map(format::ms);

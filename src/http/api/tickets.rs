@@ -39,6 +39,7 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
     let token = request_headers::lock_token(request.headers())?;
     let wait = wait(&request, &state.settings)?;
     drop(request);
+    let _permit = if wait.is_zero() { None } else { access.reserve_poll()? };
     let until = state.manager.now().plus(wait);
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     let is_own = is_own(&state, &found, &access, token.as_ref());

@@ -16,7 +16,7 @@ use crate::http::path::HOME;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::types::ResourceName;
+use crate::types::{ResourceName, Token};
 
 /// The permissions of a request's client.
 #[derive(Debug, Clone)]
@@ -163,20 +163,23 @@ impl Access {
         identified.is_ok_and(|access| access.principal().is_some_and(|now| now.name == principal.name))
     }
 
-    /// Reserves an acquire in the principal's quota; `None` without authentication.
+    /// Reserves an acquire of these resources in the principal's quota; `None` without authentication. What the token holds
+    /// already is counted already: the same request again is answered also at the limit.
     ///
     /// Errors: `quota-exceeded`.
-    pub(crate) fn reserve(&self, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
-        self.reserve_several(1, waits)
-    }
-
-    /// The same for an acquire of so many leases.
-    pub(crate) fn reserve_several(&self, count: usize, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
+    pub(crate) fn reserve(
+        &self,
+        resources: &[ResourceName],
+        token: Option<&Token>,
+        waits: bool,
+    ) -> Result<Option<QuotaPermit>, Problem> {
         let Permissions::Principal { authenticator, principal, .. } = &self.0 else { return Ok(None) };
         let limits = authenticator.limits(principal);
         let (leases, waiters) = (limits.leases.unwrap_or(usize::MAX), limits.waiters.unwrap_or(usize::MAX));
-        let permit =
-            authenticator.quotas().reserve(&principal.name, (count, waits), leases, waiters, SystemClock.now());
+        let quotas = authenticator.quotas();
+        let counted = token.map_or(0, |token| quotas.already_counted(&principal.name, resources, &token.hash().id()));
+        let count = resources.len().saturating_sub(counted);
+        let permit = quotas.reserve(&principal.name, (count, waits), leases, waiters, SystemClock.now());
         permit.map(Some).map_err(|exceeded| {
             let (limit, counted) = match exceeded {
                 QuotaExceeded::Leases(limit) => (limit, "leases"),
@@ -197,6 +200,19 @@ impl Access {
             let limit = STREAMS_PER_PRINCIPAL;
             let detail = format!("{} already reads {limit} event streams, the maximum for a principal", principal.name);
             quota_exceeded(detail, limit).retry_after(Duration::from_secs(30))
+        })
+    }
+
+    /// Counts a request that waits for a change of a ticket: as many as may wait for locks. `None` without authentication.
+    ///
+    /// Errors: `quota-exceeded`.
+    pub(crate) fn reserve_poll(&self) -> Result<Option<StreamPermit>, Problem> {
+        let Permissions::Principal { authenticator, principal, .. } = &self.0 else { return Ok(None) };
+        let limit = authenticator.limits(principal).waiters.unwrap_or(usize::MAX);
+        authenticator.quotas().open_poll(&principal.name, limit).map(Some).ok_or_else(|| {
+            let detail =
+                format!("{} already waits for changes of {limit} tickets, the maximum for a principal", principal.name);
+            quota_exceeded(detail, limit).retry_after(Duration::from_secs(1))
         })
     }
 

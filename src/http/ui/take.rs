@@ -67,7 +67,7 @@ pub(super) async fn take(State(state): State<AppState>, request: Request) -> Res
         Ok(wanted) => wanted,
         Err(error) => return refused(form, ProblemKind::Invalid, error),
     };
-    let permit = access.reserve(false)?;
+    let permit = access.reserve(std::slice::from_ref(&resource), None, false)?;
     match Box::pin(state.manager.acquire(wanted)).await.and_then(PendingGrant::commit) {
         Ok(lease) => {
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);

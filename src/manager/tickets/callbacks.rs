@@ -97,7 +97,7 @@ fn event(
         CallbackKind::Ending => format!("{id}_ending_{kept_until_ms}"),
         _ => format!("{id}_{}", kind.as_str().trim_start_matches("lock.")),
     };
-    CallbackEvent { id, kind, at_ms, data }
+    CallbackEvent { id, kind, at_ms, data, principal: ticket.body.labels.principal.clone() }
 }
 
 fn time(ms: u64) -> String {

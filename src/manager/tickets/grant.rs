@@ -5,6 +5,7 @@ use futures_util::future::join_all;
 
 use super::serve::{RETRY, unasked_max_ms};
 use super::table::{Served, TicketNews};
+use crate::auth::quota::CountedName;
 use crate::manager::events::{EventKind, set_lease, set_mode};
 use crate::manager::lease_snapshot::LeaseChange;
 use crate::manager::service::LockManager;
@@ -111,10 +112,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.keep(resource, &record, deadline);
         self.record_change(resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
         if let Some(permit) = &*served.permit.lock() {
-            match mode {
-                Mode::Exclusive => permit.granted(resource, deadline),
-                Mode::Shared | Mode::Permit { .. } => permit.granted((resource, ticket.token.id()), deadline),
-            }
+            permit.granted(CountedName::of(resource, ticket.token.id(), mode), deadline);
         }
         self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
             set_lease(event, resource, &ticket.token);

@@ -42,10 +42,7 @@ pub struct GrantedLease {
 impl GrantedLease {
     /// Names it in quotas.
     pub fn counted(&self) -> CountedName {
-        match self.mode {
-            Mode::Exclusive => (&self.resource).into(),
-            Mode::Shared | Mode::Permit { .. } => (&self.resource, self.token.hash().id()).into(),
-        }
+        CountedName::of(&self.resource, self.token.hash().id(), self.mode)
     }
 
     /// As the nodes have it, without the attempts that claim it.

@@ -313,6 +313,33 @@ async fn leases_and_waiters_of_a_principal_are_limited() {
     as_principal(post("d", &[("wait", "1ms")]), "ci").await.expect_problem(423, "wait-timeout");
 }
 
+/// The end of another request for the same name leaves a held lease counted, and what is counted already is granted again at
+/// the limit.
+#[tokio::test]
+async fn a_lease_counts_until_its_own_end() {
+    let text = entry("ci", &[&key("ci")], &["acquire:**"], "leases = 3");
+    let service = Access::with(&text).service(&[]).await;
+    let client = service.client();
+    let post = |name: &str, fields: &[(&str, &str)]| {
+        as_principal(client.request("POST", &format!("/locks/{name}")).form(fields), "ci")
+    };
+    let token = acquired(&service, "ci", "a").await;
+    let ticket = post("a", &[("async", "true"), ("keep", "1h")]).await.expect_status(202).header("location").to_owned();
+    as_principal(client.request("DELETE", &ticket), "ci").await.expect_status(204);
+    let other = acquired(&service, "ci", "b").await;
+    let asynchronous = [("async", "true"), ("keep", "1h"), ("token", "tick-token-0123456789abcdefghijkl")];
+    post("c", &asynchronous).await.expect_status(201);
+    let full = post("d", &[]).await.expect_problem(429, "quota-exceeded");
+    assert_eq!(full.json()["limit"], 3);
+    for (name, token) in [("a", token.as_str()), ("b", other.as_str())] {
+        post(name, &[("token", token)]).await.expect_status(200);
+    }
+    post("c", &asynchronous).await.expect_status(200);
+    let set = [("resource", "a"), ("resource", "d"), ("token", token.as_str())];
+    let set = as_principal(client.request("POST", "/locks").form(&set), "ci").await;
+    assert_eq!(set.expect_problem(429, "quota-exceeded").json()["limit"], 3, "one more than it holds");
+}
+
 #[tokio::test]
 async fn connections_beyond_the_maximum_wait_until_others_are_closed() {
     let service =

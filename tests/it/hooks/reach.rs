@@ -69,8 +69,8 @@ fn open(file: &HooksFile, names: &NameServer) -> Tried {
 async fn deliver(tried: &Tried, address: &str) -> DeliveryOutcome {
     let sender = CallbackDeliveries(Arc::clone(&tried.deliveries));
     let callback = sender.resolve(address, None).unwrap_or_else(|error| panic!("{address}: {error:?}"));
-    let event =
-        CallbackEvent { id: "tk_1_granted".to_owned(), kind: CallbackKind::Granted, at_ms: 1, data: Map::new() };
+    let (id, principal) = ("tk_1_granted".to_owned(), String::new());
+    let event = CallbackEvent { id, kind: CallbackKind::Granted, at_ms: 1, data: Map::new(), principal };
     let until = SystemClock.now().plus(Duration::from_secs(60));
     sender.deliver(callback, event, until, CancellationToken::new()).await
 }
