@@ -133,7 +133,7 @@ pub fn callers(data: &[u8]) {
     let mut request = HttpRequest::builder().uri(uri).body(Body::empty()).expect("a request");
     *request.headers_mut() = header_lines(parts.next().unwrap_or_default());
     let (headers, uri) = (request.headers(), request.uri());
-    if let Some(token) = credentials::session_token(headers) {
+    for token in credentials::session_tokens(headers) {
         let store = redlockd::auth::access_file::parse(ACCESS).expect("a principal");
         let is_found = Sessions::with_secret(b"secret").find(token, &store, NOW_MS).is_some();
         assert_eq!(is_found, token == GOOD);

@@ -113,8 +113,6 @@ mutants! {
     FOUND_BY_TICKETS {
         /// A ticket counts where one node shows it.
         TicketByMinority,
-        /// What a minority shows counts without being written to a majority.
-        TicketUnsettled,
         /// A ticket is stored without checking whether it exists.
         TicketPutUnread,
         /// The state of a ticket may be lowered.
@@ -131,6 +129,16 @@ mutants! {
         CallbackBeforeGranted,
         /// An instance that has not seen for long that a ticket waits goes on acquiring for it.
         TicketServedUnchecked,
+    }
+    /// The tests of `redlock::tickets` with five nodes find each: of three, two that show a state are a majority.
+    FOUND_WITH_FIVE_NODES {
+        /// What a minority shows counts without being written to a majority.
+        TicketUnsettled,
+    }
+    /// The tests of `manager::tickets` with a node that shows what nobody wrote find each.
+    FOUND_WITH_A_LYING_NODE {
+        /// The highest state of a ticket that any one node shows counts.
+        TicketHeadOfOne,
     }
     /// The tests of `manager::tickets` in which two instances serve one ticket find each.
     FOUND_WITH_TWO_SERVERS {
@@ -247,6 +255,8 @@ mutants! {
         AddressOfOneNode,
         /// One node that names itself alone is a quorum.
         ListOfOneNode,
+        /// A process that has installed a higher view counts for a lower one that names it alike.
+        HigherViewCounts,
     }
     /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

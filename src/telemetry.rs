@@ -40,10 +40,10 @@ fn filter(variable: Option<String>, level: LogLevel) -> (EnvFilter, Option<Warni
     }
 }
 
-/// Our own messages at `level`; of libraries only warnings and errors.
+/// Our own messages at `level`; of libraries only warnings and errors. Of `h2` only errors: it warns of what any client may do.
 fn level_filter(level: LogLevel) -> EnvFilter {
     let others = if level == LogLevel::Error { "error" } else { "warn" };
-    EnvFilter::new(format!("{others},redlockd={}", level.as_str()))
+    EnvFilter::new(format!("{others},h2=error,redlockd={}", level.as_str()))
 }
 
 fn bad_filter(error: &ParseError) -> Warning {
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn libraries_log_warnings_and_errors_only() {
-        assert_eq!(text(None, LogLevel::Debug), "redlockd=debug,warn");
-        assert_eq!(text(None, LogLevel::Error), "redlockd=error,error");
+        assert_eq!(text(None, LogLevel::Debug), "redlockd=debug,h2=error,warn");
+        assert_eq!(text(None, LogLevel::Error), "redlockd=error,h2=error,error");
     }
 
     #[test]

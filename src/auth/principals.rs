@@ -25,6 +25,8 @@ pub struct PeerCertificate {
     pub uris: Vec<String>,
     /// SHA-256 of the DER encoding.
     pub fingerprint: KeyHash,
+    /// The last second in which it is valid, since 1970. Checked at each request: a connection may outlast it.
+    pub not_after_s: i64,
 }
 
 /// Why a credential identifies no principal.
@@ -115,6 +117,7 @@ impl PrincipalStore {
                     Some((principal, _)) => Ok(Arc::clone(principal)),
                 }
             }
+            Credential::Certificate(peer) if peer.has_expired(wall_ms) => Err(IdentifyError::NotFound),
             Credential::Certificate(peer) => {
                 let matches = |principal: &&Arc<Principal>| principal.certificates.iter().any(|name| peer.has(name));
                 self.principals.iter().find(matches).cloned().ok_or(IdentifyError::NotFound)
@@ -124,6 +127,10 @@ impl PrincipalStore {
 }
 
 impl PeerCertificate {
+    fn has_expired(&self, wall_ms: u64) -> bool {
+        i64::try_from(wall_ms / 1_000).is_ok_and(|now_s| now_s > self.not_after_s)
+    }
+
     fn has(&self, name: &CertificateName) -> bool {
         match name {
             CertificateName::Dns(name) => self.dns.contains(name),
@@ -172,11 +179,19 @@ mod tests {
 
     #[test]
     fn a_certificate_is_identified_by_its_exact_names() {
-        let peer = |dns: &str| PeerCertificate { dns: vec![dns.into()], uris: vec![], fingerprint: KeyHash::of(b"c") };
-        let identify =
-            |peer: PeerCertificate| store().identify(&Credential::Certificate(&peer), 0).map(|p| p.name.to_string());
-        assert_eq!(identify(peer("ci.example")).as_deref(), Ok("ci"));
-        assert_eq!(identify(peer("x.ci.example")), Err(IdentifyError::NotFound));
+        let peer = |dns: &str| PeerCertificate {
+            dns: vec![dns.into()],
+            uris: vec![],
+            fingerprint: KeyHash::of(b"c"),
+            not_after_s: 100,
+        };
+        let identify = |peer: PeerCertificate, wall_ms| {
+            store().identify(&Credential::Certificate(&peer), wall_ms).map(|p| p.name.to_string())
+        };
+        assert_eq!(identify(peer("ci.example"), 0).as_deref(), Ok("ci"));
+        assert_eq!(identify(peer("x.ci.example"), 0), Err(IdentifyError::NotFound));
+        assert_eq!(identify(peer("ci.example"), 100_999).as_deref(), Ok("ci"));
+        assert_eq!(identify(peer("ci.example"), 101_000), Err(IdentifyError::NotFound), "it has ended");
     }
 
     #[test]

@@ -18,9 +18,9 @@ use crate::redlock::random::{Entropy, SystemEntropy};
 
 /// How long a session lasts: a working day.
 pub(crate) const SESSION_LIFE: Duration = Duration::from_hours(10);
-/// Sessions that were ended by a log-out and are remembered until their time is over; beyond it, those that end first are
-/// forgotten, and their cookies would be accepted again.
-pub(crate) const ENDED_SESSIONS_MAX: usize = 10_000;
+/// Sessions of one principal that were ended by a log-out and are remembered one by one until their time is over; beyond it,
+/// all of the principal's sessions that began so far are ended, since no cookie may be accepted again.
+pub(crate) const ENDED_SESSIONS_MAX: usize = 100;
 
 /// The secret of a session, which the browser has in a cookie. `Debug` hides it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -43,8 +43,23 @@ impl fmt::Debug for SessionToken {
 #[derive(Debug, Clone)]
 pub struct Sessions {
     secret: hmac::Key,
-    /// Tokens of those that were ended, and until when they would last: milliseconds since 1970.
-    ended: Arc<Mutex<HashMap<String, u64>>>,
+    /// By principal; there are at most as many as had a session that was ended.
+    ended: Arc<Mutex<HashMap<String, EndedSessions>>>,
+}
+
+/// The sessions of one principal that were ended. Units: milliseconds since 1970.
+#[derive(Debug, Default)]
+struct EndedSessions {
+    /// Those that would last until then, or less, are all ended.
+    all_until_ms: u64,
+    /// Tokens, and until when they would last.
+    tokens: HashMap<String, u64>,
+}
+
+impl EndedSessions {
+    fn last_ms(&self) -> u64 {
+        self.tokens.values().copied().fold(self.all_until_ms, u64::max)
+    }
 }
 
 /// With a secret that only this process has.
@@ -73,12 +88,14 @@ impl Sessions {
     /// The principal of a session, with its present rules. A session ends after [`SESSION_LIFE`], and when the
     /// key that began it expires or is removed.
     pub fn find(&self, token: &str, store: &PrincipalStore, wall_ms: u64) -> Option<Arc<Principal>> {
-        let (text, _) = self.verified(token).filter(|(_, until_ms)| *until_ms > wall_ms)?;
-        if self.ended.lock().get(token).is_some_and(|until_ms| *until_ms > wall_ms) {
-            return None;
-        }
+        let (text, until_ms) = self.verified(token).filter(|(_, until_ms)| *until_ms > wall_ms)?;
         let mut parts = text.splitn(4, ' ').skip(1);
         let (key, _nonce, principal) = (parts.next()?, parts.next()?, parts.next()?);
+        if let Some(ended) = self.ended.lock().get(principal)
+            && (until_ms <= ended.all_until_ms || ended.tokens.contains_key(token))
+        {
+            return None;
+        }
         let principal = store.find(&PrincipalName::parse(principal).ok()?)?;
         let is_live = |k: &KeyEntry| id_of(&k.hash) == key && !k.has_expired(wall_ms);
         principal.keys.iter().any(is_live).then(|| Arc::clone(principal))
@@ -87,15 +104,16 @@ impl Sessions {
     /// Ends a session at this instance; elsewhere its cookie would be accepted until its time is over. Units of `wall_ms`:
     /// milliseconds since 1970.
     pub fn end(&self, token: &str, wall_ms: u64) {
-        let Some((_, until_ms)) = self.verified(token) else { return };
+        let Some((text, until_ms)) = self.verified(token).filter(|(_, until_ms)| *until_ms > wall_ms) else { return };
+        let Some(principal) = text.splitn(4, ' ').nth(3) else { return };
         let mut ended = self.ended.lock();
-        ended.retain(|_, until_ms| *until_ms > wall_ms);
-        if ended.len() >= ENDED_SESSIONS_MAX
-            && let Some(first) = ended.iter().min_by_key(|(_, until_ms)| **until_ms).map(|(token, _)| token.clone())
-        {
-            ended.remove(&first);
+        ended.retain(|_, sessions| sessions.last_ms() > wall_ms);
+        let sessions = ended.entry(principal.to_owned()).or_default();
+        sessions.tokens.retain(|_, until_ms| *until_ms > wall_ms);
+        sessions.tokens.insert(token.to_owned(), until_ms);
+        if sessions.tokens.len() > ENDED_SESSIONS_MAX {
+            *sessions = EndedSessions { all_until_ms: sessions.last_ms(), tokens: HashMap::new() };
         }
-        ended.insert(token.to_owned(), until_ms);
     }
 
     /// What a token says and when it ends, if this secret signed it.
@@ -174,14 +192,20 @@ mod tests {
     }
 
     #[test]
-    fn the_ended_session_that_is_over_first_is_forgotten_beyond_the_maximum() {
+    fn no_ended_session_is_accepted_again_however_many_there_are() {
         let (sessions, principals) = (Sessions::default(), store(""));
-        let tokens: Vec<_> = (0..=u64::try_from(ENDED_SESSIONS_MAX).expect("small"))
+        let tokens: Vec<_> = (1..=u64::try_from(ENDED_SESSIONS_MAX).expect("small") + 1)
             .map(|ms| begin(&sessions, &principals, ms))
             .inspect(|token| sessions.end(token.reveal(), 1))
             .collect();
-        assert_eq!(sessions.ended.lock().len(), ENDED_SESSIONS_MAX);
-        let is_ended = |token: &SessionToken| sessions.ended.lock().contains_key(token.reveal());
-        assert!(!is_ended(&tokens[0]) && tokens[1..].iter().all(is_ended));
+        assert!(sessions.ended.lock()["ann"].tokens.is_empty(), "bounded");
+        let later = begin(&sessions, &principals, 1_000);
+        let is_live = |token: &SessionToken| sessions.find(token.reveal(), &principals, 1_000).is_some();
+        assert!(!tokens.iter().any(is_live) && is_live(&later));
+        sessions.end(later.reveal(), 1_000);
+        assert!(!is_live(&later));
+        let long_after = begin(&sessions, &principals, 100 * HOUR_MS);
+        sessions.end(long_after.reveal(), 100 * HOUR_MS);
+        assert_eq!(sessions.ended.lock()["ann"].tokens.len(), 1, "those that are over are forgotten");
     }
 }

@@ -27,21 +27,18 @@ impl AllowedHosts {
 
     /// Whether `name` or `name:port` is allowed. Text that is no host is not.
     pub fn permit(&self, host: &str) -> bool {
+        let Some(name) = name_of(host) else { return false };
         if self.any {
             return true;
         }
-        let Some(name) = name_of(host) else { return false };
         let name = name.strip_suffix('.').unwrap_or(name);
         is_address(name) || is_localhost(name) || self.listed.iter().any(|listed| listed.eq_ignore_ascii_case(name))
     }
 
     /// The same for a request. One without a host comes from no browser; `allow_missing` decides.
     pub fn permit_request(&self, headers: &HeaderMap, uri: &Uri, allow_missing: bool) -> bool {
-        if self.any {
-            return true;
-        }
         let is_missing = uri.authority().is_none() && !headers.contains_key(header::HOST);
-        if is_missing { allow_missing } else { host_of(headers, uri).is_some_and(|host| self.permit(host)) }
+        if is_missing { self.any || allow_missing } else { host_of(headers, uri).is_some_and(|host| self.permit(host)) }
     }
 }
 
@@ -64,14 +61,16 @@ fn is_localhost(name: &str) -> bool {
     tail.eq_ignore_ascii_case(LOCALHOST) && (head.is_empty() || head.ends_with('.'))
 }
 
-/// The name without its port; `None` for text that is no host.
+/// The name without its port; `None` for text that is no host. Pages show it in commands for a shell.
 fn name_of(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.find(']')) {
         Some(end) => host.split_at(end + 2),
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_port = |text: &str| text.is_empty() || text.strip_prefix(':').is_some_and(|p| p.parse::<u16>().is_ok());
-    (!name.is_empty() && is_port(port)).then_some(name)
+    let is_name =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b));
+    (is_port(port) && (is_name(name) || is_address(name))).then_some(name)
 }
 
 #[cfg(test)]
@@ -116,9 +115,14 @@ mod tests {
             "a b",
             "user@localhost",
             "redlockd:5625",
+            "$(id).localhost",
+            "`id`.localhost:80",
+            "a;b.localhost",
         ] {
             assert!(!listed().permit(host), "{host}");
-            assert!(AllowedHosts::any().permit(host), "{host}");
+        }
+        for (host, is_name) in [("evil.example", true), ("redlockd:5625", true), ("[::1]:1", true), ("$(id)", false)] {
+            assert_eq!(AllowedHosts::any().permit(host), is_name, "{host}");
         }
     }
 
@@ -136,7 +140,8 @@ mod tests {
         assert_eq!(permits(&with(b"\xff"), &path), [false, false], "an unreadable host is not a missing one");
         assert_eq!(permits(&with(b""), &path), [false, false]);
         assert_eq!(permits(&with(b"localhost"), &absolute), [false, false]);
-        assert!(AllowedHosts::any().permit_request(&with(b"\xff"), &path, false));
+        assert!(AllowedHosts::any().permit_request(&HeaderMap::new(), &path, false));
+        assert!(!AllowedHosts::any().permit_request(&with(b"\xff"), &path, false));
     }
 
     proptest! {

@@ -15,6 +15,8 @@ pub(crate) struct Connection {
     is_tls: bool,
     in_flight: AtomicUsize,
     begun: AtomicU64,
+    /// Bytes of answers that the client has not asked for yet, of those that are counted.
+    unread: AtomicUsize,
     /// Milliseconds; 0: nothing was asked for since the last [`Connection::take_loss_timeout`].
     loss_timeout_ms: AtomicU32,
 }
@@ -22,8 +24,9 @@ pub(crate) struct Connection {
 impl Connection {
     /// An accepted connection without requests.
     pub(crate) fn new(peer: SocketAddr, is_tls: bool) -> Arc<Self> {
-        let (in_flight, begun, loss_timeout_ms) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU32::new(0));
-        Arc::new(Self { peer, is_tls, in_flight, begun, loss_timeout_ms })
+        let (in_flight, unread) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (begun, loss_timeout_ms) = (AtomicU64::new(0), AtomicU32::new(0));
+        Arc::new(Self { peer, is_tls, in_flight, begun, unread, loss_timeout_ms })
     }
 
     /// The connection that a request came on; `None` in tests without one.
@@ -73,11 +76,47 @@ impl Connection {
     pub(crate) fn requests_begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
+
+    /// Counts an answer of so many bytes as unread; `None` if that would be more than `limit` on this connection.
+    pub(crate) fn count_unread(self: &Arc<Self>, bytes: usize, limit: usize) -> Option<UnreadBytes> {
+        let more = |unread: usize| unread.checked_add(bytes).filter(|sum| *sum <= limit);
+        self.unread.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(UnreadBytes { connection: Arc::clone(self), left: bytes })
+    }
+}
+
+/// What the client has not asked for of an answer. Dropped, it no longer counts.
+#[derive(Debug)]
+pub(crate) struct UnreadBytes {
+    connection: Arc<Connection>,
+    left: usize,
+}
+
+impl UnreadBytes {
+    /// The client asked for so many bytes.
+    pub(crate) fn read(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.left);
+        self.left -= bytes;
+        self.connection.unread.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for UnreadBytes {
+    fn drop(&mut self) {
+        self.connection.unread.fetch_sub(self.left, Ordering::Relaxed);
+    }
 }
 
 /// A request in flight.
 #[derive(Debug)]
 pub(crate) struct RequestGuard(Arc<Connection>);
+
+impl RequestGuard {
+    /// Its connection.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.0
+    }
+}
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {

@@ -68,6 +68,16 @@ fn is_host(text: &str) -> bool {
     !authority.host().is_empty() && is_port
 }
 
+/// Errors: `uri-too-long`, beyond so many bytes of path and query.
+pub(crate) fn check_uri(request: &Request, limit: usize) -> Result<(), Problem> {
+    let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
+    if bytes <= limit {
+        return Ok(());
+    }
+    let detail = format!("path and query have {bytes} bytes; the maximum is {limit}");
+    Err(Problem::new(ProblemKind::UriTooLong, detail))
+}
+
 #[cfg(test)]
 mod tests {
     use axum::body::Body;

@@ -19,6 +19,9 @@ use super::state::AppState;
 use super::ui;
 use super::webdav_methods::{self, ByMethod, Methods};
 
+/// The longest method that an answer repeats.
+const METHOD_SHOWN_MAX_BYTES: usize = 20;
+
 /// Every route of the table with its handler and layers.
 pub(crate) fn router(state: AppState) -> Router {
     let layer = RequestLayer::new(Arc::clone(&state.metrics), state.audit.clone(), Arc::clone(&state.settings));
@@ -109,7 +112,10 @@ async fn no_such_path(request: Request) -> Response {
 
 /// 405; the router adds `Allow`.
 async fn no_such_method(request: Request) -> Response {
-    let detail = format!("{} is not allowed here; see the Allow header", request.method());
+    let method = request.method().as_str();
+    // A client may send any word as method.
+    let shown = if method.len() <= METHOD_SHOWN_MAX_BYTES { method } else { "this method" };
+    let detail = format!("{shown} is not allowed here; see the Allow header");
     Problem::new(ProblemKind::MethodNotAllowed, detail).into_response()
 }
 

@@ -48,11 +48,13 @@ async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, Heade
 
 #[tokio::test]
 async fn every_answer_has_request_id_and_cache_headers() {
+    let long = format!("/no/{}", "x".repeat(5_000));
     for (method, path, status) in [
         ("GET", "/locks", 200),
         ("GET", "/no/such/path", 404),
         ("PUT", "/locks/a", 405),
         ("POST", "/locks/", 400),
+        ("GET", long.as_str(), 414),
         ("GET", "/openapi.yaml", 500),
         ("HEAD", "/locks/a", 200),
         ("GET", "/ui/", 200),
@@ -68,6 +70,9 @@ async fn every_answer_has_request_id_and_cache_headers() {
         assert_eq!(seen, status, "{method} {path}");
         assert_eq!(headers[header::CACHE_CONTROL], "no-store", "{method} {path}");
         assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff", "{method} {path}");
+        assert_eq!(headers["cross-origin-resource-policy"], "same-origin", "{method} {path}");
+        assert_eq!(headers[header::X_FRAME_OPTIONS], "DENY", "{method} {path}");
+        assert!(headers.contains_key(header::CONTENT_SECURITY_POLICY), "{method} {path}");
         assert!(
             headers[crate::http::middleware::request_id::X_REQUEST_ID].as_bytes().starts_with(b"req_"),
             "{method} {path}"

@@ -55,7 +55,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ) -> Result<DerivedHolder, NoQuorum> {
         let view = self.engine().inspect(resource).await;
         let view = view.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
-        let record = match view.state {
+        let record = match &view.state {
             ResourceState::Free => return Ok(DerivedHolder::Nobody),
             ResourceState::Lease { record, .. } => record,
             ResourceState::Members(_) | ResourceState::Foreign { .. } => return Ok(DerivedHolder::Other),
@@ -63,7 +63,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut labels = record.labels();
         let name = labels.metadata.remove(naming.member).unwrap_or_default();
         if Token::derived(naming.protocol, &labels.principal, &name).hash() != record.token {
-            return Ok(DerivedHolder::Other);
+            let agreement = view.agreement(&record.token, self.engine().quorum());
+            return match agreement.is_none_or(|agreement| agreement.may_be_written()) {
+                true => Ok(DerivedHolder::Other),
+                false => Err(self.no_quorum(0, self.engine().outcomes(&view.answers))),
+            };
         }
         let is_own = labels.principal == principal_tag(&self.engine().settings.params.cluster.get(), principal);
         Ok(DerivedHolder::Lease { name, is_own, etag: record.fence.to_string() })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::service::LockManager;
 use super::types::NoQuorum;
-use crate::protocol::{NodeInspection, NodeResult, Reply, StoredLock};
+use crate::protocol::{LeaseRecord, NodeInspection, NodeResult, Reply, StoredLock};
 use crate::redlock::clock::Clock;
 use crate::redlock::inspect::{ClusterInspection, ResourceState};
 use crate::redlock::node::Node;
@@ -55,9 +55,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
 /// The state of `fence`; `None` if the answers do not decide it.
 fn judge(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_delay: Duration) -> Option<FenceState> {
+    // One node alone may show any fence.
+    let is_agreed =
+        |record: &LeaseRecord| inspected.agreement(&record.token, quorum).is_none_or(|agreement| agreement.has_fence);
     if let ResourceState::Members(members) = &inspected.state {
         let standing = members.iter().find(|member| member.record.fence == fence && member.agreeing >= quorum);
         if let Some(member) = standing {
+            if !is_agreed(&member.record) {
+                return None;
+            }
             let (token_id, valid_for) = (member.record.token.id(), member.left.saturating_sub(lock_delay));
             let is_over = valid_for.is_zero();
             return Some(if is_over { FenceState::Over } else { FenceState::Current { token_id, valid_for } });
@@ -66,6 +72,9 @@ fn judge(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_delay:
     if let ResourceState::Lease { record, left } = &inspected.state
         && inspected.agreeing >= quorum
     {
+        if !is_agreed(record) {
+            return None;
+        }
         let (newest, valid_for) = (record.fence, left.saturating_sub(lock_delay));
         return Some(match fence.cmp(&newest) {
             Ordering::Less => FenceState::Stale { newest },
@@ -83,7 +92,14 @@ fn judge(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_delay:
     if remembering.len() < quorum {
         return None;
     }
-    let newest = remembering.iter().map(|node| node.fence).max().unwrap_or(Fence(0));
+    let mut newest: Vec<Fence> = remembering.iter().map(|node| node.fence).collect();
+    newest.sort_unstable_by(|a, b| b.cmp(a));
+    // Where every node remembers, what one of them alone has does not count.
+    let (largest, is_all) = (newest.first().copied().unwrap_or(Fence(0)), newest.len() == inspected.answers.len());
+    let newest = newest.get(usize::from(is_all && newest.len() > 2)).copied().unwrap_or(largest);
+    if newest < fence && fence <= largest {
+        return None;
+    }
     Some(match fence.cmp(&newest) {
         _ if newest == Fence(0) => FenceState::Forgotten,
         Ordering::Less => FenceState::Stale { newest },
@@ -115,7 +131,7 @@ fn remembers(answer: &Option<NodeResult>) -> Option<&NodeInspection> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{LeaseRecord, NoVote};
+    use crate::protocol::NoVote;
     use crate::types::Token;
 
     const LOCK_DELAY: Duration = Duration::from_millis(100);
@@ -170,6 +186,18 @@ mod tests {
         assert_eq!(of(&over, 6), Some(FenceState::Stale { newest: Fence(7) }));
         assert_eq!(of(&over, 8), Some(FenceState::NeverGiven { newest: Fence(7) }));
         assert_eq!(of(&free(vec![node(0, true), node(0, true), None]), 6), Some(FenceState::Forgotten));
+    }
+
+    #[test]
+    fn one_nodes_counter_or_record_makes_no_fence_stale() {
+        let over = free(vec![node(7, true), node(7, true), node(900, true)]);
+        assert_eq!(
+            (of(&over, 7), of(&over, 6)),
+            (Some(FenceState::Over), Some(FenceState::Stale { newest: Fence(7) }))
+        );
+        assert_eq!((of(&over, 900), of(&over, 901)), (None, Some(FenceState::NeverGiven { newest: Fence(7) })));
+        let open = leased(900, 1_100, 2, vec![holder(7), holder(900), None]);
+        assert_eq!((of(&open, 900), of(&open, 7)), (None, None));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::lease_snapshot::LeaseChange;
 use super::service::LockManager;
 use super::types::{ExtendError, LeaseOutcome, ReleaseError};
 use crate::auth::principal::{Principal, PrincipalName};
-use crate::protocol::{EndReason, TicketEnd};
+use crate::protocol::{EndReason, LeaseRecord, TicketEnd};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::kept_lease::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::node::Node;
@@ -173,9 +173,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let found = self.engine().inspect(resource).await;
         let found =
             found.map_err(|answers| ReleaseError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))))?;
-        let taken = found.state.holders().into_iter().find(|(record, _)| self.has_taken(&record.labels(), principal));
+        // One node alone may show this principal, or another one.
+        let quorum = self.engine().quorum();
+        let is_open = |record: &LeaseRecord| found.agreement(&record.token, quorum).is_none_or(|of| !of.has_principal);
+        let taken = found
+            .state
+            .holders()
+            .into_iter()
+            .find(|(record, _)| !is_open(record) && self.has_taken(&record.labels(), principal));
         match taken.map(|(record, _)| record.token.clone()) {
             Some(token) => self.release_by_hash(resource, &token).await,
+            None if found.state.holders().iter().any(|(record, _)| is_open(record)) => {
+                Err(ReleaseError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&found.answers))))
+            }
             None => Err(ReleaseError::NotHolder),
         }
     }

@@ -107,12 +107,18 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The labels that a quorum has, with the request's changes, and the TTL.
     async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<(Labels, Ttl), ExtendError> {
-        let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
-            no_quorum: self.no_quorum(0, self.engine().outcomes(&answers)),
+        let not_known = |answers: &[_]| ExtendError::NoQuorum {
+            no_quorum: self.no_quorum(0, self.engine().outcomes(answers)),
             valid_for: self.shared.own_leases.valid_for(&request.resource, hash, self.now()),
-        })?;
+        };
+        let view = self.engine().inspect(&request.resource).await.map_err(|answers| not_known(&answers))?;
+        // All nodes are to have them: not those of a single one.
+        let agreement = view.agreement(hash, self.engine().quorum());
+        if agreement.is_some_and(|agreement| !agreement.may_be_written()) {
+            return Err(not_known(&view.answers));
+        }
         let (mut labels, ttl) = match (view.state.lease_of(hash), &view.state) {
-            (Some((record, _)), _) => (record.labels(), record.ttl),
+            (Some((record, _)), _) => (record.labels(), self.possible_ttl(record.ttl)),
             (None, ResourceState::Free) => return Err(ExtendError::Gone(GoneReason::Unknown)),
             (None, _) => return Err(ExtendError::NotHolder),
         };
@@ -130,6 +136,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         labels.check().map_err(|(field, invalid)| ExtendError::Invalid(field, invalid.0))?;
         Ok((labels, ttl))
+    }
+
+    /// A TTL that nodes show, or less where no lease of this cluster can have one so long.
+    fn possible_ttl(&self, shown: Ttl) -> Ttl {
+        let longest = u64::try_from(self.engine().settings.params.longest_ttl().as_millis()).ok();
+        longest.and_then(|ms| Ttl::from_ms(ms).ok()).map_or(shown, |longest| shown.min(longest))
     }
 
     fn extend_error(&self, resource: &ResourceName, hash: &TokenHash, refusal: ExtendRefusal) -> ExtendError {
@@ -196,14 +208,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         self.record_decided_round(Round::Released, begun);
         if reason != LeaseOutcome::KeptOut {
-            self.ticket_lease_ended(resource, token, TicketEnd::Released);
+            let is_forced = reason == LeaseOutcome::Forced;
+            self.ticket_lease_ended(resource, token, if is_forced { TicketEnd::Forced } else { TicketEnd::Released });
         }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let held = self.report_lease_end(end.as_ref(), reason);
         self.shared.held_leases.lease_ended(LeaseTag::of(token));
-        self.shared.events.publish(EventKind::Released, self.wall_ms(), |event| {
+        let (kind, why) = match reason {
+            LeaseOutcome::Forced => (EventKind::Forced, Some("now")),
+            LeaseOutcome::KeptOut => (EventKind::Released, Some(reason.as_str())),
+            _ => (EventKind::Released, None),
+        };
+        self.shared.events.publish(kind, self.wall_ms(), |event| {
             set_lease(event, resource, token);
-            event.reason = (reason == LeaseOutcome::KeptOut).then(|| reason.as_str().to_owned());
+            event.reason = why.map(str::to_owned);
+            event.detail = (kind == EventKind::Forced).then(|| "ended by force through its ticket".to_owned());
             if let Some((end, held)) = end.as_ref().zip(held) {
                 set_end(event, end, held);
             }
@@ -240,7 +259,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (self.engine().release(&request.resource, token, EndReason::Forced).await, None)
             }
             (_, ForceMode::Revoke, Some(token)) => match self.engine().revoke(&request.resource, token).await {
-                Ok(left_ms) => (ReleaseOutcome::Released, Some(Duration::from_millis(left_ms))),
+                // One node alone may show any.
+                Ok(left_ms) => (ReleaseOutcome::Released, Some(self.possible_left(Duration::from_millis(left_ms)))),
                 Err(outcome) => (outcome, None),
             },
         };
@@ -275,6 +295,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             _ => Err(ForceError::NotHeld),
         }
+    }
+
+    /// The time left of a lease that nodes show, or less, as [`Self::possible_ttl`].
+    fn possible_left(&self, shown: Duration) -> Duration {
+        let params = &self.engine().settings.params;
+        let longest = params.longest_ttl().saturating_add(params.lock_delay);
+        if longest.is_zero() { shown } else { shown.min(longest) }
     }
 
     fn end_of(&self, labels: &Labels) -> OwnEnd {

@@ -14,6 +14,8 @@ const ENDED_HINT: &str = "if that has ended for good, say so with `redlockd node
 /// Why the vote of a node does not count whose answers come too late.
 const SLOW: &str = "most of its answers come later than rounds wait for them, so its vote seldom counts";
 
+const OTHER_PROCESS: &str = "its name leads to another process than the one that votes under it: correct the address";
+
 /// A node's state, the time until it votes again, why it does not vote, and for whom it waits. `missing`: for whom all wait that
 /// forgot; `ended_in`: until it counts as ended, where an operator said that it has.
 pub(super) fn describe(
@@ -39,6 +41,16 @@ pub(super) fn describe(
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
         Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => {
+            let run = health.status.as_ref().map(|status| status.run.as_str()).filter(|_| health.is_other_process);
+            if let Some(run) = run {
+                let why = two_servers(health).unwrap_or_else(|| OTHER_PROCESS.into());
+                return (
+                    Verdict::NoVote(NoVote::OtherProcess { run: run.into() }).as_str().to_owned(),
+                    None,
+                    Some(why),
+                    Vec::new(),
+                );
+            }
             let late = || {
                 format!("its last answer is {} s old: it, the network or this process stood still", passed.as_secs())
             };

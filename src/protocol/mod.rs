@@ -53,6 +53,7 @@ pub use reply::*;
 pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
+pub(crate) use ticket::ticket_bytes;
 pub use ticket::{
     StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketCallback, TicketEnd, TicketHead, TicketId,
     TicketOrder, TicketPhase, TicketTerms,

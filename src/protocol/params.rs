@@ -135,6 +135,13 @@ impl ClusterParams {
     pub fn attempt_tombstone(&self) -> Duration {
         self.guard.saturating_mul(2).saturating_add(Duration::from_secs(1))
     }
+
+    /// The longest `max_ttl` for which the quarantine is long enough.
+    pub fn longest_ttl(&self) -> Duration {
+        let padded = self.quarantine.saturating_sub(self.guard.saturating_mul(2)).as_millis();
+        let lease_ms = u64::try_from(padded.saturating_mul(100) / 101).unwrap_or(u64::MAX);
+        Duration::from_millis(lease_ms).saturating_sub(self.lock_delay)
+    }
 }
 
 /// ⌈1.01·(max_ttl + lock_delay)⌉ + 2·guard: by then every lease that a node may have voted for has ended, with clock
@@ -153,6 +160,14 @@ mod tests {
     fn the_quarantine_outlasts_the_longest_lease_by_a_percent_and_two_guards() {
         let q = quarantine_for(Duration::from_mins(5), Duration::from_secs(1), Duration::from_millis(500));
         assert_eq!(q, Duration::from_millis(301_000 + 3_010 + 1_000));
+        let params = ClusterParams {
+            cluster: ClusterName::from("c"),
+            guard: Duration::from_millis(500),
+            lock_delay: Duration::from_secs(1),
+            quarantine: q,
+            fence_ttl: Duration::from_mins(1),
+        };
+        assert_eq!(params.longest_ttl(), Duration::from_mins(5));
         let saturated = quarantine_for(Duration::MAX, Duration::MAX, Duration::ZERO);
         assert_eq!(saturated, Duration::from_millis(u64::MAX));
     }

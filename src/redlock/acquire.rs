@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::acquire_set::{granted, joined, request_for, withdrawal_of};
-use super::acquire_shared::{held_in, is_vote, kind_of, members_in, members_left};
+use super::acquire_shared::{ended_by_quorum, held_in, is_vote, kind_of, members_in, members_left};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -308,14 +308,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let failed = tally.received().filter(|(_, a)| a.is_err()).count();
         let is_blocked = |a: &NodeResult| matches!(a, Ok(Reply::NoVote(NoVote::Blocked { .. })));
         let blocked = tally.received().filter(|(_, a)| is_blocked(a)).count();
-        let ended = tally.received().find_map(|(_, a)| match a {
-            Ok(Reply::Ended { reason }) => Some(*reason),
-            _ => None,
-        });
         let need = tally.quorum();
+        let ended = ended_by_quorum(tally);
+        let too_many = |(_, a): &(usize, &NodeResult)| matches!(a, Ok(Reply::TooManyClaims));
         let kind = match (ended, &blocker) {
             (Some(reason), _) => RefusalKind::Ended(reason),
-            _ if tally.received().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
+            _ if tally.received().filter(too_many).count() >= need => RefusalKind::TooManyClaims,
             _ if voters + silent < need => RefusalKind::NoQuorum,
             _ if let Some(kind) = kind_of(tally, wanted, blocked + silent + failed) => kind,
             (None, Some(b)) if b.nodes + blocked + silent + failed >= need => RefusalKind::Held,

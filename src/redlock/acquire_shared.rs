@@ -17,7 +17,8 @@ use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply, Request,
+    AcquireSharedArgs, EndReason, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply,
+    Request,
 };
 use crate::types::{Fence, Labels, Mode, ResourceName, SlotChoice, TokenHash, WantedMode};
 
@@ -166,6 +167,18 @@ pub(super) fn kind_of(tally: &Tally, wanted: WantedMode, unknown: usize) -> Opti
         (_, Some(limit)) if limits.len() + unknown >= need => Some(RefusalKind::LimitDiffers(*limit)),
         _ => None,
     }
+}
+
+/// Why the attempt, or its token, has ended, as most nodes say, where a quorum says so. A single one withholds its vote only: what
+/// has ended on a quorum is granted by none.
+pub(super) fn ended_by_quorum(tally: &Tally) -> Option<EndReason> {
+    let reasons = tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::Ended { reason }) => Some(*reason),
+        _ => None,
+    });
+    let reasons: Vec<EndReason> = reasons.collect();
+    let votes = |of: &EndReason| reasons.iter().filter(|reason| *reason == of).count();
+    reasons.iter().copied().max_by_key(votes).filter(|_| reasons.len() >= tally.quorum())
 }
 
 /// The answers of nodes where members, or an intent, kept the request out.

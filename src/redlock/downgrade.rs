@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use super::agreement::Agreement;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::extend::{ExtendRefusal, certain_fence};
@@ -76,8 +77,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         });
         let mut shown: Vec<_> = shown.collect();
         shown.sort_by_key(|(_, left_ms)| Reverse(*left_ms));
-        let newest = shown.iter().map(|(record, _)| *record).max_by_key(|record| record.recency());
-        match (tally.decision(), newest, shown.get(tally.quorum().saturating_sub(1))) {
+        let records: Vec<&LeaseRecord> = shown.iter().map(|(record, _)| *record).collect();
+        let agreed = Agreement::of(&records, tally.quorum()).map(|agreement| agreement.record);
+        match (tally.decision(), agreed, shown.get(tally.quorum().saturating_sub(1))) {
             (Decision::Reached, Some(record), Some((_, left_ms))) => {
                 let delay_ms = u64::try_from(self.settings.params.lock_delay.as_millis()).unwrap_or(u64::MAX);
                 let left_ms = if mutant::is(Mutant::DowngradeLengthens) {
@@ -87,7 +89,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 };
                 let deadline = Ttl::from_ms(left_ms).map_or(started, |left| self.deadline(started, left));
                 let fence = certain_fence(&tally, None, tally.quorum()).unwrap_or(record.fence);
-                Ok(ConfirmedDowngrade { record: LeaseRecord { fence, ..record.clone() }, deadline })
+                Ok(ConfirmedDowngrade { record: LeaseRecord { fence, ..record }, deadline })
             }
             _ if is_permit(&tally) => Err(DowngradeRefusal::Permit),
             _ => Err(DowngradeRefusal::Lease(self.extend_refusal(&tally, None))),
@@ -96,5 +98,6 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 }
 
 fn is_permit(tally: &Tally) -> bool {
-    tally.received().any(|(_, a)| matches!(a, Ok(Reply::ModeDiffers { mode: Mode::Permit { .. } })))
+    let is_one = |(_, a): &(usize, &NodeResult)| matches!(a, Ok(Reply::ModeDiffers { mode: Mode::Permit { .. } }));
+    tally.received().filter(is_one).count() >= tally.quorum()
 }

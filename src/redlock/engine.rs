@@ -90,6 +90,9 @@ pub struct Engine<N, C, E> {
     /// Which processes vote.
     pub(super) views: CurrentView,
     pub(super) answers: AnswerTimeout,
+    /// The node that an operator moves to another server just now: whoever answers there has what the former process knows only
+    /// by a fill.
+    pub(super) replacing: Mutex<Option<usize>>,
     counts: Counts,
 }
 
@@ -135,6 +138,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             fence_blocks: FenceBlocks::default(),
             views,
             answers,
+            replacing: Mutex::default(),
             counts,
         }))
     }

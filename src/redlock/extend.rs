@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::agreement::{Agreement, agrees, at_least, member_mode};
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
@@ -42,6 +43,11 @@ impl ExtendParams {
         }
         let left = Ttl::from_ms(self.until_ms.saturating_sub(now.0 / 1_000)).ok()?;
         Some(self.ttl.map(|ttl| ttl.min(left)))
+    }
+
+    fn update(&self, ttl: Option<Ttl>, fence: Option<Fence>, renewal: bool) -> UpdateArgs {
+        let (resource, token, labels) = (self.resource.clone(), self.token.clone(), self.labels.clone());
+        UpdateArgs { resource, token, ttl, fence, renewal, labels }
     }
 }
 
@@ -92,7 +98,7 @@ pub enum ExtendRefusal {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Extends in one round, or two where the nodes have different fences.
+    /// Extends in one round, or a few more where the nodes show different forms of the lease.
     ///
     /// Errors: see [`ExtendRefusal`]. Nothing is ever released.
     /// Cancel: it may or may not have taken effect; the old deadline remains.
@@ -102,19 +108,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut renewal = true;
         let mut repeats = VIEW_REPEATS;
         let mut until = Until::Won;
+        // Where the nodes have different ones: that which a quorum has at least, to be set on all.
+        let mut common_ttl = None;
         loop {
             let started = self.clock.now();
             let Some(ttl) = extension.ttl_at(self.cluster_clock.request_time_at(started)) else {
                 return Err(ExtendRefusal::Unknown { granted: 0, nodes: Vec::new() });
             };
-            let request = Request::Update(UpdateArgs {
-                resource: extension.resource.clone(),
-                token: extension.token.clone(),
-                ttl,
-                fence,
-                renewal,
-                labels: extension.labels.clone(),
-            });
+            let ttl = ttl.or(common_ttl);
+            let request = Request::Update(extension.update(ttl, fence, renewal));
             let deadline = started.plus(self.node_timeout_for(ttl));
             let is_yes = |a: &NodeResult| match a {
                 Ok(Reply::Updated { record, .. }) => fence.is_none_or(|expected| expected == record.fence),
@@ -127,10 +129,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 repeats -= 1;
                 continue;
             }
-            let is_too_far = |(_, a): (usize, &NodeResult)| matches!(a, Ok(Reply::FenceTooFarAhead));
             if let Some(next) = lower.take()
                 && tally.decision() != Decision::Reached
-                && tally.received().any(is_too_far)
+                && tally.received().any(|(_, a)| matches!(a, Ok(Reply::FenceTooFarAhead)))
             {
                 // It came from one node, whose clock was once ahead, or which is faulty.
                 fence = Some(next);
@@ -140,15 +141,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 self.apply_mutants(extension, started, &tally);
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
-            let (most_common, votes, highest, next) = fences(&tally);
-            let member = most_common_mode(&tally);
+            let member = member_mode(records(&tally), tally.quorum());
+            let mode = member.map_or(Mode::Exclusive, |(mode, _)| mode);
+            let (most_common, votes, highest, next) = fences(&tally, mode);
+            // A slot that an earlier attempt left behind answered first, or a node whose record no quorum has.
+            let is_open = || votes < tally.quorum() || !is_agreed(extension, ttl, &tally);
+            if until == Until::Won && !minority && tally.answers().iter().any(Option::is_none) && is_open() {
+                until = Until::All;
+                continue;
+            }
+            if let (None, false, Some(common)) = (ttl, minority, ttl_of_a_quorum(&tally, mode)) {
+                common_ttl = Some(common);
+                continue;
+            }
             match member {
                 None => {}
-                // A slot that an earlier attempt left behind answered first, or a fence that no quorum has.
-                Some((_, agreeing)) if agreeing.min(votes) < tally.quorum() && until == Until::Won && !minority => {
-                    until = Until::All;
-                    continue;
-                }
                 Some((mode, agreeing)) if agreeing >= tally.quorum() || minority => {
                     let fence = certain_fence(&tally, Some(mode), tally.quorum()).unwrap_or(most_common);
                     return self.extended(extension, ttl, started, (fence, Some(mode)), &tally);
@@ -173,22 +180,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         (fence, member): (Fence, Option<Mode>),
         tally: &Tally,
     ) -> Result<ConfirmedExtension, ExtendRefusal> {
-        let all = || {
-            tally.received().filter_map(|(_, a)| match a {
-                Ok(Reply::Updated { record, .. }) => {
-                    Some(record).filter(|of| member.is_none_or(|mode| agrees(of.mode, mode)))
-                }
-                _ => None,
-            })
-        };
-        let is_mixed = all().any(|record| Some(record.mode) != member.or(Some(Mode::Exclusive)));
-        let updated = || all().filter(|record| record.fence == fence || member.is_some());
+        let mode = member.unwrap_or(Mode::Exclusive);
+        let all = || records(tally).filter(|record| agrees(record.mode, mode));
         let unknown = || self.unknown(tally);
-        let its = all().filter(|record| record.fence == fence);
-        let mut record = its.max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
-        record.mode = member.unwrap_or(record.mode);
-        // Nothing is promised for a longer TTL than every one of them has: one node alone may show any.
-        let ttl = ttl.unwrap_or_else(|| updated().fold(record.ttl, |shortest, record| shortest.min(record.ttl)));
+        if !all().any(|record| record.fence == fence) {
+            return Err(unknown());
+        }
+        let found = Agreement::of(&all().collect::<Vec<_>>(), tally.quorum()).ok_or_else(unknown)?;
+        let is_known = extension.labels.is_some() || found.may_be_written();
+        let mut record = LeaseRecord { mode, fence, ..found.record };
+        if let Some(labels) = &extension.labels {
+            record.labels = Arc::clone(labels);
+        }
+        // All of them have the same one here.
+        let its = all().filter(|record| record.fence == fence || member.is_some());
+        let ttl = ttl.unwrap_or_else(|| its.fold(record.ttl, |shortest, record| shortest.min(record.ttl)));
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {
             return Err(unknown());
@@ -196,9 +202,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let misses =
             |a: &NodeResult| misses_the_lease(a) || member.is_some() && matches!(a, Ok(Reply::Other { fence: None }));
         let missing: Vec<usize> = tally.received().filter(|(_, a)| misses(a)).map(|(i, _)| i).collect();
-        // A member's fence is put on a node only if a quorum has given it to this lease, and one form of it.
-        let is_certain =
-            member.is_none() || !is_mixed && all().filter(|of| of.fence == fence).count() >= tally.quorum();
+        // What a node may have made up is put on no other one. A member's fence only if a quorum has given it to this lease, and
+        // one form of it.
+        let is_one_form = || !records(tally).any(|of| of.mode != mode);
+        let is_certain = is_known
+            && (member.is_none() || is_one_form() && all().filter(|of| of.fence == fence).count() >= tally.quorum());
         if !missing.is_empty() && is_certain {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
@@ -296,31 +304,36 @@ fn misses_the_lease(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Missing | Reply::NoVote(Quarantined { .. } | Unseeded { .. } | Blocked { .. })))
 }
 
-/// A node's record agrees with a lease of this mode: also that of a node that did not get a downgrade, which keeps more callers
-/// out.
-fn agrees(shown: Mode, of: Mode) -> bool {
-    shown == of || of == Mode::Shared && shown == Mode::Exclusive
+/// The leases that nodes have extended.
+fn records(tally: &Tally) -> impl Iterator<Item = &LeaseRecord> {
+    tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::Updated { record, .. }) => Some(record),
+        _ => None,
+    })
 }
 
-/// Of members: the most common mode and slot, and how many yes-votes agree with it. `None`: all are of an exclusive lease.
-fn most_common_mode(tally: &Tally) -> Option<(Mode, usize)> {
-    let modes = || {
-        tally.received().filter_map(|(_, answer)| match answer {
-            Ok(Reply::Updated { record, .. }) => Some(record.mode),
-            _ => None,
-        })
-    };
-    let votes = |of: Mode| modes().filter(|mode| agrees(*mode, of)).count();
-    modes().filter(|mode| *mode != Mode::Exclusive).map(|mode| (mode, votes(mode))).max_by_key(|(_, n)| *n)
+/// A quorum shows one form of the lease, and whatever the request does not set itself.
+fn is_agreed(extension: &ExtendParams, ttl: Option<Ttl>, tally: &Tally) -> bool {
+    Agreement::of(&records(tally).collect::<Vec<_>>(), tally.quorum()).is_some_and(|found| {
+        found.has_mode && (ttl.is_some() || found.has_ttl) && (extension.labels.is_some() || found.may_be_written())
+    })
 }
 
-/// The most common fence of the yes-votes, its number of votes, the highest fence, and the next lower one.
-fn fences(tally: &Tally) -> (Fence, usize, Fence, Option<Fence>) {
+/// Where nodes that agree on the mode have different TTLs: that which a quorum has at least. It is to be set on all of them: what
+/// each has by itself would be promised by the word of the one with the shortest, or with the longest.
+fn ttl_of_a_quorum(tally: &Tally, mode: Mode) -> Option<Ttl> {
+    let ttls: Vec<u64> = records(tally).filter(|of| agrees(of.mode, mode)).map(|record| record.ttl.as_ms()).collect();
+    if ttls.len() < tally.quorum() || ttls.iter().all(|ttl| *ttl == ttls[0]) {
+        return None;
+    }
+    Ttl::from_ms(at_least(ttls.into_iter(), tally.quorum())).ok()
+}
+
+/// Of the yes-votes for a lease of this mode the most common fence, its number of votes, the highest fence, and the next lower one.
+fn fences(tally: &Tally, mode: Mode) -> (Fence, usize, Fence, Option<Fence>) {
     let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
-    for (_, answer) in tally.received() {
-        if let Ok(Reply::Updated { record, .. }) = answer {
-            *counts.entry(record.fence).or_default() += 1;
-        }
+    for record in records(tally).filter(|record| agrees(record.mode, mode)) {
+        *counts.entry(record.fence).or_default() += 1;
     }
     let mut descending = counts.keys().rev().copied();
     let (highest, next) = (descending.next().unwrap_or(Fence(0)), descending.next());

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::agreement::Agreement;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::node::Node;
 use super::quorum::Tally;
 use super::random::Entropy;
-use super::round::Until;
+use super::round::{Until, VIEW_REPEATS};
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
 use crate::types::{Mode, ResourceName, TokenHash};
 
@@ -79,20 +80,27 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let deadline = started.plus(self.node_timeout());
             self.round(&self.everyone(), request, started, deadline, until, Result::is_ok).await
         };
-        let mut tally = round(Until::WonAndGrace).await;
-        // Where leases come and go, the first answers may differ: then those of all nodes say what a quorum has.
-        let quorum = tally.quorum();
-        let is_open = |(_, agreeing): (ResourceState, usize)| agreeing < quorum;
-        if tally.answers().iter().any(Option::is_none) && self.majority_state(&tally).is_none_or(is_open) {
-            tally = round(Until::All).await;
-        }
-        let answers = tally.answers().to_vec();
-        if tally.yes() < tally.quorum() {
-            return Err(answers);
-        }
-        match self.majority_state(&tally) {
-            Some((state, agreeing)) => Ok(ClusterInspection { state, agreeing, answers }),
-            None => Err(answers),
+        let mut until = Until::WonAndGrace;
+        let mut repeats = VIEW_REPEATS;
+        loop {
+            let tally = round(until).await;
+            let found = majority_state(&tally).filter(|_| tally.yes() >= tally.quorum());
+            // Its votes count in a view that others have left meanwhile.
+            if found.is_none() && repeats > 0 && self.has_moved_on(&tally) {
+                repeats -= 1;
+                continue;
+            }
+            // Where leases come and go, or a node lies, the first answers may differ: then those of all nodes say what a quorum has.
+            let is_open = found.as_ref().is_none_or(|found| found.agreeing < tally.quorum() || !found.is_complete);
+            if until == Until::WonAndGrace && is_open && tally.answers().iter().any(Option::is_none) {
+                until = Until::All;
+                continue;
+            }
+            let answers = tally.answers().to_vec();
+            return match found {
+                Some(MajorityState { state, agreeing, .. }) => Ok(ClusterInspection { state, agreeing, answers }),
+                None => Err(answers),
+            };
         }
     }
 
@@ -114,60 +122,84 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             _ => None,
         }
     }
+}
 
-    /// With how many nodes report it; `None` where it is not known.
-    fn majority_state(&self, tally: &Tally) -> Option<(ResourceState, usize)> {
-        let mut groups: Vec<Group> = Vec::new();
-        let (mut free, mut known) = (0, 0);
-        for (_, answer) in tally.received() {
-            let Ok(Reply::Inspected(inspection)) = answer else { continue };
-            let found = LockIdentity::all(&inspection.lock);
-            // A node without a vote may have forgotten a lease: unknown.
-            if found.is_empty() && inspection.no_vote.is_some() {
-                continue;
-            }
-            known += 1;
-            free += usize::from(found.is_empty());
-            for (identity, left_ms) in found {
-                let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
-                match groups.iter_mut().find(|g| g.identity.is_same(&identity)) {
-                    Some(group) => {
-                        group.left.push(left);
-                        group.identity.update(identity);
-                    }
-                    None => groups.push(Group { identity, left: vec![left] }),
+/// What most nodes report.
+struct MajorityState {
+    state: ResourceState,
+    /// Number of nodes that report it.
+    agreeing: usize,
+    /// What a quorum reports, it reports alike.
+    is_complete: bool,
+}
+
+/// `None` where it is not known.
+fn majority_state(tally: &Tally) -> Option<MajorityState> {
+    let mut groups: Vec<Group> = Vec::new();
+    let (mut free, mut known) = (0, 0);
+    for (node, answer) in tally.received() {
+        let Ok(Reply::Inspected(inspection)) = answer else { continue };
+        let found = LockIdentity::all(&inspection.lock);
+        // A node without a vote may have forgotten a lease: unknown.
+        if found.is_empty() && inspection.no_vote.is_some() {
+            continue;
+        }
+        known += 1;
+        free += usize::from(found.is_empty());
+        for (identity, left_ms) in found {
+            let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
+            match groups.iter_mut().find(|g| g.shown[0].is_same(&identity)) {
+                // One that is listed twice counts once.
+                Some(group) if group.latest == node => {}
+                Some(group) => {
+                    group.latest = node;
+                    group.left.push(left);
+                    group.shown.push(identity);
                 }
+                None => groups.push(Group { latest: node, shown: vec![identity], left: vec![left], agreement: None }),
             }
         }
-        let quorum = tally.quorum();
-        let unknown = tally.size().saturating_sub(known);
-        if groups.is_empty() && unknown >= quorum {
-            return None;
+    }
+    let quorum = tally.quorum();
+    let unknown = tally.size().saturating_sub(known);
+    if groups.is_empty() && unknown >= quorum {
+        return None;
+    }
+    groups.retain(|group| group.left.len() + unknown >= quorum);
+    groups.iter_mut().for_each(|group| group.agree(quorum));
+    let Some(agreeing) = groups.iter().map(|group| group.left.len()).max() else {
+        return Some(MajorityState { state: ResourceState::Free, agreeing: free, is_complete: true });
+    };
+    if groups.iter().any(Group::is_member) {
+        groups.retain(|group| group.is_member() || group.left.len() == agreeing);
+    }
+    let last = groups.iter().rposition(|group| group.left.len() == agreeing)?;
+    if groups[last].is_member() {
+        groups.retain(Group::is_member);
+        let is_complete = groups.iter().all(|group| group.left.len() < quorum || group.is_complete());
+        let members = groups.into_iter().filter_map(|group| group.member(quorum)).collect();
+        return Some(MajorityState { state: ResourceState::Members(members), agreeing, is_complete });
+    }
+    let mut group = groups.swap_remove(last);
+    let (left, is_complete) = (group.left_on_quorum(quorum), group.is_complete());
+    let state = match (group.agreement, group.shown.swap_remove(0)) {
+        (Some(agreement), _) => ResourceState::Lease { record: agreement.record, left },
+        (None, LockIdentity::Lease(record)) => ResourceState::Lease { record, left },
+        (None, LockIdentity::Foreign(fingerprint)) => {
+            ResourceState::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
         }
-        groups.retain(|group| group.left.len() + unknown >= quorum);
-        let Some(agreeing) = groups.iter().map(|group| group.left.len()).max() else {
-            return Some((ResourceState::Free, free));
-        };
-        if groups.iter().any(Group::is_member) {
-            groups.retain(|group| group.is_member() || group.left.len() == agreeing);
-        }
-        let last = groups.iter().rposition(|group| group.left.len() == agreeing)?;
-        if groups[last].is_member() {
-            let members = groups.into_iter().filter(Group::is_member);
-            return Some((
-                ResourceState::Members(members.filter_map(|group| group.member(quorum)).collect()),
-                agreeing,
-            ));
-        }
-        let mut group = groups.swap_remove(last);
-        let left = group.left_on_quorum(quorum);
-        let lock = match group.identity {
-            LockIdentity::Lease(record) => ResourceState::Lease { record, left },
-            LockIdentity::Foreign(fingerprint) => {
-                ResourceState::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
-            }
-        };
-        Some((lock, agreeing))
+    };
+    Some(MajorityState { state, agreeing, is_complete })
+}
+
+impl ClusterInspection {
+    /// What the nodes show of this token's lease; `None` if none of them shows it.
+    pub(crate) fn agreement(&self, token: &TokenHash, quorum: usize) -> Option<Agreement> {
+        let shown = self.answers.iter().flatten().filter_map(|answer| match answer {
+            Ok(Reply::Inspected(inspection)) => inspection.lock.lease_of(token).map(|(record, _)| record),
+            _ => None,
+        });
+        Agreement::of(&shown.collect::<Vec<_>>(), quorum)
     }
 }
 
@@ -196,27 +228,33 @@ impl LockIdentity {
             _ => false,
         }
     }
-
-    /// Keeps the latest record. One that any node shows as a member is none that excludes all others.
-    fn update(&mut self, other: Self) {
-        let (Self::Lease(a), Self::Lease(mut b)) = (self, other) else { return };
-        let mode = if a.mode == Mode::Exclusive { b.mode } else { a.mode };
-        if b.recency() > a.recency() {
-            std::mem::swap(a, &mut b);
-        }
-        a.mode = mode;
-    }
 }
 
-/// Nodes that report the same lease or lock.
+/// Nodes that report the same lease or lock: what each of them shows.
 struct Group {
-    identity: LockIdentity,
+    /// The index of the last of them.
+    latest: usize,
+    shown: Vec<LockIdentity>,
     left: Vec<Duration>,
+    /// Of a lease.
+    agreement: Option<Agreement>,
 }
 
 impl Group {
+    fn agree(&mut self, quorum: usize) {
+        let records = self.shown.iter().filter_map(|shown| match shown {
+            LockIdentity::Lease(record) => Some(record),
+            LockIdentity::Foreign(_) => None,
+        });
+        self.agreement = Agreement::of(&records.collect::<Vec<_>>(), quorum);
+    }
+
     fn is_member(&self) -> bool {
-        matches!(&self.identity, LockIdentity::Lease(record) if record.mode != Mode::Exclusive)
+        self.agreement.as_ref().is_some_and(|agreement| agreement.record.mode != Mode::Exclusive)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.agreement.as_ref().is_none_or(Agreement::is_complete)
     }
 
     /// The q-th largest time left, or the least where fewer nodes report it.
@@ -227,9 +265,6 @@ impl Group {
 
     fn member(mut self, quorum: usize) -> Option<HeldMember> {
         let (left, agreeing) = (self.left_on_quorum(quorum), self.left.len());
-        match self.identity {
-            LockIdentity::Lease(record) => Some(HeldMember { record, left, agreeing }),
-            LockIdentity::Foreign(_) => None,
-        }
+        self.agreement.map(|agreement| HeldMember { record: agreement.record, left, agreeing })
     }
 }

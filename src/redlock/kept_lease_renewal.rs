@@ -87,7 +87,7 @@ enum Step {
 
 /// What a quorum shows of a resource.
 enum Confirmed {
-    /// The lease of the token that was asked for, with the shortest TTL that any node shows, and until when it is kept.
+    /// The lease of the token that was asked for, and until when it is kept.
     Lease(LeaseRecord, KeptTimes),
     /// Something else, or nothing.
     Other,
@@ -271,14 +271,12 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     async fn confirmed(&self, resource: &ResourceName, token: &TokenHash) -> Confirmed {
         let Ok(found) = self.engine.inspect(resource).await else { return Confirmed::Unknown };
         let Some((record, _)) = found.state.lease_of(token) else { return Confirmed::Other };
-        let mut record = record.clone();
-        let mut ends = Vec::new();
+        let (record, mut ends) = (record.clone(), Vec::new());
         for answer in found.answers.iter().flatten() {
             if let Ok(Reply::Inspected(NodeInspection { lock, .. })) = answer
                 && let Some((shown, _)) = lock.lease_of(token)
             {
                 ends.push(shown.labels().kept_until_ms);
-                record.ttl = record.ttl.min(shown.ttl);
             }
         }
         if ends.len() < self.engine.quorum() {

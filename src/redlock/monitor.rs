@@ -76,8 +76,6 @@ pub(super) struct MonitorState {
     refused: Option<BootTime>,
     /// The processes that nodes wait for, as of the last report.
     pub(super) waits_reported: Vec<NodeId>,
-    /// The node that an operator moves to another server just now.
-    pub(super) replacing: Option<usize>,
     /// The name that an operator adds or removes just now.
     pub(super) listing: Option<NodeId>,
     /// A change of the list that is not complete, and since when this instance knows it.
@@ -112,7 +110,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             anchored: None,
             refused: None,
             waits_reported: Vec::new(),
-            replacing: None,
             listing: None,
             half_done: None,
         };
@@ -261,8 +258,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     pub(super) fn record(&self, ProbeAnswers { tally, sent, received, .. }: &ProbeAnswers) {
-        let mut state = self.state();
-        for ((health, answer), received) in state.nodes.iter_mut().zip(tally.answers()).zip(received) {
+        let (mut state, view) = (self.state(), self.engine.views.current());
+        let named = state.nodes.iter_mut().zip(self.engine.nodes.iter());
+        for (((health, node), answer), received) in named.zip(tally.answers()).zip(received) {
             let received = received.unwrap_or(*sent);
             let before = (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote)));
             match answer {
@@ -280,6 +278,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let known = health.round_trip.filter(|_| !is_new);
                     health.round_trip = Some(known.map_or(RoundTrip::first(rtt), |trip| trip.and(rtt)));
                     health.note_loss(status, received);
+                    health.is_other_process = view.entry(node.id()).is_some_and(|entry| *entry.run != *status.run);
                     health.status = Some(status.clone());
                 }
                 Some(Err(error)) => health.error = Some(error.kind),

@@ -47,6 +47,8 @@ pub struct NodeHealth {
     pub(super) rival_since: Option<BootTime>,
     /// When an operator said that its process has ended for good, if it has not answered since.
     pub(super) forgotten_at: Option<BootTime>,
+    /// The view has another process under this name: the name leads elsewhere, or that process is to be filled.
+    pub is_other_process: bool,
     /// There has been one for longer than a restart explains: the name leads to two servers.
     pub has_two_servers: bool,
     /// The times that it lost its memory, also where it was filled again before the next probe.
@@ -80,6 +82,7 @@ impl NodeHealth {
             rival: None,
             rival_since: None,
             forgotten_at: None,
+            is_other_process: false,
             has_two_servers: false,
             losses: MemoryLosses::default(),
         }
@@ -120,7 +123,8 @@ impl NodeHealth {
             matches!(vote, Vote::NoVote(NoVote::OtherView { .. })) && now.since(self.since) <= VIEW_CHANGE_TAKES
         };
         let is_vote = |status: &NodeStatus| status.vote == Vote::Active || changes(&status.vote);
-        is_recent && self.error.is_none() && self.status.as_ref().is_some_and(is_vote)
+        let may_vote = self.error.is_none() && !self.is_other_process;
+        is_recent && may_vote && self.status.as_ref().is_some_and(is_vote)
     }
 }
 
@@ -177,6 +181,7 @@ mod tests {
         let status = NodeStatus { vote, ..status() };
         let health = NodeHealth { status: Some(status), answered_at: Some(at(4_000)), ..NodeHealth::new(at(3_000)) };
         assert!(health.votes(at(5_000)) && !health.votes(at(5_001)));
+        assert!(!NodeHealth { is_other_process: true, ..health }.votes(at(5_000)), "its vote is of another name");
     }
 
     #[test]

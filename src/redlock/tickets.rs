@@ -1,6 +1,7 @@
 //! Tickets on the nodes: a register per ticket whose state only rises. It counts where a majority of all nodes that vote shows
-//! it, and its state is the highest that any of these shows, which is written to a majority before it is acted on (as
-//! the two phases of an atomic register: Attiya, Bar-Noy, Dolev 1995). docs/tickets.md has the argument.
+//! it, and its state is the highest that a majority can have had, which is written to a majority before it is acted on (as
+//! the two phases of an atomic register: Attiya, Bar-Noy, Dolev 1995). What one node alone shows is not acted on.
+//! docs/tickets.md has the argument.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use futures_util::future::join_all;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
-use super::quorum::Tally;
+use super::quorum::{Tally, quorum_of};
 use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
@@ -59,7 +60,7 @@ pub(crate) struct TicketWriter<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct TicketsShown {
     /// For each that was named: how many nodes take the caller for its server, how many another instance, how many have it, how many lack it,
-    /// the highest state, and when it was asked for last.
+    /// the highest state that a majority can have, and when it was asked for last, as two nodes say.
     pub(crate) named: Vec<ShownTicket>,
     /// Nobody serves them, as some node says.
     pub(crate) due: Vec<TicketId>,
@@ -88,7 +89,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if !matches!(found, TicketFound::Absent) && !mutant::is(Mutant::TicketPutUnread) {
             return found;
         }
-        let tally = self.write_ticket(writer, TicketOrder::Put, head, body.into(), started).await;
+        let tally = self.write_ticket(writer, TicketOrder::Put, head, body.into(), started, Until::WonAndGrace).await;
         self.settled(writer.id, &tally).await
     }
 
@@ -109,11 +110,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         };
         let deadline = started.plus(self.node_timeout());
         let everyone = self.everyone();
-        let tally = self.round(&everyone, Request::Ticket(args), started, deadline, Until::WonAndGrace, |answer| {
-            stored(answer).is_some()
-        });
-        let tally = tally.await;
-        let found = self.settled(id, &tally).await;
+        let request = Request::Ticket(args);
+        let is_win = |answer: &NodeResult| stored(answer).is_some();
+        let mut tally = self.round(&everyone, request.clone(), started, deadline, Until::WonAndGrace, is_win).await;
+        let mut found = self.settled(id, &tally).await;
+        if matches!(found, TicketFound::Unknown) && tally.received().count() < tally.size() {
+            // A node that is slower than the others may decide.
+            let deadline = self.clock.now().plus(self.node_timeout());
+            tally = self.round(&everyone, request, started, deadline, Until::All, is_win).await;
+            found = self.settled(id, &tally).await;
+        }
         if let TicketFound::Known(ticket, head) = &found {
             self.put_back(&writer, &tally, (ticket, *head), started).await;
         }
@@ -124,33 +130,49 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: some nodes may have it.
     pub(crate) async fn raise_ticket(&self, writer: &TicketWriter<'_>, head: TicketHead) -> TicketRaised {
-        let tally = self.write_ticket(writer, TicketOrder::Raise, head, Arc::default(), self.clock.now()).await;
-        let heads = || tally.received().filter_map(|(_, answer)| stored(answer)).map(|stored| stored.head);
-        if heads().filter(|shown| *shown == head).count() >= needed(&tally) {
-            return TicketRaised::Done;
+        // What reached a minority is written again at once, and all nodes are waited for: while a node is silent, a state that one
+        // other node alone shows leaves the ticket unknown.
+        for until in [Until::WonAndGrace, Until::All] {
+            let raising = self.write_ticket(writer, TicketOrder::Raise, head, Arc::default(), self.clock.now(), until);
+            let tally = raising.await;
+            let shown = || tally.received().filter_map(|(_, answer)| stored(answer)).map(|stored| stored.head);
+            if shown().filter(|shown| *shown == head).count() >= needed(&tally) {
+                return TicketRaised::Done;
+            }
+            let mut higher: Vec<TicketHead> = shown().filter(|shown| *shown > head).collect();
+            higher.sort_unstable();
+            let vouched = higher.len().checked_sub(vouchers(&tally)).and_then(|place| higher.get(place));
+            if let Some(vouched) = vouched {
+                return TicketRaised::Overtaken(*vouched);
+            }
         }
-        match heads().max().filter(|shown| *shown > head) {
-            Some(higher) => TicketRaised::Overtaken(higher),
-            None => TicketRaised::Unknown,
-        }
+        TicketRaised::Unknown
     }
 
     /// Says which tickets this instance serves, and which were asked for here, and reads what the nodes show.
     pub(crate) async fn exchange_tickets(&self, args: TicketsArgs) -> TicketsShown {
         let mut shown = TicketsShown::default();
         shown.named.resize(args.served.len() + args.asked.len(), ShownTicket::default());
-        let nodes = self.everyone().into_iter().map(|node| self.exchange_tickets_with(node, args.clone()));
+        let everyone = self.everyone();
+        let size = everyone.len();
+        let mut all_shown = vec![(Vec::new(), Vec::new()); shown.named.len()];
+        let nodes = everyone.into_iter().map(|node| self.exchange_tickets_with(node, args.clone()));
         for page in join_all(nodes).await.into_iter().flatten() {
-            for (all, one) in shown.named.iter_mut().zip(page.named) {
+            for ((all, (heads, asked)), one) in shown.named.iter_mut().zip(&mut all_shown).zip(page.named) {
                 let NamedTicket { is_own, head, asked_ms } = one;
                 all.is_own += usize::from(is_own);
                 all.is_others += usize::from(!is_own && head.is_some());
                 all.has += usize::from(head.is_some());
                 all.lacks += usize::from(head.is_none());
-                all.head = all.head.max(head);
-                all.asked_ms = all.asked_ms.max(asked_ms);
+                heads.extend(head);
+                asked.push(asked_ms);
             }
             shown.due.extend(page.due);
+        }
+        for (all, (mut heads, mut asked)) in shown.named.iter_mut().zip(all_shown) {
+            all.head = highest_possible(&mut heads, size).map(|(head, _)| head);
+            asked.sort_unstable();
+            all.asked_ms = asked.iter().rev().nth(vouchers_of(size) - 1).copied().unwrap_or(0);
         }
         shown.due.sort_unstable();
         shown.due.dedup();
@@ -174,10 +196,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         head: TicketHead,
         body: Arc<str>,
         started: BootTime,
+        until: Until,
     ) -> Tally {
         let request = self.writing(writer, order, head, body);
         let deadline = self.clock.now().plus(self.node_timeout());
-        self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, |answer| {
+        self.round(&self.everyone(), request, started, deadline, until, |answer| {
             stored(answer).is_some_and(|stored| stored.head == head)
         })
         .await
@@ -204,11 +227,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let can_be = agreeing + unknown >= needed(tally);
             return if can_be { TicketFound::Unknown } else { TicketFound::Absent };
         }
-        let (Some(ticket), Some(head)) = (Ticket::parse(&most.body), shown.iter().map(|stored| stored.head).max())
-        else {
-            return TicketFound::Absent;
-        };
-        let is_settled = shown.iter().filter(|stored| stored.head == head).count() >= needed(tally);
+        let Some(ticket) = Ticket::parse(&most.body) else { return TicketFound::Absent };
+        let now_ms = self.cluster_clock.request_time().0 / 1_000;
+        let heads = shown.iter().filter(|stored| stored.body == most.body).map(|stored| stored.head);
+        let mut heads: Vec<TicketHead> = heads.filter(|head| can_be_written(&ticket, *head, now_ms)).collect();
+        let Some((head, showing)) = highest_possible(&mut heads, tally.size()) else { return TicketFound::Unknown };
+        if showing < vouchers(tally) {
+            return TicketFound::Unknown;
+        }
+        let is_settled = heads.iter().filter(|shown| **shown == head).count() >= needed(tally);
         if is_settled || mutant::is(Mutant::TicketUnsettled) {
             return TicketFound::Known(ticket, head);
         }
@@ -250,10 +277,51 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let keep_ms = ticket.body.keep_ms;
         let until_ms = match head.phase {
             TicketPhase::Waiting => ticket.body.wait_until_ms.saturating_add(keep_ms),
-            _ => head.kept_until_ms.max(now_ms.saturating_add(keep_ms)),
+            // No lease was granted later than now. What the head says may be one node's word.
+            _ => now_ms.saturating_add(keep_ms),
         };
         Duration::from_millis(until_ms.saturating_sub(now_ms)).saturating_add(TICKET_MEMORY)
     }
+}
+
+/// How many nodes must show a state, or a higher one, before it is acted on: one of them does not lie.
+const VOUCHERS: usize = 2;
+
+fn vouchers_of(nodes: usize) -> usize {
+    if mutant::is(Mutant::TicketHeadOfOne) || mutant::is(Mutant::TicketByMinority) {
+        1
+    } else {
+        VOUCHERS.min(quorum_of(nodes))
+    }
+}
+
+fn vouchers(tally: &Tally) -> usize {
+    vouchers_of(tally.size())
+}
+
+/// The highest of these states that a majority of `nodes` nodes can have had, and how many show it or a higher one. A node that is
+/// not among them may show any. Sorts them, the highest first.
+///
+/// A state that a majority had is at most this: of that majority, each node shows it or a higher one, or is not among them. So
+/// whoever reads later never finds an earlier state.
+fn highest_possible(heads: &mut [TicketHead], nodes: usize) -> Option<(TicketHead, usize)> {
+    heads.sort_unstable_by(|a, b| b.cmp(a));
+    let unknown = nodes.saturating_sub(heads.len());
+    let place = match mutant::is(Mutant::TicketHeadOfOne) {
+        true => 0,
+        false => quorum_of(nodes).saturating_sub(unknown + 1),
+    };
+    let head = *heads.get(place)?;
+    Some((head, heads.iter().filter(|shown| **shown >= head).count()))
+}
+
+/// Whether the service can have written this state: no time in it is later than it can be now, apart from clocks that differ.
+fn can_be_written(ticket: &Ticket, head: TicketHead, now_ms: u64) -> bool {
+    let latest_ms = now_ms.saturating_add(u64::try_from(TICKET_MEMORY.as_millis()).unwrap_or(u64::MAX));
+    let accept_ms = ticket.body.callback.as_ref().map_or(0, |callback| callback.accept_ms);
+    head.since_ms <= latest_ms
+        && head.kept_until_ms <= latest_ms.saturating_add(ticket.body.keep_ms)
+        && head.accept_by_ms <= latest_ms.saturating_add(accept_ms)
 }
 
 /// What a reader writes names no instance: it does not serve the ticket by that.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::mutant::{FOUND_BY_TICKETS, plant, restore};
+use crate::mutant::{FOUND_BY_TICKETS, FOUND_WITH_FIVE_NODES, plant, restore};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{
     ClusterParams, RequestStamp, RequestTime, RosterEntry, TicketEnd, TicketTerms, Unreachable, UnreachableKind, View,
@@ -70,11 +70,15 @@ fn params() -> ClusterParams {
 type TestEngine = Redlock<TestNode, TestClock, SystemEntropy>;
 
 fn engine() -> TestEngine {
+    engine_of(NODES)
+}
+
+fn engine_of(nodes: usize) -> TestEngine {
     let clock = TestClock::default();
     let id = ViewId::NONE.above(1);
     let name = |i: usize| NodeId::parse(&format!("n{i}")).expect("valid");
     let entry = |i: usize| (name(i), RosterEntry { run: format!("run {i}").into(), since: id, address: None });
-    let view = Arc::new(View { id, list: None, roster: (0..NODES).map(entry).collect() });
+    let view = Arc::new(View { id, list: None, roster: (0..nodes).map(entry).collect() });
     let node = |i: usize| {
         let mut reference = ReferenceNode::new(&format!("run {i}"));
         let stamp = RequestStamp { sent_at: RequestTime(START_US), view: Arc::clone(&view) };
@@ -93,7 +97,7 @@ fn engine() -> TestEngine {
         poll: Duration::from_secs(1),
         cleanup_limit: 16,
     };
-    let engine = Redlock::new((0..NODES).map(node).collect(), clock, SystemEntropy, settings);
+    let engine = Redlock::new((0..nodes).map(node).collect(), clock, SystemEntropy, settings);
     engine.cluster_clock.anchor(0);
     engine.views.take(&view);
     engine
@@ -156,7 +160,14 @@ fn violation(seed: u64) -> Option<&'static str> {
                 // A caller that is not answered: one node alone has it.
                 only(&engine, &[silent % NODES]);
                 let (body, now) = (ticket.encode().expect("text").into(), engine.clock.now());
-                run(engine.write_ticket(&writer, TicketOrder::Put, TicketHead::waiting(1), body, now));
+                run(engine.write_ticket(
+                    &writer,
+                    TicketOrder::Put,
+                    TicketHead::waiting(1),
+                    body,
+                    now,
+                    Until::WonAndGrace,
+                ));
             }
             0 | 1 => {
                 if let TicketFound::Known(_, head) = run(engine.put_ticket(&writer, &ticket, TicketHead::waiting(1))) {
@@ -240,4 +251,110 @@ fn a_ticket_that_is_over_is_not_made_again_by_a_late_write() {
     engine.clock.0.fetch_add(u64::try_from((TICKET_MEMORY * 2).as_micros()).expect("short"), Ordering::SeqCst);
     assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Unknown);
     assert!(matches!(run(engine.read_ticket(&id, Duration::ZERO)), TicketFound::Absent));
+}
+
+#[test]
+fn who_reads_a_ticket_is_not_its_server_on_a_node_that_forgot_it() {
+    let (engine, ticket) = (engine(), ticket());
+    let [server, reader] = [1, 2].map(InstanceName::from_random);
+    let id = TicketId::of("c", &ticket.resource, &ticket.token);
+    let writer = TicketWriter { id: &id, server: &server, ttl: Duration::from_secs(600), due: TICKET_SERVED };
+    run(engine.put_ticket(&writer, &ticket, TicketHead::waiting(1)));
+    let own = |instance: &InstanceName| {
+        let served = vec![(id.clone(), 0)];
+        let instance = instance.clone();
+        let args = TicketsArgs { instance, serve: TICKET_SERVED, served, asked: Vec::new(), takes_due: false };
+        run(engine.exchange_tickets(args)).named[0].is_own
+    };
+    assert_eq!((own(&server), own(&reader)), (NODES, 0));
+    forget(&engine, 0, &id);
+    assert!(matches!(run(engine.read_ticket(&id, Duration::ZERO)), TicketFound::Known(..)));
+    assert!(has(&engine, 0, &id), "it is stored there again");
+    assert_eq!((own(&reader), own(&server)), (0, NODES - 1));
+    // Whoever served it before must have stopped by then.
+    engine.clock.0.fetch_add(u64::try_from(TICKET_SERVED.as_micros()).expect("short"), Ordering::SeqCst);
+    assert_eq!(own(&reader), NODES);
+}
+
+#[test]
+fn a_state_counts_that_a_majority_can_have_had() {
+    let [waiting, granted] = [TicketHead::waiting(1), granted(7)];
+    let done = waiting.ended(TicketPhase::Done, TicketEnd::Cancelled, 9);
+    let highest = |heads: &[TicketHead], nodes| highest_possible(&mut heads.to_vec(), nodes);
+    // All answer: what one of three, or two of five, show was never on a majority.
+    assert_eq!(highest(&[waiting, done, waiting], 3), Some((waiting, 3)));
+    assert_eq!(highest(&[waiting, done, granted], 3), Some((granted, 2)), "on one, and overtaken on another");
+    assert_eq!(highest(&[done, done, waiting, waiting, waiting], 5), Some((waiting, 5)));
+    assert_eq!(highest(&[done, granted, granted, granted, waiting], 5), Some((granted, 4)));
+    // One or two may have it, too: too few show it for it to be acted on, or enough.
+    assert_eq!(highest(&[waiting, done], 3), Some((done, 1)));
+    assert_eq!(highest(&[waiting, done, waiting, waiting], 5), Some((waiting, 4)));
+    assert_eq!(highest(&[done, done, waiting, waiting], 5), Some((done, 2)));
+    assert_eq!(highest(&[waiting, done, waiting], 5), Some((done, 1)));
+    assert_eq!((highest(&[], 3), highest(&[done], 1)), (None, Some((done, 1))));
+}
+
+#[test]
+fn one_nodes_state_is_not_acted_on_and_one_in_no_time_of_the_service_does_not_count() {
+    let (engine, ticket, server) = (engine(), ticket(), InstanceName::from_random(1));
+    let id = TicketId::of("c", &ticket.resource, &ticket.token);
+    let writer = TicketWriter { id: &id, server: &server, ttl: Duration::from_secs(600), due: Duration::ZERO };
+    let waiting = TicketHead::waiting(1);
+    run(engine.put_ticket(&writer, &ticket, waiting));
+    let write_to_one = |head| {
+        only(&engine, &[0]);
+        assert_eq!(run(engine.raise_ticket(&writer, head)), TicketRaised::Unknown);
+        only(&engine, &[0, 1, 2]);
+    };
+    let state = || match run(engine.read_ticket(&id, Duration::ZERO)) {
+        TicketFound::Known(_, head) => Some(head),
+        TicketFound::Absent | TicketFound::Unknown => None,
+    };
+    write_to_one(waiting.ended(TicketPhase::Ended, TicketEnd::Released, 9));
+    assert_eq!(state(), Some(waiting));
+    only(&engine, &[0, 1]);
+    assert_eq!(state(), None, "the third one may have it, too");
+    only(&engine, &[0, 1, 2]);
+    assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Done, "two have it");
+    assert_eq!(state(), Some(granted(7)));
+    let named = |asked: Vec<(TicketId, u64)>| {
+        let instance = server.clone();
+        let args = TicketsArgs { instance, serve: TICKET_SERVED, served: Vec::new(), asked, takes_due: false };
+        run(engine.exchange_tickets(args)).named[0]
+    };
+    only(&engine, &[1]);
+    named(vec![(id.clone(), 99_999_999)]);
+    only(&engine, &[0, 1, 2]);
+    let shown = named(vec![(id.clone(), 5)]);
+    assert_eq!((shown.head, shown.asked_ms), (Some(granted(7)), 5));
+    let latest = TicketHead { kept_until_ms: 10_u64.pow(14) - 1, ..granted(8) };
+    assert!(
+        !can_be_written(&ticket, latest, START_US / 1_000) && can_be_written(&ticket, granted(8), START_US / 1_000)
+    );
+}
+
+#[test]
+fn of_five_nodes_what_a_minority_shows_is_written_to_a_majority_before_it_counts() {
+    let read_twice = || {
+        let (engine, ticket, server) = (engine_of(5), ticket(), InstanceName::from_random(1));
+        let id = TicketId::of("c", &ticket.resource, &ticket.token);
+        let writer = TicketWriter { id: &id, server: &server, ttl: Duration::from_secs(600), due: Duration::ZERO };
+        run(engine.put_ticket(&writer, &ticket, TicketHead::waiting(1)));
+        only(&engine, &[0, 1]);
+        assert_eq!(run(engine.raise_ticket(&writer, granted(7))), TicketRaised::Unknown);
+        [&[0, 1, 2], &[2, 3, 4]].map(|answering| {
+            only(&engine, answering);
+            match run(engine.read_ticket(&id, Duration::ZERO)) {
+                TicketFound::Known(_, head) => Some(head),
+                TicketFound::Absent | TicketFound::Unknown => None,
+            }
+        })
+    };
+    assert_eq!(read_twice(), [Some(granted(7)), None], "one of the three has it, and two others may");
+    for mutant in FOUND_WITH_FIVE_NODES {
+        let before = plant(Some(*mutant), false);
+        let [first, second] = read_twice();
+        restore(before);
+        assert!(second < first && second.is_some(), "{mutant:?}: a state that goes back");
+    }
 }

@@ -479,6 +479,26 @@ async fn a_ticket_needs_a_majority() {
 }
 
 /// A ticket for several locks, with a token of its own.
+#[tokio::test]
+async fn one_node_ends_no_ticket_and_no_lease() {
+    let cluster = cluster().await;
+    let over = cluster.service_with(&SETTINGS).await;
+    let client = over.client();
+    let held = client.acquired("x", &[("keep", "1m")]).await;
+    let mine = ticket(client, "x", &[]).await;
+    let key = format!("redlockd:ticket:{}", mine["ticket"].as_str().expect("an id"));
+    let value = cluster.servers[0].ask::<String>(&["GET", &key]).await;
+    let done = ["4", value.get(1..).expect("a head")].concat();
+    cluster.servers[0].ask::<()>(&["SET", &key, &done, "KEEPTTL"]).await;
+    assert_eq!(state(client, &mine).await["state"], "waiting");
+    client.release("x", &held.token()).await.expect_status(204);
+    assert_eq!(granted(client, &mine).await["state"], "granted");
+    assert_eq!(state(client, &mine).await["state"], "accepted");
+    client.acquire("x", &[]).await.expect_status(423);
+    send(client.request("DELETE", &id(&mine))).await.expect_status(204);
+    assert_eq!(state(client, &mine).await["ended_by"], "released");
+}
+
 async fn set_ticket(client: &Client, names: [&str; 2], token: &str) -> Answer {
     let fields = [("async", "true"), ("keep", "1m"), ("owner", "set"), ("token", token)];
     let names = names.map(|name| ("resource", name));

@@ -69,10 +69,11 @@ async fn carry_out(state: &AppState, node: &NodeId, change: &NodeChange) -> Resu
             let replaced = state.manager.replace_node(node, address).await;
             replaced.map_err(|error| match error {
                 ReplaceError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
-                ReplaceError::Busy => Problem::invalid_field("node", error.to_string()),
-                ReplaceError::Address | ReplaceError::SameServer | ReplaceError::Timeout(_) => {
-                    Problem::invalid_field("url", error.to_string())
-                }
+                ReplaceError::Busy | ReplaceError::Only => Problem::invalid_field("node", error.to_string()),
+                ReplaceError::Address
+                | ReplaceError::SameServer
+                | ReplaceError::OtherName
+                | ReplaceError::Timeout(_) => Problem::invalid_field("url", error.to_string()),
             })?;
         }
     }

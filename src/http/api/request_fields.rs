@@ -372,10 +372,14 @@ impl Fields {
     /// Errors: `invalid` with all recorded errors and each unknown field.
     pub fn finish(mut self, known: &[&str]) -> Result<(), Problem> {
         for name in std::mem::take(&mut self.given).into_keys() {
-            let detail = if name.trim_start().starts_with(['{', '[']) {
-                "looks like JSON, and was sent as a form: add `Content-Type: application/json` (`curl --json`)"
-                    .to_owned()
-            } else if known.is_empty() {
+            // Such a text is a whole body, and may have a key in it: it is not repeated.
+            if name.trim_start().starts_with(['{', '[']) {
+                let detail = "looks like JSON, and was sent as a form: add `Content-Type: \
+                              application/json` (`curl --json`)";
+                self.wrong("body", detail.to_owned());
+                continue;
+            }
+            let detail = if known.is_empty() {
                 "is unknown: no fields are accepted here".to_owned()
             } else {
                 format!("is unknown: the fields here are {}", known.join(", "))

@@ -26,7 +26,8 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::state::{AppState, HttpSettings};
 use crate::manager::callbacks::CallbackRefused;
 use crate::manager::tickets::types::{FoundTicket, TicketError, TicketLease};
-use crate::protocol::TicketId;
+use crate::manager::types::{ForceMode, Forced};
+use crate::protocol::{TICKET_MAX_BYTES, TicketEnd, TicketId};
 use crate::types::Token;
 
 /// `GET`. A request that waits keeps the ticket's place in the queue, however it ends.
@@ -94,6 +95,13 @@ pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Resu
     let is_own = changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
     let end = Box::pin(state.manager.end_ticket(&found, !is_own)).await.map_err(refused)?;
     let token_id = found.ticket.token.id();
+    if end == TicketEnd::Forced {
+        let names: Vec<String> = found.ticket.resources().map(ToString::to_string).collect();
+        let (principal, owner) =
+            (access.principal().map(|principal| principal.name.to_string()), found.ticket.body.labels.owner.as_str());
+        tracing::warn!(ticket = %found.id, resources = ?names, owner, principal, "a lease was ended by force through its ticket");
+        found.ticket.resources().for_each(|_| state.metrics.forced(ForceMode::Now, Ok(&Forced::Freed)));
+    }
     for resource in found.ticket.resources() {
         access.update_quota(|quotas| quotas.ended((resource, token_id.clone())));
     }
@@ -172,11 +180,20 @@ pub(super) fn refused(error: TicketError) -> Problem {
             let detail = format!("the ticket is over: {}", end.as_str());
             Problem::new(ProblemKind::TicketEnded, detail).with(|m| m.ended_by = Some(end.as_str().to_owned()))
         }
-        TicketError::TooMany(limit) => {
-            Problem::new(ProblemKind::TooManyWaiters, format!("{limit} tickets or requests already wait, the maximum"))
+        TicketError::TooLarge { field, bytes } => Problem::invalid_field(
+            field,
+            format!(
+                "is too long: names, labels and call-back would take {bytes} bytes, the maximum is {TICKET_MAX_BYTES}"
+            ),
+        ),
+        TicketError::TooMany { limit, per_resource } => {
+            let scope = if per_resource { "resource" } else { "instance" };
+            let detail =
+                format!("{limit} tickets or requests already wait, or have not ended, the maximum per {scope}");
+            Problem::new(ProblemKind::TooManyWaiters, detail)
                 .with(|m| {
                     m.limit = Some(limit);
-                    m.scope = Some("instance".to_owned());
+                    m.scope = Some(scope.to_owned());
                 })
                 .retry_after(Duration::from_secs(RETRY_AFTER_MAX))
         }

@@ -10,6 +10,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use parking_lot::Mutex;
 
+use super::metrics::method_label;
 use super::request_id::{RequestId, TraceParent};
 use crate::audit::{Audit, AuditRecord};
 use crate::http::connection::Connection;
@@ -93,7 +94,8 @@ impl AuditScope {
             resource: path::resource(request.uri()).ok().map(|name| name.to_string()),
             ..AuditRecord::default()
         };
-        let is_change = route.is_some() && !is_safe(request.method());
+        // Without an operation, the method is not allowed: nothing changes, and anybody may send that.
+        let is_change = route.is_some_and(|r| r.operation.is_some()) && !is_safe(request.method());
         let (audit, record, parts) = (audit.clone(), Mutex::new(record), Mutex::default());
         Self(Some(Arc::new(Inner { audit, is_change, record, parts })))
     }
@@ -218,7 +220,8 @@ fn action(method: &Method, route: Option<MatchedRoute>) -> Cow<'static, str> {
         Some(Operation::Release | Operation::ReleaseSet | Operation::TerraformUnlock) => "release".into(),
         Some(Operation::KeepTicket) => "keep-ticket".into(),
         Some(Operation::EndTicket) => "end-ticket".into(),
-        _ => format!("{method} {}", route.map_or("unmatched", |r| r.path)).into(),
+        // A client may send any word as method.
+        _ => format!("{} {}", method_label(method), route.map_or("unmatched", |r| r.path)).into(),
     }
 }
 
@@ -256,8 +259,9 @@ mod tests {
         let router = Router::new()
             .route("/locks/a", any(forbidden).layer(matched("/locks/{resource}", Some(Operation::Acquire))))
             .route("/nodes", any(forbidden).layer(matched("/nodes", Some(Operation::Nodes))))
-            .route("/fine", any(async || "").layer(matched("/fine", None)))
-            .route("/panic", any(panics).layer(matched("/panic", None)))
+            .route("/fine", any(async || "").layer(matched("/fine", Some(Operation::ChangeNode))))
+            .route("/panic", any(panics).layer(matched("/panic", Some(Operation::ChangeNode))))
+            .route("/405", any(async || StatusCode::METHOD_NOT_ALLOWED).layer(matched("/405", None)))
             .fallback((async || "").layer(layer));
         for (method, path) in requests {
             let request = Request::builder().method(*method).uri(*path).body(Body::empty()).expect("a request");
@@ -284,8 +288,18 @@ mod tests {
 
     #[tokio::test]
     async fn changes_without_a_handlers_description_and_panics_are_recorded() {
-        let found = written(&[("POST", "/fine"), ("DELETE", "/panic"), ("POST", "/no/such/path")]).await;
-        let expected = ["POST /fine|-|ok|200", "DELETE /panic|-|internal|null"].map(str::to_owned);
+        let long = "M".repeat(15_000);
+        let found = written(&[
+            ("POST", "/fine"),
+            ("DELETE", "/panic"),
+            ("POST", "/no/such/path"),
+            ("DELETE", "/405"),
+            (long.as_str(), "/405"),
+            (long.as_str(), "/nodes"),
+        ])
+        .await;
+        let expected = ["POST /fine|-|ok|200", "DELETE /panic|-|internal|null", "other /nodes|team-a|forbidden|403"];
+        let expected = expected.map(str::to_owned);
         assert_eq!(found, expected);
     }
 }

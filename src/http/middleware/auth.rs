@@ -20,7 +20,7 @@ use crate::auth::authenticator::Authenticator;
 use crate::auth::rate_limit::RequestClass;
 use crate::http::path::{self, TERRAFORM_PREFIX};
 use crate::http::problem::Problem;
-use crate::http::problem_kind::ProblemKind;
+use crate::http::request_head;
 use crate::http::routes::{Operation, Route, UiRoute};
 use crate::http::state::HttpSettings;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -92,6 +92,8 @@ struct RouteAuth {
     prefix: &'static str,
     /// Pages accept session cookies and always check the host.
     is_page: bool,
+    /// Events without an end.
+    is_stream: bool,
 }
 
 impl AuthLayer {
@@ -100,7 +102,8 @@ impl AuthLayer {
         let requirement = Requirement::of(route.operation);
         let prefix = route.pattern.split('{').next().unwrap_or_default();
         let is_page = matches!(route.operation, Operation::Ui(_));
-        Self(Arc::new(RouteAuth { authenticator, settings, requirement, prefix, is_page }))
+        let is_stream = matches!(route.operation, Operation::Events | Operation::Ui(UiRoute::Stream));
+        Self(Arc::new(RouteAuth { authenticator, settings, requirement, prefix, is_page, is_stream }))
     }
 }
 
@@ -146,18 +149,14 @@ impl RouteAuth {
     ///
     /// Errors: `uri-too-long`, `forbidden`, `host-not-allowed`, `unauthenticated`, `quota-exceeded`.
     fn admit(&self, request: &mut Request) -> Result<(), Problem> {
-        let (limit, trusted) = (self.settings.uri_limit, &self.settings.trusted_proxies);
+        let trusted = &self.settings.trusted_proxies;
         if !trusted.is_empty()
             && let Some(address) = client_address::of(request, trusted)
         {
             AuditScope::of(request).note(|record| record.peer = Some(address.to_string()));
         }
-        let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
-        if bytes > limit {
-            let detail = format!("path and query have {bytes} bytes; the maximum is {limit}");
-            return Err(Problem::new(ProblemKind::UriTooLong, detail));
-        }
-        host_and_origin::check_origin(request)?;
+        request_head::check_uri(request, self.settings.uri_limit)?;
+        host_and_origin::check_origin(request, self.is_stream, || client_address::is_https(request, trusted))?;
         let access = self.authorize(request)?;
         request.extensions_mut().insert(access);
         Ok(())

@@ -166,7 +166,8 @@ async fn a_certificate_authenticates_without_a_key_and_does_not_excuse_a_wrong_o
     let store = access_file::parse("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:ci\"]\nallow = [\"read:**\"]")
         .expect("good");
     let authenticator = Arc::new(Authenticator::with_principals(store, PrincipalLimits::default()));
-    let peer = Arc::new(PeerCertificate { dns: vec!["ci".into()], uris: vec![], fingerprint: KeyHash::of(b"c") });
+    let (dns, fingerprint) = (vec!["ci".into()], KeyHash::of(b"c"));
+    let peer = Arc::new(PeerCertificate { dns, uris: vec![], fingerprint, not_after_s: i64::MAX });
     for (authorization, expected) in [(&[][..], 200), (&["Bearer wrong"], 401)] {
         let mut request = request("GET", "/locks", authorization);
         request.extensions_mut().insert(Arc::clone(&peer));

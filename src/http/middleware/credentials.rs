@@ -21,17 +21,19 @@ use crate::redlock::clock::{Clock, SystemClock};
 const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 /// The session cookie of the pages. The API never reads it.
 pub(crate) const SESSION_COOKIE: &str = "redlockd_session";
+/// The maximum number of session cookies that are tried.
+const SESSION_TOKENS_MAX: usize = 8;
 /// The `WWW-Authenticate` header of a 401 without credentials. `Basic` works and is not offered: browsers would ask for
 /// a password.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd\"");
 /// The same with credentials. Source: RFC 6750, section 3.
 const INVALID: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd\", error=\"invalid_token\"");
 
-/// The session token in the cookie that the browser sent.
-pub fn session_token(headers: &HeaderMap) -> Option<&str> {
+/// The session tokens in the cookies that the browser sent: several if another service of the same host name sets one too.
+pub fn session_tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let values = headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok());
-    let mut pairs = values.flat_map(|v| v.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, token)| token)
+    let pairs = values.flat_map(|v| v.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.filter(|(name, _)| *name == SESSION_COOKIE).map(|(_, token)| token).take(SESSION_TOKENS_MAX)
 }
 
 /// By the session cookie, unless an `Authorization` header is there: for pages only.
@@ -39,9 +41,8 @@ pub fn session_token(headers: &HeaderMap) -> Option<&str> {
 /// Errors: `unauthenticated`.
 pub(super) fn identify_page_user(authenticator: &Arc<Authenticator>, request: &Request) -> Result<Access, Problem> {
     let headers = request.headers();
-    let token = session_token(headers).filter(|_| !headers.contains_key(header::AUTHORIZATION));
-    let find = |token| authenticator.session(token, SystemClock.wall_ms());
-    match token.and_then(find) {
+    let mut tokens = session_tokens(headers).filter(|_| !headers.contains_key(header::AUTHORIZATION));
+    match tokens.find_map(|token| authenticator.session(token, SystemClock.wall_ms())) {
         Some(principal) => Ok(Access::of_principal(authenticator, principal)),
         None => identify(authenticator, request),
     }
@@ -149,14 +150,16 @@ mod tests {
     }
 
     #[test]
-    fn the_session_token_is_found_among_other_cookies() {
+    fn session_tokens_are_found_among_other_cookies() {
         let headers = |cookie: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::COOKIE, cookie.parse().expect("a value"));
             headers
         };
-        assert_eq!(session_token(&headers("a=b; redlockd_session=xyz; c=d")), Some("xyz"));
-        assert_eq!(session_token(&headers("xredlockd_session=xyz")), None);
-        assert_eq!(session_token(&HeaderMap::new()), None);
+        let found = |headers: &HeaderMap| session_tokens(headers).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(found(&headers("a=b; redlockd_session=xyz; c=d")), ["xyz"]);
+        assert_eq!(found(&headers("redlockd_session=; redlockd_session=xyz")), ["", "xyz"], "one is not ours");
+        assert_eq!(found(&headers("xredlockd_session=xyz")), [""; 0]);
+        assert_eq!(found(&HeaderMap::new()), [""; 0]);
     }
 }

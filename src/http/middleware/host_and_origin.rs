@@ -11,16 +11,21 @@ use crate::http::problem_kind::ProblemKind;
 /// The relation of the page that sends the request to this service. Source: W3C Fetch Metadata.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses a state-changing request that a browser sends for a page of another site. A request without these headers
-/// comes from no browser.
+/// Refuses a state-changing request that a browser sends for a page of another site, and one for a stream, of which only a
+/// few are possible. A request without these headers comes from no browser. `is_https`: whether the client's
+/// connection is encrypted.
 ///
 /// Errors: `forbidden`. Source: the order of checks of Go's `net/http.CrossOriginProtection`.
-pub(super) fn check_origin(request: &Request) -> Result<(), Problem> {
+pub(super) fn check_origin(request: &Request, is_stream: bool, is_https: impl FnOnce() -> bool) -> Result<(), Problem> {
     let is_safe = matches!(request.method().as_str(), "GET" | "HEAD" | "OPTIONS");
-    if is_safe || is_same_origin(request.headers(), request.uri()) {
+    if (is_safe && !is_stream) || is_same_origin(request.headers(), request.uri(), is_https) {
         return Ok(());
     }
-    let detail = "a browser sent this for a page of another site, which may not change anything here";
+    let detail = if is_safe {
+        "a browser sent this for a page of another site, which may not follow events here"
+    } else {
+        "a browser sent this for a page of another site, which may not change anything here"
+    };
     Err(Problem::new(ProblemKind::Forbidden, detail))
 }
 
@@ -37,18 +42,33 @@ pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing:
 }
 
 /// Whether the request comes from a page of this service, by the browser's headers, or not from a browser.
-fn is_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
+fn is_same_origin(headers: &HeaderMap, uri: &Uri, is_https: impl FnOnce() -> bool) -> bool {
+    // A browser sends each once; of two, nobody knows which one a proxy looked at.
+    let is_twice = |name: HeaderName| headers.get_all(name).iter().nth(1).is_some();
+    if is_twice(SEC_FETCH_SITE) || is_twice(header::ORIGIN) {
+        return false;
+    }
     if let Some(site) = headers.get(SEC_FETCH_SITE) {
         return matches!(site.as_bytes(), b"same-origin" | b"none");
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
-    let origin = origin.to_str().ok().and_then(|o| o.split_once("://")).map(|(_, host)| host);
-    origin.is_some_and(|origin| host_of(headers, uri).is_some_and(|host| host.eq_ignore_ascii_case(origin)))
+    let Some((scheme, origin)) = origin.to_str().ok().and_then(|o| o.split_once("://")) else { return false };
+    // Another server may have the same name under the other scheme.
+    let own = if is_https() { "https" } else { "http" };
+    scheme.eq_ignore_ascii_case(own) && host_of(headers, uri).is_some_and(|host| host.eq_ignore_ascii_case(origin))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_foreign_page_may_read_no_stream_and_sends_other_reads() {
+        let request = Request::builder().uri("/events").header(SEC_FETCH_SITE, "cross-site");
+        let request = request.body(axum::body::Body::empty()).expect("a request");
+        assert!(check_origin(&request, true, || false).is_err());
+        assert!(check_origin(&request, false, || false).is_ok());
+    }
 
     #[test]
     fn sec_fetch_site_decides_and_origin_is_the_fallback() {
@@ -59,7 +79,7 @@ mod tests {
             for (name, value) in pairs {
                 headers.insert(*name, value.parse().expect("a value"));
             }
-            is_same_origin(&headers, &uri)
+            is_same_origin(&headers, &uri, || false)
         };
         assert!(same(&[]) && same(&[("sec-fetch-site", "same-origin")]));
         assert!(same(&[("origin", "http://127.0.0.1:5625")]));
@@ -73,5 +93,17 @@ mod tests {
         ] {
             assert!(!same(foreign), "{foreign:?}");
         }
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, "locks.example".parse().expect("a value"));
+        headers.insert(header::ORIGIN, "https://locks.example".parse().expect("a value"));
+        assert!(is_same_origin(&headers, &uri, || true) && !is_same_origin(&headers, &uri, || false));
+        headers.append(header::ORIGIN, "https://evil.example".parse().expect("a value"));
+        assert!(!is_same_origin(&headers, &uri, || true), "given twice");
+        headers.remove(header::ORIGIN);
+        for _ in 0..2 {
+            assert!(is_same_origin(&headers, &uri, || true));
+            headers.append(SEC_FETCH_SITE, "same-origin".parse().expect("a value"));
+        }
+        assert!(!is_same_origin(&headers, &uri, || true), "given twice");
     }
 }

@@ -1,4 +1,4 @@
-//! Answers below `/ui` and `/problems`: security headers for browsers, and problems as HTML pages for clients that accept HTML.
+//! Security headers for browsers; and below `/ui` and `/problems`, problems as HTML pages for clients that accept HTML.
 
 use std::sync::Arc;
 
@@ -26,6 +26,14 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
+];
+
+/// Of all other answers: no other site's page may show or embed one, and so learn from what a browser makes of it whether
+/// a lock is held.
+pub(super) const API_HEADERS: [(HeaderName, &str); 3] = [
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
 /// Browsers use nothing but HTTPS for this name for half a year from the last answer. Only pages say so, since no other

@@ -37,7 +37,7 @@ impl MeasuredRequest {
 }
 
 /// A closed set of labels, since a client can send any token as method.
-fn method_label(method: &Method) -> &'static str {
+pub(super) fn method_label(method: &Method) -> &'static str {
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "LOCK", "UNLOCK"];
     known.into_iter().find(|name| *name == method.as_str()).unwrap_or(OTHER_METHOD)
 }

@@ -17,7 +17,7 @@ use tower::{Layer, Service};
 use tracing::Instrument;
 
 use super::audit::AuditGuard;
-use super::html_response::HtmlResponse;
+use super::html_response::{API_HEADERS, HtmlResponse};
 use super::metrics::MeasuredRequest;
 use super::request_id::{self, RequestId};
 use crate::audit::Audit;
@@ -95,7 +95,11 @@ where
             audit_guard: AuditGuard::begin(&context.audit, &mut request, *route),
         };
         // Tests call the router without a connection, and without a host.
-        let head = Connection::of(&request).map_or(Ok(()), |_| request_head::check(&request));
+        let mut head = Connection::of(&request).map_or(Ok(()), |_| request_head::check(&request));
+        if route.is_none() {
+            // That of a route comes after the note of the client's address.
+            head = head.and_then(|()| request_head::check_uri(&request, context.settings.uri_limit));
+        }
         if let Err(problem) = head {
             let answer = span.in_scope(|| steps.finish(Some(problem.into_response())));
             return Box::pin(std::future::ready(Ok(answer)));
@@ -134,8 +138,13 @@ impl ResponseSteps {
                 problem::handler_panicked()
             }
         };
-        if let Some(html_response) = html_response {
-            response = html_response.apply(id.as_str(), response);
+        match html_response {
+            Some(html_response) => response = html_response.apply(id.as_str(), response),
+            None => {
+                for (name, value) in API_HEADERS {
+                    response.headers_mut().insert(name, HeaderValue::from_static(value));
+                }
+            }
         }
         problem_writer.write(id.as_str(), &mut response);
         measured.answered(&response);

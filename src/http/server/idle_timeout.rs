@@ -1,5 +1,5 @@
 //! Closes connections that make no progress: no request for too long, a request head that takes too long to arrive,
-//! or an answer that the client does not read. While a request is in flight (a waiter may be for minutes), only the
+//! or an answer that the client does not read (over HTTP/2 see also `answer_body`). While a request is in flight (a waiter may be for minutes), only the
 //! last of these counts.
 
 use std::future::Future;
@@ -9,18 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::HttpBody;
-use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use super::early_bytes::EarlyBytes;
 use super::malformed_request::RefusedHead;
 use super::socket::LossTimeout;
-use crate::http::connection::{Connection, RequestGuard};
+use crate::http::connection::Connection;
 
 /// How long a client may leave an answer unread. Stream readers read all the time, and other answers fit into the
-/// kernel's buffers, so only a client that has stopped reading meets this.
+/// kernel's buffers, so only a client that has stopped reading meets this. Of HTTP/2, each answer on its own.
 pub(crate) const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The timeouts of a connection.
@@ -55,13 +53,21 @@ pub(crate) struct IdleTimeout<S> {
     unread: Option<Pin<Box<Sleep>>>,
     /// Is written in place of the library's own answer.
     refused: Option<RefusedHead>,
+    /// `None` for HTTP/2, where the library reads all the time.
+    early: Option<EarlyBytes>,
 }
 
 impl<S> IdleTimeout<S> {
     /// A connection without a request.
     pub(crate) fn new(inner: S, connection: Arc<Connection>, timeouts: ConnectionTimeouts) -> Self {
         let timer = Box::pin(sleep(timeouts.idle));
-        Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None, refused: None }
+        Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None, refused: None, early: None }
+    }
+
+    /// Notices a client that disconnects even if it sent something behind its request; keeps at most `limit` bytes of
+    /// that, and ends the connection if there are more.
+    pub(crate) fn with_early_bytes(self, limit: usize) -> Self {
+        Self { early: Some(EarlyBytes::new(limit)), ..self }
     }
 
     fn enter(&mut self, phase: Phase, timeout: Duration) {
@@ -94,7 +100,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for IdleTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = into.filled().len();
-        let read = Pin::new(&mut this.inner).poll_read(cx, into);
+        let read = match &mut this.early {
+            Some(early) => early.poll_read(Pin::new(&mut this.inner), cx, into),
+            None => Pin::new(&mut this.inner).poll_read(cx, into),
+        };
         // The head is complete once another request has begun.
         if let Phase::Head(begun) = this.phase
             && this.connection.requests_begun() > begun
@@ -121,7 +130,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for IdleTimeout<S> {
     }
 }
 
-impl<S: AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout<S> {
+impl<S: AsyncRead + AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.apply_loss_timeout();
         let this = &mut *self;
@@ -155,39 +164,21 @@ impl<S: AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout<S> {
         self.inner.is_write_vectored()
     }
 
+    /// The library calls this in each turn, after it tried to read.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flush = Pin::new(&mut self.inner).poll_flush(cx);
-        self.check_unread(flush, cx)
+        let this = &mut *self;
+        if let Some(early) = this.early.as_mut().filter(|_| this.connection.is_busy())
+            && let Poll::Ready(error) = early.poll_disconnect(Pin::new(&mut this.inner), cx)
+        {
+            return Poll::Ready(Err(error));
+        }
+        let flush = Pin::new(&mut this.inner).poll_flush(cx);
+        this.check_unread(flush, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shutdown = Pin::new(&mut self.inner).poll_shutdown(cx);
         self.check_unread(shutdown, cx)
-    }
-}
-
-/// A response body whose request is in flight until the body has been sent or dropped.
-pub(crate) struct TrackedBody {
-    /// The router's body.
-    pub(crate) body: axum::body::Body,
-    /// Dropped with the body.
-    pub(crate) _request: RequestGuard,
-}
-
-impl HttpBody for TrackedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

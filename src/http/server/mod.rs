@@ -1,5 +1,7 @@
 //! The connection server: accepting, TLS, timeouts, reloading of certificates, and draining.
 
+mod answer_body;
+mod early_bytes;
 pub(crate) mod fd_limit;
 pub(crate) mod idle_timeout;
 pub(crate) mod issuer_keys;

@@ -22,7 +22,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::idle_timeout::{ConnectionTimeouts, IdleTimeout, TrackedBody, UNREAD_TIMEOUT};
+use super::answer_body::{Http2Request, TrackedBody};
+use super::idle_timeout::{ConnectionTimeouts, IdleTimeout, UNREAD_TIMEOUT};
 use super::socket::{self, LossTimeout};
 use super::tls::{self, ALPN_H2, Tls};
 use crate::auth::principals::PeerCertificate;
@@ -30,6 +31,7 @@ use crate::config::Config;
 use crate::http::connection::Connection;
 use crate::http::request_head::MAX_HEADERS;
 use crate::metrics::Metrics;
+use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The most concurrent requests on one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 256;
@@ -39,6 +41,9 @@ const H2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_s
 const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// The pause after a failed accept: without file descriptors, the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The shortest time between two log lines that the maximum number of connections is reached: clients could fill the log.
+const FULL_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The limits of a listener.
 #[derive(Debug, Clone)]
@@ -128,9 +133,13 @@ struct StopSignals {
 /// Accepts until `shutdown`; the listener is closed on return.
 async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handler: &ConnectionHandler) {
     let permits = Arc::new(Semaphore::new(handler.limits.max_connections));
+    let mut warned: Option<BootTime> = None;
     loop {
         let next = async {
-            if permits.available_permits() == 0 {
+            let now = SystemClock.now();
+            let may_warn = warned.is_none_or(|at| now.since(at) >= FULL_WARN_INTERVAL);
+            if permits.available_permits() == 0 && may_warn {
+                warned = Some(now);
                 let limit = handler.limits.max_connections;
                 tracing::warn!(limit, "the maximum number of connections is reached: further ones wait");
             }
@@ -219,7 +228,8 @@ impl ConnectionHandler {
 
     async fn http1(&self, stream: impl AsyncRead + AsyncWrite + LossTimeout + Unpin, service: ConnectionService) {
         let timeouts = self.timeouts(Some(self.limits.header_timeout));
-        let stream = IdleTimeout::new(stream, Arc::clone(&service.connection), timeouts);
+        let stream = IdleTimeout::new(stream, Arc::clone(&service.connection), timeouts)
+            .with_early_bytes(self.limits.head_limit);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -280,7 +290,7 @@ struct TrackedExecutor(TaskTracker);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TrackedExecutor {
     fn execute(&self, request: F) {
-        self.0.spawn(request);
+        self.0.spawn(Http2Request::new(request));
     }
 }
 
@@ -305,7 +315,7 @@ impl Service<Request<Incoming>> for ConnectionService {
             extensions.insert(Arc::clone(certificate));
         }
         let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| TrackedBody { body, _request: guard })) })
+        Box::pin(async move { Ok(answer.await?.map(|body| TrackedBody::new(body, guard))) })
     }
 }
 

@@ -38,6 +38,8 @@ struct Service {
     shutdown: CancellationToken,
     /// What `/park` reports: `parked`, and `dropped` when its future goes.
     parked: mpsc::UnboundedReceiver<&'static str>,
+    /// Answers what is parked, as the drain hook does.
+    release: Arc<Notify>,
     /// How often the drain hook was called.
     drains: Arc<AtomicUsize>,
     ended: JoinHandle<Drained>,
@@ -78,14 +80,14 @@ async fn start(limits: ServeLimits) -> Service {
         .route("/park", post(park))
         .route("/stuck", get(stuck));
     let hook = {
-        let drains = drains.clone();
+        let (drains, release) = (drains.clone(), release.clone());
         move || {
             drains.fetch_add(1, Ordering::SeqCst);
             release.notify_waiters();
         }
     };
     let ended = tokio::spawn(serve(listener, None, router, limits, Metrics::new(&[], &[]), shutdown.clone(), hook));
-    Service { address, shutdown, parked, drains, ended }
+    Service { address, shutdown, parked, release, drains, ended }
 }
 
 async fn connect(service: &Service) -> TcpStream {
@@ -99,7 +101,7 @@ async fn write(stream: &mut TcpStream, text: &str) {
 /// Reads until what was read ends with `end`.
 async fn read_to(stream: &mut TcpStream, end: &str) -> String {
     let mut text = String::new();
-    while !text.ends_with(end) {
+    while text.is_empty() || !text.ends_with(end) {
         let mut buffer = [0; 1024];
         let n = soon("an answer", stream.read(&mut buffer)).await.expect("readable");
         assert!(n > 0, "closed after {text:?}");
@@ -136,6 +138,42 @@ async fn a_disconnect_drops_the_request() {
     assert_eq!(soon("parking", service.parked.recv()).await, Some("parked"));
     drop(stream);
     assert_eq!(soon("the drop", service.parked.recv()).await, Some("dropped"));
+}
+
+/// The library holds what comes behind a request, and reads no further meanwhile.
+#[tokio::test]
+async fn a_disconnect_drops_the_request_whatever_was_sent_behind_it() {
+    let mut service = start(limits()).await;
+    let unread_body = "GET /stuck HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab";
+    for sent in [format!("{PARK}\r\n"), format!("{PARK}x"), format!("{PARK}{HELLO}{HELLO}"), unread_body.to_owned()] {
+        for later in ["", "\r\n"] {
+            let mut stream = connect(&service).await;
+            write(&mut stream, &sent).await;
+            assert_eq!(soon("parking", service.parked.recv()).await, Some("parked"));
+            write(&mut stream, later).await;
+            drop(stream);
+            assert_eq!(soon("the drop", service.parked.recv()).await, Some("dropped"), "{sent:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_sent_behind_a_waiting_one_are_answered_after_it() {
+    let mut service = start(limits()).await;
+    let mut stream = connect(&service).await;
+    write(&mut stream, &format!("{PARK}{HELLO}")).await;
+    assert_eq!(soon("parking", service.parked.recv()).await, Some("parked"));
+    write(&mut stream, &format!("{PARK}{}", HELLO.repeat(100))).await;
+    service.release.notify_waiters();
+    assert!(read_to(&mut stream, "hello").await.contains("released"));
+    assert_eq!(soon("the first's end", service.parked.recv()).await, Some("dropped"));
+    assert_eq!(soon("parking", service.parked.recv()).await, Some("parked"));
+    service.release.notify_waiters();
+    let mut answers = String::new();
+    while answers.matches("hello").count() < 100 {
+        answers += &read_to(&mut stream, "").await;
+    }
+    assert!(answers.contains("released"), "{answers}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ServerConfig, ServerConnection, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ServerConfig, ServerConnection, WebPkiClientVerifier};
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 use x509_parser::parse_x509_certificate;
@@ -146,6 +146,11 @@ fn config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, i64), TlsError> {
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(TlsError::Unusable)?;
+    if files.client_ca.is_some() {
+        // A resumed session would take over the client's certificate without another look at its dates.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()];
     Ok((Arc::new(config), expires_s))
 }
@@ -154,10 +159,12 @@ fn config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, i64), TlsError> {
 pub(crate) fn peer(connection: &ServerConnection) -> Option<Arc<PeerCertificate>> {
     let der = connection.peer_certificates()?.first()?;
     let certificate = EndEntityCert::try_from(der).ok()?;
+    let not_after_s = first_expiry_s(std::slice::from_ref(der)).ok()?;
     Some(Arc::new(PeerCertificate {
         dns: certificate.valid_dns_names().take(NAMES_MAX).map(str::to_ascii_lowercase).collect(),
         uris: certificate.valid_uri_names().take(NAMES_MAX).map(str::to_owned).collect(),
         fingerprint: KeyHash::of(der),
+        not_after_s,
     }))
 }
 
@@ -210,6 +217,15 @@ mod tests {
         files.write("cert", &format!("{}{}", late.pem(), soon.pem()));
         files.write("key", &signing_key.serialize_pem());
         assert_eq!(Tls::read(files.paths()).expect("good").expires_s(), 1_893_456_000);
+    }
+
+    #[test]
+    fn sessions_are_not_resumed_where_clients_have_certificates() {
+        let files = Files::new();
+        for (client_ca, is_resumed) in [(None, true), (Some(files.paths().cert), false)] {
+            let (config, _) = config(&TlsFiles { client_ca, ..files.paths() }).expect("good");
+            assert_eq!((config.session_storage.can_cache(), config.send_tls13_tickets > 0), (is_resumed, is_resumed));
+        }
     }
 
     #[test]

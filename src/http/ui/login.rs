@@ -12,7 +12,7 @@ use crate::http::api::request_body::{self, MergePatch};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::client_address::is_https;
-use crate::http::middleware::credentials::{SESSION_COOKIE, session_token};
+use crate::http::middleware::credentials::{SESSION_COOKIE, session_tokens};
 use crate::http::path::{HOME, LOGIN, is_page};
 use crate::http::problem::Problem;
 use crate::http::state::AppState;
@@ -32,6 +32,8 @@ pub(super) async fn form(State(state): State<AppState>, request: Request) -> Res
 /// `POST /ui/login`: 403 with the form for an unknown key.
 pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (audit_scope, is_secure) = (AuditScope::of(&request), is_https(&request, &state.settings.trusted_proxies));
+    // A URL gets logged: no key in it is accepted.
+    queries::nothing(request.uri())?;
     let (_, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     let (key, next) = (fields.text("key").unwrap_or_default(), fields.text("next").unwrap_or_default());
     fields.finish(&["key", "next"])?;
@@ -52,7 +54,7 @@ pub(super) async fn log_out(State(state): State<AppState>, request: Request) -> 
     let is_secure = is_https(&request, &state.settings.trusted_proxies);
     let (parts, fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     fields.finish(&[])?;
-    if let Some(token) = session_token(&parts.headers) {
+    for token in session_tokens(&parts.headers) {
         state.authenticator.sessions().end(token, state.manager.wall_ms());
     }
     Ok(redirect_with_cookie(LOGIN, &SessionToken::default(), 0, is_secure))

@@ -204,6 +204,19 @@ mod tests {
     }
 
     #[test]
+    fn a_ticket_that_no_node_could_show_again_is_refused_by_its_longest_part() {
+        use super::super::{requests::check_length, types::TicketError};
+        let names = (0..15).map(|n| ResourceName::parse(&format!("{n}/{}", "x".repeat(250))).expect("valid"));
+        let mut ticket = ticket(true).with_others(names.collect());
+        assert!(check_length(&ticket).is_ok());
+        ticket.body.labels.note = "\u{1}".repeat(1_000);
+        ticket.body.labels.owner = "\u{1}".repeat(255);
+        ticket.body.callback.iter_mut().for_each(|callback| callback.sealed = Some("s".repeat(5_000)));
+        let refused = check_length(&ticket);
+        assert!(matches!(refused, Err(TicketError::TooLarge { field: "note", .. })), "{refused:?}");
+    }
+
+    #[test]
     fn a_message_says_what_its_receiver_needs_and_its_id_has_no_dot() {
         let (id, ticket) = (TicketId::parse("tk_00000000000000000000000000000000").expect("an id"), ticket(true));
         let head = TicketHead { fence: Fence(9), accept_by_ms: 3_000, ..TicketHead::waiting(5) };

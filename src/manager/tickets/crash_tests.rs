@@ -21,11 +21,12 @@ use crate::manager::callbacks::{
 use crate::manager::kept_leases::KeepLimits;
 use crate::manager::service::{LockManager, PendingGrant};
 use crate::manager::types::AcquireRequest;
-use crate::mutant::{FOUND_BY_CRASHES, FOUND_WITH_TWO_SERVERS, Mutant, plant, restore};
+use crate::mutant::{FOUND_BY_CRASHES, FOUND_WITH_A_LYING_NODE, FOUND_WITH_TWO_SERVERS, Mutant, plant, restore};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{
     ClusterParams, InstanceName, NodeResult, Reply, Request, RequestStamp, TICKET_SERVED, Ticket, TicketCallback,
-    TicketHead, TicketId, TicketOrder, TicketPhase, TicketTerms, Unreachable, UnreachableKind, quarantine_for,
+    TicketEnd, TicketHead, TicketId, TicketOrder, TicketPhase, TicketTerms, Unreachable, UnreachableKind,
+    quarantine_for,
 };
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock, PausedClock};
@@ -95,6 +96,8 @@ struct Link {
     fault: Option<Fault>,
     /// Nodes that it does not reach.
     silent: Mutex<&'static [usize]>,
+    /// A node that shows a later state than it has.
+    liar: Mutex<Option<(usize, TicketPhase, TicketEnd)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,8 +199,18 @@ impl Node for TestNode {
             self.seen.lock().fail("a ticket of a minority was spread");
         }
         let now_us = self.clock.wall_ms() * 1_000;
-        let answer = self.machines[self.index].lock().apply(now_us, &self.run, stamp, &self.params, &request);
+        let mut answer = self.machines[self.index].lock().apply(now_us, &self.run, stamp, &self.params, &request);
         self.note(&request, &answer);
+        if let Some((liar, phase, end)) = *self.link.liar.lock()
+            && liar == self.index
+        {
+            let lie = |head: &mut TicketHead| *head = (*head).max(head.ended(phase, end, head.since_ms + 1));
+            match &mut answer {
+                Ok(Reply::Ticket(Some(stored))) => lie(&mut stored.head),
+                Ok(Reply::Tickets(page)) => page.named.iter_mut().filter_map(|named| named.head.as_mut()).for_each(lie),
+                _ => {}
+            }
+        }
         self.link.delay().await;
         if fate == Fate::Passes { answer } else { lost() }
     }
@@ -327,7 +340,14 @@ async fn world(seed: u64, fault: Fault) -> World {
     let machines: Machines = Arc::new(std::array::from_fn(|index| Mutex::new(ReferenceNode::new(&run_of(index)))));
     let links = [Some(fault), None].map(|fault| {
         let draws = Mutex::new(Draws::of(seed * 2 + u64::from(fault.is_none())));
-        Arc::new(Link { clock, draws, armed: Mutex::default(), fault, silent: Mutex::default() })
+        Arc::new(Link {
+            clock,
+            draws,
+            armed: Mutex::default(),
+            fault,
+            silent: Mutex::default(),
+            liar: Mutex::default(),
+        })
     });
     let settings = RedlockSettings {
         params: Arc::new(params.clone()),
@@ -486,9 +506,16 @@ async fn give_back(manager: &Manager, id: &TicketId) -> bool {
 }
 
 /// One run. What must not be, if that was seen; and how many requests the first instance sent.
-async fn scenario(seed: u64, fault: Fault) -> (Option<String>, u64) {
+async fn scenario(seed: u64, fault: Fault, has_liar: bool) -> (Option<String>, u64) {
     let world = world(seed, fault).await;
     let mut draws = Draws::of(seed.wrapping_add(77));
+    if has_liar {
+        let phases = [TicketPhase::Granted, TicketPhase::Accepted, TicketPhase::Ended, TicketPhase::Done];
+        let ends = [TicketEnd::Lost, TicketEnd::Cancelled, TicketEnd::Released, TicketEnd::Forced];
+        let mut one_of_four = || usize::try_from(draws.below(4)).expect("small");
+        let lie = (one_of_four() % NODES, phases[one_of_four()], ends[one_of_four()]);
+        world.links.iter().for_each(|link| *link.liar.lock() = Some(lie));
+    }
     let [first, second] = &world.managers;
     let holder = AcquireRequest {
         resource: resource(),
@@ -541,9 +568,14 @@ async fn scenario(seed: u64, fault: Fault) -> (Option<String>, u64) {
 }
 
 fn run(seed: u64, fault: Fault, bug: Option<Mutant>) -> (Option<String>, u64) {
+    run_with(seed, fault, bug, false)
+}
+
+fn run_with(seed: u64, fault: Fault, bug: Option<Mutant>, has_liar: bool) -> (Option<String>, u64) {
     let before = plant(bug, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let outcome = runtime.expect("a runtime").block_on(tokio::task::LocalSet::new().run_until(scenario(seed, fault)));
+    let work = scenario(seed, fault, has_liar);
+    let outcome = runtime.expect("a runtime").block_on(tokio::task::LocalSet::new().run_until(work));
     restore(before);
     outcome
 }
@@ -592,6 +624,21 @@ fn every_mutant_of_tickets_under_faults_is_found() {
         }
     }
     assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// A kill after the ticket was stored, and one node of three that shows a state which nobody wrote. `TICKET_SEEDS` as above.
+#[test]
+fn what_one_node_shows_neither_ends_a_ticket_nor_its_lease() {
+    let seeds = std::env::var("TICKET_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(150);
+    let killed = |seed: u64| Fault::KilledAt(20 + Draws::of(seed).below(REQUESTS * 2));
+    for seed in 0..seeds {
+        assert_eq!(run_with(seed, killed(seed), None, true).0, None, "seed {seed}: {:?}", killed(seed));
+    }
+    for mutant in FOUND_WITH_A_LYING_NODE {
+        let found = (0..20).find_map(|seed| Some((seed, run_with(seed, killed(seed), Some(*mutant), true).0?)));
+        println!("{mutant:?}: {found:?}");
+        assert!(found.is_some(), "{mutant:?}");
+    }
 }
 
 /// Two instances have just begun to serve one ticket, whose lock is free. The first one is its server on the nodes; or each is on

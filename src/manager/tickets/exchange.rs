@@ -119,7 +119,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             served.stop.cancel();
             return false;
         }
-        served.asked(shown.asked_ms);
+        served.asked(shown.asked_ms.min(self.ticket_now_ms()));
         let now = self.now();
         let is_later = shown.head.is_some_and(|head| head > served.head());
         let mut seen = served.seen.lock();
@@ -151,6 +151,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 if served.head().phase == TicketPhase::Waiting || self.release_ticket_lease(&served.ticket).await {
                     served.stop.cancel();
                 }
+            }
+            // It may be this instance's own state that too few nodes have.
+            TicketFound::Unknown if served.head().phase > TicketPhase::Waiting => {
+                self.raise_on_nodes(&served.id, &served.ticket, served.head()).await;
             }
             TicketFound::Unknown => {}
         }

@@ -60,6 +60,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if labels.kept_until_ms > 0 || self.ticket_now_ms() >= head.kept_until_ms {
             return LeaseSeen::Stands(vec![record], left);
         }
+        // What one node alone shows is put on no other one.
+        let agreement = found.agreement(&ticket.token, self.engine().quorum());
+        if agreement.is_none_or(|agreement| !agreement.may_be_written() || !agreement.has_fence) {
+            return LeaseSeen::Unknown;
+        }
         // Its fence may be larger than the head's: where another instance joined it, the largest one counts.
         labels.kept_until_ms = head.kept_until_ms;
         match self.shared.keeper.begin(resource, &ticket.token, record.fence, &labels).await {
@@ -103,7 +108,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Whether nothing is left of its leases.
     pub(super) async fn release_ticket_lease(&self, ticket: &Ticket) -> bool {
-        let each = ticket.resources().map(|name| Box::pin(self.end_lease(name, &ticket.token, LeaseOutcome::Released)));
+        self.end_ticket_lease(ticket, LeaseOutcome::Released).await
+    }
+
+    /// The same, for this reason.
+    pub(super) async fn end_ticket_lease(&self, ticket: &Ticket, reason: LeaseOutcome) -> bool {
+        let each = ticket.resources().map(|name| Box::pin(self.end_lease(name, &ticket.token, reason)));
         join_all(each).await.iter().all(|(outcome, _)| !matches!(outcome, ReleaseOutcome::Unknown { .. }))
     }
 }

@@ -13,9 +13,10 @@ use crate::auth::principal::Principal;
 use crate::manager::acquire::principal_tag;
 use crate::manager::callbacks::{Callback, CallbackRefused};
 use crate::manager::service::LockManager;
+use crate::manager::types::LeaseOutcome;
 use crate::protocol::{
-    LeaseRecord, TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms,
-    TicketsArgs,
+    LeaseRecord, TICKET_MAX_BYTES, TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase,
+    TicketTerms, TicketsArgs, ticket_bytes,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::extend::ExtendParams;
@@ -82,20 +83,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Err(TicketError::Draining);
         }
         if self.shared.tickets.len() >= limits.total {
-            return Err(TicketError::TooMany(limits.total));
+            return Err(TicketError::TooMany { limit: limits.total, per_resource: false });
         }
         let full = self.shared.waiting.queue(|queue| {
             let limits = queue.limits();
             match () {
-                () if queue.total_waiters() >= limits.total => Some(limits.total),
+                () if queue.total_waiters() >= limits.total => Some((limits.total, false)),
                 () if request.resources().any(|name| queue.waiter_count(name) >= limits.per_resource) => {
-                    Some(limits.per_resource)
+                    Some((limits.per_resource, true))
                 }
                 () => None,
             }
         });
-        if let Some(limit) = full {
-            return Err(TicketError::TooMany(limit));
+        if let Some((limit, per_resource)) = full {
+            return Err(TicketError::TooMany { limit, per_resource });
         }
         let TicketRequest { resource, others, terms, mut labels, token, principal, callback, permit } = request;
         let AskedTerms { ttl, wait, keep, mode, refuses_deadlock } = terms;
@@ -107,6 +108,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let callback = callback.map(|callback| self.stored_callback(&id, callback)).transpose()?;
         let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback };
         let ticket = Ticket::new(resource, token, ttl, terms).with_others(others);
+        check_length(&ticket)?;
         let head = TicketHead::waiting(made_ms);
         let ttl = self.engine().ticket_ttl(&ticket, head);
         let writer = TicketWriter { id: &id, server: &self.shared.instance, ttl, due: TICKET_SERVED };
@@ -145,7 +147,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Finds a ticket.
     pub async fn find_ticket(&self, id: &TicketId) -> Result<FoundTicket, TicketError> {
-        match self.find_on_nodes(id).await {
+        let mut found = self.find_on_nodes(id).await;
+        if matches!(found, TicketFound::Unknown) {
+            // Another request may have raised its state meanwhile.
+            found = self.find_on_nodes(id).await;
+        }
+        match found {
             TicketFound::Known(ticket, head) => Ok(FoundTicket { id: id.clone(), ticket, head }),
             TicketFound::Absent => Err(TicketError::NotFound),
             TicketFound::Unknown => Err(self.ticket_no_quorum()),
@@ -291,7 +298,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let each = each.map(|(name, fence)| Box::pin(self.keep_lease_of(&found.ticket, (name, *fence), &labels)));
         match join_all(each).await.into_iter().all(|is_kept| is_kept) {
             true => Ok(()),
-            false => Err(self.ticket_no_quorum()),
+            // It may have ended meanwhile: then not the votes are what lacked.
+            false => match Box::pin(self.ticket_lease(self.find_ticket(&found.id).await?)).await? {
+                (found, None) => Err(TicketError::Over(found.head.end.unwrap_or(TicketEnd::Lost))),
+                (_, Some(_)) => Err(self.ticket_no_quorum()),
+            },
         }
     }
 
@@ -336,10 +347,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 // It was granted, or accepted, meanwhile.
                 TicketRaised::Overtaken(later) if later.end.is_none() => head = later,
                 TicketRaised::Overtaken(later) => return Err(TicketError::Over(later.end.unwrap_or(end))),
-                TicketRaised::Unknown => return Err(self.ticket_no_quorum()),
+                TicketRaised::Unknown => {
+                    let now = self.find_ticket(&found.id).await?;
+                    return Err(match now.head.end {
+                        Some(end) if now.head != over => TicketError::Over(end),
+                        _ => self.ticket_no_quorum(),
+                    });
+                }
             }
         }
-        if !self.release_ticket_lease(&found.ticket).await {
+        let reason = if end == TicketEnd::Forced { LeaseOutcome::Forced } else { LeaseOutcome::Released };
+        if !self.end_ticket_lease(&found.ticket, reason).await {
             return Err(self.ticket_no_quorum());
         }
         self.note_state(&found.id, head);
@@ -354,4 +372,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         Ok(end)
     }
+}
+
+/// Errors: too long to be stored; nothing was written. The names and the call-back have limits of their own, and labels may be long.
+pub(super) fn check_length(ticket: &Ticket) -> Result<(), TicketError> {
+    let body = ticket.encode().unwrap_or_default();
+    if ticket_bytes(&body) <= TICKET_MAX_BYTES {
+        return Ok(());
+    }
+    let (labels, callback) = (&ticket.body.labels, ticket.body.callback.as_ref());
+    let stored = |value: &str| serde_json::to_string(value).map_or(0, |text| text.len());
+    let parts = [
+        ("metadata", serde_json::to_string(&labels.metadata).map_or(0, |text| text.len())),
+        ("note", stored(&labels.note)),
+        ("owner", stored(&labels.owner)),
+        ("callback", callback.and_then(|callback| callback.sealed.as_ref()).map_or(0, String::len)),
+        ("resource", ticket.resources().map(|name| name.to_string().len()).sum()),
+    ];
+    let (field, _) = parts.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or_default();
+    Err(TicketError::TooLarge { field, bytes: ticket_bytes(&body) })
 }

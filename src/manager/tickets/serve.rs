@@ -68,7 +68,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 TicketPhase::Ended => Box::pin(self.finish_ticket(served, head)).await,
                 TicketPhase::Done => return,
             }
-            if served.head().phase != TicketPhase::Waiting {
+            // One that ended unserved counts until its receiver is informed.
+            if !matches!(served.head().phase, TicketPhase::Waiting | TicketPhase::Ended) {
                 drop(served.permit.lock().take());
             }
         }

@@ -111,8 +111,20 @@ pub enum TicketError {
     Waiting,
     /// It is over.
     Over(TicketEnd),
-    /// This instance serves as many as it may.
-    TooMany(usize),
+    /// This instance serves as many as it may, or as many wait, or as many for one of the resources.
+    TooMany {
+        /// The limit that was reached.
+        limit: usize,
+        /// The limit is for a resource.
+        per_resource: bool,
+    },
+    /// A node would not store so much.
+    TooLarge {
+        /// What takes most of it.
+        field: &'static str,
+        /// Its length.
+        bytes: usize,
+    },
     /// Shutting down.
     Draining,
     /// Its call-back may not go there.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo};
+use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -100,11 +101,14 @@ fn client_config(tls: &NodeTls) -> Option<ClientConfig> {
         }
     }
     let config = ClientConfig::builder().with_root_certificates(roots);
-    match &tls.client {
-        None => Some(config.with_no_client_auth()),
+    let mut config = match &tls.client {
+        None => config.with_no_client_auth(),
         Some((chain, key)) => {
             let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>().ok()?;
-            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).ok()?).ok()
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).ok()?).ok()?
         }
-    }
+    };
+    // A resumed session would not look at the node's certificate again, which may have ended.
+    config.resumption = Resumption::disabled();
+    Some(config)
 }

@@ -63,6 +63,11 @@ pub struct StoredTicket {
     pub body: Arc<str>,
 }
 
+/// How long the value of a ticket with this body is. Bytes.
+pub(crate) fn ticket_bytes(body: &str) -> usize {
+    HEAD_BYTES + STAMP_BYTES + body.len()
+}
+
 impl StoredTicket {
     /// Reads a value; `None` for anything that no instance writes.
     fn parse(value: &[u8]) -> Option<Self> {

@@ -12,6 +12,8 @@ pub const TICKET_MAX_BYTES: usize = 16 * 1024;
 /// Digits of a time in milliseconds.
 pub(in crate::protocol) const TIME_DIGITS: usize = 14;
 const FENCE_DIGITS: usize = 16;
+/// No fence is as large.
+const FENCES_END: u64 = 1 << 53;
 /// The length of a head.
 pub(in crate::protocol) const HEAD_BYTES: usize = 1 + FENCE_DIGITS + 2 * TIME_DIGITS + 2 + TIME_DIGITS;
 /// The length of an instance's name in a ticket.
@@ -188,7 +190,8 @@ impl TicketHead {
             part.parse::<u64>().ok()
         };
         let phase = *TicketPhase::ALL.get(usize::try_from(number(1)?).ok()?)?;
-        let (fence, kept_until_ms) = (Fence(number(FENCE_DIGITS)?), number(TIME_DIGITS)?);
+        let fence = Fence(number(FENCE_DIGITS).filter(|fence| *fence < FENCES_END)?);
+        let kept_until_ms = number(TIME_DIGITS)?;
         let accept_by_ms = number(TIME_DIGITS)?;
         let end = match usize::try_from(number(2)?).ok()? {
             0 => None,

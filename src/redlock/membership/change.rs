@@ -67,6 +67,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if rivals.len() < names.len() || ended.len() < names.len() {
             return Outcome::Displaced; // a node was added meanwhile
         }
+        // Whoever promised under a name that is being replaced, also since `rivals` was taken, is admitted by the replacement alone:
+        // it follows from a quorum of others, and never from the time that has passed.
+        let mut rivals = rivals.to_vec();
+        if let Some(moving) = self.replacing.lock().filter(|i| !matches!(what, Wanted::Admission(of) if of == *i)) {
+            rivals.iter_mut().skip(moving).take(1).for_each(|rival| *rival = true);
+        }
+        let rivals = &rivals;
         let own = &self.views.current();
         let known = Known { names: &names, members: &members, rivals, ended, addresses: &addresses, configured, own };
         let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
@@ -109,7 +116,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// promised.
     async fn carry_out(&self, change: &Change, highest: Fence) -> Outcome {
         let Change { view, sound, targets, by_clock, readers } = change;
-        let early = if mutant::is(Mutant::ReadBeforeInstall) { self.read_all(sound, view).await } else { Vec::new() };
+        let early =
+            if mutant::is(Mutant::ReadBeforeInstall) { self.read_all(sound, *readers, view).await } else { Vec::new() };
         let tally = self.step(sound, Request::Install { view: Arc::clone(view) }).await;
         let entered: Vec<usize> = tally.received().filter(|(_, a)| is_done(a)).map(|(i, _)| i).collect();
         if entered.len() < *readers && !mutant::is(Mutant::OneReaderLess) {
@@ -123,7 +131,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if targets.is_empty() {
             return Outcome::Done(0);
         }
-        let pages = if mutant::is(Mutant::ReadBeforeInstall) { early } else { self.read_all(&entered, view).await };
+        let pages =
+            if mutant::is(Mutant::ReadBeforeInstall) { early } else { self.read_all(&entered, *readers, view).await };
         let minimum = if *by_clock { highest.max(Fence(self.cluster_clock.request_time().0)) } else { Fence(0) };
         // Where the list changes nobody votes meanwhile: all at a time.
         let mut admitted = 0;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use super::fill_plan::{Fill, FillPlan};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{FillArgs, NodeResult, ReadArgs, ReadEntry, Reply, Request, View};
-use crate::redlock::clock::Clock;
+use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
@@ -25,6 +26,8 @@ const READ_PAGES_MAX: u32 = 100_000;
 /// leases with their tombstones. Beyond that it counts as not read.
 const READ_ENTRIES_MAX: usize = 2_000_000;
 const READ_BYTES_MAX: usize = 256 * 1_024 * 1_024;
+/// How long the other nodes may take to be read once enough were.
+const READ_GRACE: Duration = Duration::from_secs(5);
 /// By how much a fence that a node shows may be above the nodes' time and all other fences: higher ones would use up the
 /// numbers. Microseconds; a month.
 const FENCE_AHEAD_MAX_US: u64 = 30 * 24 * 60 * 60 * 1_000_000;
@@ -66,6 +69,24 @@ impl NodePages {
     }
 }
 
+/// How long the nodes that are read at the same time may take.
+struct ReadLimits {
+    end: Mutex<BootTime>,
+    /// So many more are needed.
+    left: Mutex<usize>,
+}
+
+impl ReadLimits {
+    fn note_complete(&self, now: BootTime) {
+        let mut left = self.left.lock();
+        if *left == 1 {
+            let mut end = self.end.lock();
+            *end = now.plus(READ_GRACE).min(*end);
+        }
+        *left = left.saturating_sub(1);
+    }
+}
+
 /// Bytes of an entry's values.
 fn value_bytes(entry: &ReadEntry) -> usize {
     match entry {
@@ -80,9 +101,14 @@ fn value_bytes(entry: &ReadEntry) -> usize {
 type ReadPage = (Fence, u64, Vec<ReadEntry>);
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// What these nodes know, in the view that they have installed. They are read at the same time, each completely if it can be.
-    pub(super) async fn read_all(&self, readers: &[usize], view: &Arc<View>) -> Vec<NodePages> {
-        let read = join_all(readers.iter().map(|index| self.read_node(*index, view))).await;
+    /// What these nodes know, in the view that they have installed. They are read at the same time, each completely if it can be;
+    /// once `least` were, the others have a few seconds left: one without an end would stop everybody while the list changes.
+    pub(super) async fn read_all(&self, readers: &[usize], least: usize, view: &Arc<View>) -> Vec<NodePages> {
+        let limits = ReadLimits {
+            end: Mutex::new(self.clock.now().plus(self.settings.params.quarantine)),
+            left: Mutex::new(least),
+        };
+        let read = join_all(readers.iter().map(|index| self.read_node(*index, view, &limits))).await;
         let pages = readers.iter().zip(read);
         pages.map(|(index, (pages, is_complete))| NodePages { node: *index, pages, is_complete }).collect()
     }
@@ -136,13 +162,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         is_plausible
     }
 
-    /// Every page of one node, and whether these are all. No longer than a quarantine, after which the target needs none: the
-    /// others wait for the slowest.
-    async fn read_node(&self, index: usize, view: &Arc<View>) -> (Vec<ReadPage>, bool) {
+    /// Every page of one node, and whether these are all. No longer than a quarantine, after which the target needs none.
+    async fn read_node(&self, index: usize, view: &Arc<View>, limits: &ReadLimits) -> (Vec<ReadPage>, bool) {
         let (mut pages, mut cursor, mut count, mut bytes) = (Vec::new(), 0, 0, 0);
-        let end = self.clock.now().plus(self.settings.params.quarantine);
         for _ in 0..READ_PAGES_MAX {
-            if self.clock.now() >= end {
+            if self.clock.now() >= *limits.end.lock() {
                 break;
             }
             let request = Request::Read(ReadArgs { cursor, count: READ_KEYS });
@@ -157,7 +181,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     pages.push((high_water, now_us, entries));
                     match next {
                         Some(next) => cursor = next,
-                        None => return (pages, true),
+                        None => {
+                            limits.note_complete(self.clock.now());
+                            return (pages, true);
+                        }
                     }
                 }
                 _ => break,

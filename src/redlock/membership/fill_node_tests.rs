@@ -159,7 +159,7 @@ fn fill(engine: &TestEngine, readers: &[usize], target: usize, view: &Arc<View>)
         engine.nodes[*reader].ask(&Request::Install { view: Arc::clone(view) });
     }
     run(async {
-        let read = engine.read_all(readers, view).await;
+        let read = engine.read_all(readers, 2, view).await;
         engine.fill_with(&read, 2, target, view).await
     })
 }
@@ -248,15 +248,15 @@ fn a_process_is_filled_only_if_the_view_names_it_and_read_only_if_it_votes() {
     assert_eq!(fill(&engine, &[0, 2], 2, &view), None, "what it shows itself does not count");
 }
 
-/// What one endless node gives: pages, and whether they count as all.
-fn read_endless(entries: Vec<ReadEntry>, takes: Duration) -> (usize, bool) {
+/// What one endless node of three gives: pages, and whether they count as all. `least` of them are needed.
+fn read_endless(entries: Vec<ReadEntry>, takes: Duration, least: usize) -> (usize, bool) {
     let engine = engine();
     *engine.nodes[1].endless.lock() = Some((entries, takes));
-    let view = next_view(&engine, 2);
-    [0, 1].iter().for_each(|node| drop(engine.nodes[*node].ask(&Request::Install { view: Arc::clone(&view) })));
-    let read = run(engine.read_all(&[0, 1], &view));
-    assert!(read[0].is_complete, "the honest one");
-    (read[1].pages.len(), read[1].is_complete)
+    let view = next_view(&engine, usize::MAX);
+    [0, 1, 2].iter().for_each(|node| drop(engine.nodes[*node].ask(&Request::Install { view: Arc::clone(&view) })));
+    let read = run(engine.read_all(&[0, 2, 1], least, &view));
+    assert!(read[0].is_complete && read[1].is_complete, "the honest ones");
+    (read[2].pages.len(), read[2].is_complete)
 }
 
 /// N5: what is read of one node is bounded in bytes and in time, and then counts as not read.
@@ -266,9 +266,12 @@ fn n5_a_node_without_an_end_fills_neither_the_memory_nor_the_time() {
     // All pages share one text, so the test itself needs no such memory.
     let large: Arc<[u8]> = vec![b'x'; 1 << 20].into();
     let entry = ReadEntry::Foreign { resource: resource(0), value: Some(large), left_ms: None };
-    assert_eq!(read_endless(vec![entry], Duration::ZERO), (READ_BYTES_MAX >> 20, false));
-    let (pages, is_complete) = read_endless(Vec::new(), Duration::from_secs(1));
+    assert_eq!(read_endless(vec![entry], Duration::ZERO, 3), (READ_BYTES_MAX >> 20, false));
+    let (pages, is_complete) = read_endless(Vec::new(), Duration::from_secs(1), 3);
     assert!(!is_complete && pages <= QUARANTINE.as_secs() as usize + 1, "{pages} pages");
+    // Where the others are enough, they do not wait for it: while the list changes, nobody votes before.
+    let (pages, is_complete) = read_endless(Vec::new(), Duration::from_secs(1), 2);
+    assert!(!is_complete && pages <= READ_GRACE.as_secs() as usize + 1, "{pages} pages");
 }
 
 #[test]

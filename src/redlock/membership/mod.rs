@@ -4,6 +4,7 @@ mod change;
 pub(crate) mod current_view;
 mod fill_node;
 mod fill_plan;
+mod member;
 mod next_view;
 pub(super) mod relist;
 pub(super) mod replace_node;

@@ -4,71 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub(crate) use super::member::{Member, may_count, plausible};
 use crate::mutant::{self, Mutant};
-use crate::protocol::{MemberStatus, NoVote, NodeList, NodeStatus, OldList, RosterEntry, View, ViewId, Vote};
+use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
-
-/// By how much the number of a view may be above the highest that any other process knows: a cluster that changes its view each
-/// second gets there in 136 years.
-const NUMBERS_AHEAD_MAX: u64 = 1 << 32;
-
-/// What a process says of itself.
-#[derive(Debug, Clone)]
-pub(crate) struct Member {
-    /// It votes, in whatever view.
-    pub(crate) is_sound: bool,
-    /// It has served its quarantine, and waits for a vote.
-    pub(crate) is_served: bool,
-    /// It could be filled: it is not of another cluster, and its clock is right.
-    pub(crate) is_fillable: bool,
-    /// It is not of another cluster, as far as it says: where this instance's clock is off, it does not say.
-    pub(crate) is_ours: bool,
-    /// Which process it is.
-    pub(crate) run: Arc<str>,
-    /// The view that it has installed.
-    pub(crate) view: Arc<View>,
-    /// It installs no lower view.
-    pub(crate) promised: ViewId,
-    /// Its last admission.
-    pub(crate) admitted: ViewId,
-}
-
-impl Member {
-    fn new(vote: &Vote, run: &str, view: &Arc<View>, promised: ViewId, admitted: ViewId) -> Self {
-        let is_sound = matches!(vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. }));
-        let is_served = matches!(vote, Vote::NoVote(NoVote::Unseeded { .. }));
-        let waits = matches!(vote, Vote::NoVote(NoVote::Quarantined { .. }));
-        let is_fillable = is_sound || is_served || waits;
-        let is_ours = !matches!(vote, Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. }));
-        Self { is_sound, is_served, is_fillable, is_ours, run: run.into(), view: Arc::clone(view), promised, admitted }
-    }
-}
-
-impl From<&NodeStatus> for Member {
-    fn from(status: &NodeStatus) -> Self {
-        Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted)
-    }
-}
-
-impl From<&MemberStatus> for Member {
-    fn from(status: &MemberStatus) -> Self {
-        Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted)
-    }
-}
-
-/// Leaves out who shows a view, or a promise, whose number is further above all others than numbers ever are: taken as it is, it
-/// would leave no number for the next view. `own`: the view of this instance.
-pub(crate) fn plausible(members: Vec<Option<Member>>, own: ViewId) -> Vec<Option<Member>> {
-    let number = |m: &Member| m.promised.max(m.view.id).number();
-    let mut numbers: Vec<u64> = members.iter().flatten().map(number).collect();
-    numbers.sort_unstable();
-    let limit = |known: u64| known.saturating_add(NUMBERS_AHEAD_MAX);
-    let highest = numbers
-        .into_iter()
-        .fold(own.number(), |known, number| if number <= limit(known) { known.max(number) } else { known });
-    members.into_iter().map(|member| member.filter(|m| number(m) <= highest)).collect()
-}
 
 /// The nodes, as far as they answered, and those that prevent a new view.
 #[derive(Debug)]
@@ -131,7 +71,8 @@ impl Known<'_> {
 
     fn voters(&self, view: &View) -> Vec<usize> {
         let list = self.list(view);
-        self.sound().filter(|(i, m)| list.contains(i) && self.is_named(view, *i, m)).map(|(i, _)| i).collect()
+        let votes = |(i, m): &(usize, &Member)| list.contains(i) && self.is_named(view, *i, m) && may_count(view, m);
+        self.sound().filter(votes).map(|(i, _)| i).collect()
     }
 
     /// The highest view in which a process votes, of those that no single node can have made up (`docs/views.md`, *What one node
@@ -235,7 +176,7 @@ impl Known<'_> {
         let list = self.indexes(&old.names);
         let is_before = |i: usize, m: &Member| {
             let (run, since) = old.before.get(&self.names[i])?;
-            (list.contains(&i) && *run == m.run && m.admitted >= *since).then_some(i)
+            (list.contains(&i) && *run == m.run && m.admitted >= *since && may_count(view, m)).then_some(i)
         };
         self.sound().filter_map(|(i, m)| is_before(i, m)).collect()
     }
@@ -426,7 +367,9 @@ impl Known<'_> {
     /// A view in which nobody votes before it was filled.
     fn anew(&self, id: ViewId, base: &View, list: NodeList, sound: Vec<usize>, readers: usize) -> Change {
         let is_target = |i: &usize| !self.rivals[*i] && !self.is_ended(*i);
-        let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(base, *i);
+        // Who has installed a higher view knows more than the base, and is brought back by a later one.
+        let is_stray = |i: usize| self.members[i].as_ref().is_some_and(|m| m.is_sound && !may_count(base, m));
+        let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(base, *i) && !is_stray(*i);
         let targets: Vec<usize> = self.indexes(&list.names).into_iter().filter(fills).collect();
         // Who is silent is to be filled, too, by a later view.
         let silent = base.roster.iter().filter(|(name, _)| list.names.contains(name));

@@ -369,3 +369,56 @@ fn a_name_is_not_added_where_its_process_would_get_no_entry() {
     assert_eq!(relisted(forgot("c1", false), true), None, "another process is seen under its name");
     assert_eq!(relisted(None, false), None, "it does not answer");
 }
+
+/// This instance moved nobody and sees the address of the higher view on one node alone, so it does not believe that view: of the
+/// two lists of processes, {a, b2, c} votes already. No other view is made of who is left of the former one.
+#[test]
+fn nothing_is_derived_from_a_view_below_one_that_a_voter_has_installed() {
+    let low = view(1, ["a1", "b1", "c1"]);
+    let mut replaced = View::clone(&view(2, ["a1", "b2", "c1"]));
+    replaced.roster.get_mut(&names()[1]).expect("an entry").address = Some("new:1".into());
+    let (replaced, none, own) = (Arc::new(replaced), [false; 3], Arc::default());
+    let made = |members: [Option<Member>; 3]| {
+        let names = names();
+        let (members, ended) = (&members, &none);
+        let known = Known { names: &names, members, rivals: ended, ended, addresses: &[], configured: 3, own: &own };
+        let id = replaced.id.above(1);
+        let relisted = |of: &[usize]| known.relist(id, of.iter().map(|i| names[*i].clone()).collect(), &"0".into());
+        let made = [known.derive(id, 0), relisted(&[0, 1]), relisted(&[1, 2])];
+        assert!(!known.is_cold(), "a process that votes in a higher view has not waited");
+        made.map(|change| change.is_some())
+    };
+    let with_mutant = |members: [Option<Member>; 3]| with_mutant(Mutant::HigherViewCounts, || made(members));
+    // c is not reached, or forgot; b is the former process, which was not asked to give up its vote.
+    for c in [None, forgot("c2", false), forgot("c2", true)] {
+        let members = [votes("a1", &replaced), votes("b1", &low), c];
+        assert_eq!(made(members.clone()), [false; 3]);
+        assert_ne!(with_mutant(members), [false; 3], "the mutant is not found");
+    }
+    // Both former processes of two replacements, one after the other.
+    assert_eq!(made([None, votes("b1", &low), votes("c1", &replaced)]), [false; 3]);
+    // Others contradict it: nobody else installed it, and it is brought back.
+    assert_eq!(made([votes("a1", &replaced), votes("b1", &low), votes("c1", &low)]), [true; 3]);
+}
+
+#[test]
+fn a_change_that_is_half_done_is_not_completed_by_who_has_installed_a_higher_view() {
+    let mut half = View::clone(&changed(2, &[0, 1]));
+    let before = names().into_iter().zip(["a1", "b1", "c1"]);
+    let mut list = NodeList::clone(half.list.as_ref().expect("a list"));
+    let old = list.old.as_mut().expect("the former one");
+    old.before = before.map(|(name, run)| (name, (run.into(), ViewId::NONE))).collect();
+    half.list = Some(Arc::new(list));
+    half.roster.values_mut().for_each(|entry| entry.since = ViewId::NONE.above(9).above(9).above(9));
+    let half = Arc::new(half);
+    let mut higher = View::clone(&view(3, ["a1", "b2", "c1"]));
+    higher.roster.get_mut(&names()[1]).expect("an entry").address = Some("new:1".into());
+    let higher = Arc::new(higher);
+    assert!(derive(&[votes("a1", &half), votes("b1", &half), None], [false; 3]).is_some());
+    let members = [votes("a1", &half), votes("b1", &higher), None];
+    assert!(derive(&members, [false; 3]).is_none());
+    assert!(
+        with_mutant(Mutant::HigherViewCounts, || derive(&members, [false; 3])).is_some(),
+        "the mutant is not found"
+    );
+}

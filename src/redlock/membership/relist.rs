@@ -112,7 +112,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     fn begin(&self, name: &NodeId) -> Result<Listing<'_, N, C, E>, ListError> {
         let mut state = self.state();
-        if state.listing.is_some() || state.replacing.is_some() {
+        if state.listing.is_some() || self.engine.replacing.lock().is_some() {
             return Err(ListError::Busy);
         }
         state.listing = Some(name.clone());

@@ -32,6 +32,15 @@ pub enum ReplaceError {
     /// The server that votes already is found there.
     #[error("the server at this address is the one that votes already")]
     SameServer,
+    /// It votes under another name.
+    #[error("the server at this address is one that votes already, under another name")]
+    OtherName,
+    /// Nobody else knows what the former process voted for.
+    #[error(
+        "it is the only node, so no other one knows what the new server has to know: add the new server under another \
+             name (`nodes add`), then remove this one (`nodes remove`)"
+    )]
+    Only,
     /// Why the new server got no vote in time.
     #[error("the new server got no vote within 30 s: {0}")]
     Timeout(String),
@@ -48,7 +57,7 @@ impl<N, C, E> Drop for Moving<'_, N, C, E> {
         if let Some(move_back) = &self.move_back {
             move_back();
         }
-        self.monitor.state.lock().replacing = None;
+        *self.monitor.engine.replacing.lock() = None;
     }
 }
 
@@ -63,13 +72,16 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let index = engine.member(name).ok_or(ReplaceError::Unknown)?;
         let node = Arc::clone(&engine.nodes[index]);
         let before = node.address().ok_or(ReplaceError::Address)?;
+        if engine.size() == 1 {
+            return Err(ReplaceError::Only);
+        }
         let former = engine.views.current().entry(name).map(|entry| Arc::clone(&entry.run));
         {
-            let mut state = self.state.lock();
-            if state.replacing.is_some() {
+            let mut replacing = engine.replacing.lock();
+            if replacing.is_some() {
                 return Err(ReplaceError::Busy);
             }
-            state.replacing = Some(index);
+            *replacing = Some(index);
         }
         let back = Arc::clone(&node);
         let move_back = Box::new(move || {
@@ -103,12 +115,15 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if former == Some(&*member.run) {
             return Err(ReplaceError::SameServer);
         }
-        let (_, named) = latest.known().base();
+        let (base, named) = latest.known().base();
         if named.contains(&index) {
             return Ok(None);
         }
         if !member.is_fillable {
             return Ok(Some("it is of another cluster, or its clock is off".to_owned()));
+        }
+        if !latest.known().may_be_filled(&base, index) {
+            return Err(ReplaceError::OtherName);
         }
         // The former process may live: it is the operator who decides between the two.
         latest.rivals[index] = false;
@@ -122,7 +137,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     /// Connects to the servers that the view names.
     pub(super) fn follow_addresses(&self, view: &View) {
-        let replacing = self.state.lock().replacing;
+        let replacing = *self.engine.replacing.lock();
         for (i, node) in self.engine.nodes.iter().enumerate().filter(|(i, _)| Some(*i) != replacing) {
             let address = view.entry(node.id()).and_then(|entry| entry.address.as_deref());
             let Some(address) = address.filter(|address| node.address().is_some_and(|own| *own != **address)) else {

@@ -132,7 +132,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         };
         let members = health.iter().map(|health| status(health).as_ref().map(Member::from)).collect();
         let members = plausible(members, self.engine.views.current().id);
-        let rivals = health.iter().map(|health| health.rival.is_some()).collect();
+        let replacing = *self.engine.replacing.lock();
+        let rivals =
+            health.iter().enumerate().map(|(i, health)| health.rival.is_some() || replacing == Some(i)).collect();
         let ended = self.ended(&health);
         let (addresses, configured) = (self.engine.addresses(), self.engine.configured());
         Latest { names, members, rivals, ended, addresses, configured, own: self.engine.views.current() }
