@@ -46,7 +46,7 @@ impl Situation {
         };
         let state = format!("The {what} {names} {verb}; one of them votes. {}", base.state);
         let advice = format!(
-            "{} Turn off the wrong server, or correct its address in the instances that reach it.",
+            "{} Turn off the wrong server, or correct its address in the instances that reach it; until then it gets no vote.",
             base.advice
         );
         Self { state, advice: advice.trim_start().to_owned(), no_quorum_since: base.no_quorum_since }
@@ -206,19 +206,20 @@ fn outage_advice(
     ready_in: Option<Duration>,
     wall_ms: u64,
 ) -> String {
+    // Last, since it is nothing to do.
     let keep = "Leases stay valid to their deadline.";
     if let Some(left) = ready_in {
         let until = end(wall_ms, left);
         let is_new = ill.len() == nodes && ill.iter().all(|node| node.quarantine.as_deref() == Some("blank"));
         let declare = if is_new { " If all nodes are new, declare them with `redlockd init`." } else { "" };
-        return format!("{keep} Do not restart anything: it ends by itself at {until}.{declare}");
+        return format!("Do not restart anything: it ends by itself at {until}.{declare} {keep}");
     }
     let enough = match missing {
-        _ if ill.iter().filter(|node| node.votes_in.is_none()).count() <= missing => String::new(),
+        _ if needy(ill).len() <= missing => String::new(),
         1 => " One of them is enough.".to_owned(),
         some => format!(" {some} of them are enough."),
     };
-    format!("{keep} {}{enough} Do not restart the other nodes.", repairs(ill))
+    format!("{}{enough} Do not restart the other nodes. {keep}", repairs(ill))
 }
 
 /// What to do about nodes without a vote while a quorum votes.
@@ -235,11 +236,17 @@ fn degraded_advice(ill: &[&NodeSummary], wall_ms: u64) -> String {
     }
 }
 
-/// What to do about the nodes whose state does not end by itself: a sentence for all that need the same.
+/// The nodes whose state does not end by itself. With another node list, a node in quarantine waits for what is wrong.
+fn needy<'a>(ill: &[&'a NodeSummary]) -> Vec<&'a NodeSummary> {
+    let is_other = ill.iter().any(|node| node.state == "other-cluster");
+    let waits_for_it = |node: &NodeSummary| is_other && node.state == "quarantined";
+    let is_needy = |node: &&NodeSummary| (node.votes_in.is_none() && !waits_for_it(node)) || node.has_two_servers;
+    ill.iter().copied().filter(is_needy).collect()
+}
+
+/// What to do about them: a sentence for all that need the same.
 fn repairs(ill: &[&NodeSummary]) -> String {
-    let needy: Vec<&NodeSummary> =
-        ill.iter().copied().filter(|node| node.votes_in.is_none() || node.has_two_servers).collect();
-    let sentences = grouped(&needy, repair)
+    let sentences = grouped(&needy(ill), repair)
         .into_iter()
         .map(|((before, after), nodes)| format!("{before}{}{after}.", listed(&nodes, "and")));
     sentences.collect::<Vec<_>>().join(" ")
@@ -323,7 +330,8 @@ mod tests {
             outage.starts_with("No lock can be granted or extended since 10:46:03: 1 of 3 nodes vote, 2 are needed.")
         );
         assert!(outage.contains("3 requests failed here."), "{outage}");
-        assert!(outage.ends_with("Do not restart anything: it ends by itself at 10:51:08."), "{outage}");
+        let advice = "Do not restart anything: it ends by itself at 10:51:08. Leases stay valid to their deadline.";
+        assert!(outage.ends_with(advice), "{outage}");
         let never =
             QuorumLoss { since_ms: NOW_MS - 9_000, lasts: Duration::from_secs(9), refused: 0, from_start: true };
         let down = ["a", "b", "c"].map(|name| node(name, "down", None));
@@ -334,7 +342,7 @@ mod tests {
         let blank = ["a", "b", "c"]
             .map(|name| NodeSummary { quarantine: Some("blank".to_owned()), ..node(name, "quarantined", Some(248)) });
         let undeclared = said(&blank, Some(248));
-        assert!(undeclared.ends_with("If all nodes are new, declare them with `redlockd init`."), "{undeclared}");
+        assert!(undeclared.contains("If all nodes are new, declare them with `redlockd init`."), "{undeclared}");
     }
 
     #[test]
@@ -348,7 +356,7 @@ mod tests {
         assert_eq!(
             said(&all, None),
             "The name e has led to two servers since 10:46:50; one of them votes. All 3 nodes vote: 1 may fail. Turn off the \
-             wrong server, or correct its address in the instances that reach it."
+             wrong server, or correct its address in the instances that reach it; until then it gets no vote."
         );
         let [a, b, _] = all;
         let text = said(&[a, b, doubled("quarantined", Some(60))], None);
@@ -363,6 +371,10 @@ mod tests {
         for part in ["Bring back do", "Repair the NTP of cl", "redlockd config show", "2 of them are enough"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let waits = NodeSummary { quarantine: Some("blank".to_owned()), ..node("c", "quarantined", None) };
+        let text = said(&[node("a", "other-cluster", None), node("b", "other-cluster", None), waits], None);
+        let advice = "Compare `redlockd config show` on all instances (a and b). Do not restart the other nodes.";
+        assert!(text.contains(advice), "{text}");
         let text = said(&["a", "b", "c"].map(|name| node(name, "down", None)), None);
         for part in
             ["Nodes a, b and c have not answered since 10:46:02. 3", "Bring back a, b and c. 2 of them are enough."]
