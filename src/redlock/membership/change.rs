@@ -21,6 +21,9 @@ use crate::types::{Fence, NodeId};
 
 /// Timeout of one step on one node.
 const STEP_TIMEOUT: Duration = Duration::from_millis(500);
+/// A change whose promises are older installs nothing: this process stood still, and others went on. Two that voted in the view
+/// before could leave it, and a third one have been admitted to it meanwhile (seed 41771 of the simulation).
+const PROMISES_LAST: Duration = Duration::from_secs(1);
 
 /// What became of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         ended: &[bool],
         what: Wanted<'_>,
     ) -> Outcome {
-        let id = above.above(self.entropy.bits());
+        let (id, asked_at) = (above.above(self.entropy.bits()), self.clock.now());
         let tally = self.step(&self.nodes.opened(), Request::Promise { view: id }).await;
         let replies: Vec<Option<&MemberStatus>> =
             tally.answers().iter().map(|a| a.as_ref().and_then(member_of)).collect();
@@ -91,6 +94,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let Some(mut change) = change else { return Outcome::Nothing };
         self.name_addresses(&mut change, &known.base().0);
         let highest = replies.iter().flatten().map(|reply| reply.high_water).max().unwrap_or(Fence(0));
+        if self.clock.now().since(asked_at) > PROMISES_LAST {
+            return Outcome::Displaced;
+        }
         self.carry_out(&change, highest).await
     }
 

@@ -76,25 +76,31 @@ impl Known<'_> {
     }
 
     /// The highest view in which a process votes, of those that no single node can have made up (`docs/views.md`, *What one node
-    /// says*). Where a quorum votes in one view, a higher one counts only if a quorum has promised it: whoever made it got these
-    /// promises first. And none counts that has an address which neither a quorum shows nor this instance uses.
+    /// says*). Where a quorum votes in one view, that is the one, or a higher one that a quorum has promised, with the same list,
+    /// and that names these voters as the lower one does. And none counts that has an address which neither a quorum shows nor
+    /// this instance uses.
     fn believed(&self) -> Arc<View> {
         let shown = || self.sound().map(|(_, m)| &m.view).filter(|view| self.unconfirmed(view).is_none());
         let votes_in = |view: &Arc<View>| {
             let list = self.list(view);
-            let votes = |i: usize, m: &Member| list.contains(&i) && m.view == *view && self.is_named(view, i, m);
-            self.sound().filter(|(i, m)| votes(*i, m)).count()
+            let votes = |(i, m): &(usize, &Member)| list.contains(i) && m.view == *view && self.is_named(view, *i, m);
+            self.sound().filter(votes).count()
         };
         // Also of those that have a quorum of their own: one node alone is that of a list that it made up.
-        let mut have_quorum: Vec<_> = shown().filter(|view| votes_in(view) >= self.quorum(view)).collect();
-        have_quorum.sort_by_key(|view| view.id);
-        let chosen = have_quorum.into_iter().reduce(|lower, higher| {
-            if self.is_promised(higher.id, lower) || mutant::is(Mutant::ListOfOneNode) { higher } else { lower }
-        });
-        let counts =
-            |view: &&Arc<View>| chosen.is_none_or(|chosen| view.id > chosen.id && self.is_promised(view.id, chosen));
+        let have_quorum = shown().filter(|view| votes_in(view) >= self.quorum(view));
+        let votes = |view: &Arc<View>| if mutant::is(Mutant::ListOfOneNode) { 0 } else { votes_in(view) };
+        let chosen = have_quorum.max_by_key(|view| (votes(view), view.id));
+        let counts = |view: &&Arc<View>| chosen.is_none_or(|chosen| self.follows(view, chosen));
         let believed = shown().filter(counts).max_by_key(|view| view.id).or(chosen).cloned();
         believed.unwrap_or_else(|| self.remembered())
+    }
+
+    /// The view can have been made from the one in which a quorum votes, and leaves each of them its vote.
+    fn follows(&self, view: &View, chosen: &View) -> bool {
+        let voters = self.voters(view);
+        let names = |view: &View| view.list.as_ref().map(|list| list.names.clone());
+        let is_above = view.id > chosen.id && self.is_promised(view.id, chosen) && names(view) == names(chosen);
+        is_above && self.voters(chosen).iter().all(|i| voters.contains(i))
     }
 
     /// Where nobody votes: no view, with the latest list that a process, or this instance, remembers. Else everybody would go back

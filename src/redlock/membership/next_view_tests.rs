@@ -103,8 +103,7 @@ fn a_process_that_shows_the_run_of_another_name_is_not_named() {
 #[test]
 fn a_process_that_the_highest_view_does_not_name_does_not_count() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
-    let change =
-        derive(&[votes("a1", &high), votes("b1", &low), promised("c1", &low, &high)], [false; 3]).expect("a change");
+    let change = derive(&[votes("a1", &high), votes("b1", &low), votes("c1", &high)], [false; 3]).expect("a change");
     assert_eq!((change.sound, change.targets), (vec![0, 2], vec![1]), "the former process is to be filled");
     assert!(derive(&[votes("a1", &high), votes("b1", &low), None], [false; 3]).is_none());
 }
@@ -255,9 +254,24 @@ fn a_node_that_names_itself_alone_is_no_quorum() {
     let members = [votes("a1", &real), votes("b1", &real), votes("c1", &alone)];
     assert_eq!(seen(&members, &[]).0, real.id);
     assert_eq!(with_mutant(Mutant::ListOfOneNode, || seen(&members, &[]).0), alone.id, "the mutant is not found");
-    // Those that it was made from have promised it.
+    // Also not while a change is under way, whose number it knows: had it been chosen, one of the others had left theirs.
     let members = [promised("a1", &real, &alone), promised("b1", &real, &alone), votes("c1", &alone)];
-    assert_eq!(seen(&members, &[]).0, alone.id);
+    assert_eq!(seen(&members, &[]).0, real.id);
+}
+
+#[test]
+fn a_view_that_one_node_makes_up_takes_nobodys_vote_while_a_change_is_under_way() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    let mut unknown = View::clone(&view(2, ["a1", "b1", "c1"]));
+    let many = ["a", "b", "c", "x", "y", "z"].map(|name| NodeId::parse(name).expect("valid"));
+    unknown.list = Some(Arc::new(NodeList { names: many.into(), terms: "0".into(), old: None }));
+    for made_up in [view(2, ["a9", "b9", "c1"]), Arc::new(unknown)] {
+        let members = [promised("a1", &real, &made_up), promised("b1", &real, &made_up), votes("c1", &made_up)];
+        let (id, voters, _, _) = seen(&members, &[]);
+        assert_eq!((id, voters), (real.id, vec![0, 1]));
+        let change = derive(&members, [false; 3]).expect("a change");
+        assert_eq!((change.sound, change.targets), (vec![0, 1], vec![2]), "it is filled like one that forgot");
+    }
 }
 
 #[test]

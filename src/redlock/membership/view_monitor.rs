@@ -76,8 +76,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             if base.list.is_some() {
                 self.follow_list(&base, &latest, false);
             }
+            // A view that this instance may not take is no reason to make others leave it (seed 9000530 of the simulation).
+            let is_first = base.id == ViewId::NONE && named.len() >= quorum;
             let is_everybody = named.len() == latest.configured || self.is_older_than(FIRST_VIEW_WAITS);
-            return named.len() >= quorum && is_everybody && matches!(self.change().await, Outcome::Done(_));
+            return is_first && is_everybody && matches!(self.change().await, Outcome::Done(_));
         }
         self.follow_addresses(&current);
         self.follow_list(&current, &latest, named.len() >= quorum && base.id == current.id);
