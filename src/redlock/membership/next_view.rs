@@ -176,15 +176,21 @@ impl Known<'_> {
         self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
     }
 
-    /// Processes of the list that the view changes, which know all that they voted for there.
+    /// Processes that voted before the view, which changes the list, and know all of it: those of the former list, and, where a
+    /// view by the clock was left half done, those that voted in the new one (seed 1775 of the simulation).
     fn entered(&self, view: &View) -> Vec<usize> {
         let Some(old) = view.old() else { return Vec::new() };
-        let list = self.indexes(&old.names);
         let is_before = |i: usize, m: &Member| {
             let (run, since) = old.before.get(&self.names[i])?;
-            (list.contains(&i) && *run == m.run && m.admitted >= *since && may_count(view, m)).then_some(i)
+            (*run == m.run && m.admitted >= *since && may_count(view, m)).then_some(i)
         };
         self.sound().filter_map(|(i, m)| is_before(i, m)).collect()
+    }
+
+    /// Those of the former list alone, whose quorum completes the change.
+    fn entered_of_former_list(&self, view: &View) -> Vec<usize> {
+        let former = view.old().map(|old| self.indexes(&old.names)).unwrap_or_default();
+        self.entered(view).into_iter().filter(|i| former.contains(i)).collect()
     }
 
     /// A change of the list began and too few vote in the new one yet, but a quorum of the old one can complete it.
@@ -202,7 +208,7 @@ impl Known<'_> {
 
     fn can_complete(&self, base: &View, named: &[usize]) -> bool {
         let Some(old) = base.old() else { return false };
-        named.len() < self.quorum(base) && self.entered(base).len() >= quorum_of(old.names.len())
+        named.len() < self.quorum(base) && self.entered_of_former_list(base).len() >= quorum_of(old.names.len())
     }
 
     /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows a
@@ -304,17 +310,17 @@ impl Known<'_> {
         if let (Some(list), Some(old)) =
             (base.list.as_ref().filter(|_| is_cold || self.can_complete(&base, &named)), old)
         {
-            let (mut sound, mut old) = (self.entered(&base), old.clone());
-            let readers = if is_cold { None } else { Some(quorum_of(old.names.len())) };
+            let (mut sound, mut old) = (self.entered_of_former_list(&base), old.clone());
+            let mut readers = quorum_of(old.names.len());
             if is_cold {
                 // Too few of either list: whoever voted in the new one is read, too.
-                let is_new = |i: &&usize| !sound.contains(i);
-                let new: Vec<usize> = named.iter().filter(is_new).copied().collect();
+                sound = self.entered(&base);
+                let new: Vec<usize> = named.iter().filter(|i| !sound.contains(i)).copied().collect();
                 old.before.extend(new.iter().filter_map(|i| self.life(*i)));
                 sound.extend(new);
+                readers = sound.len();
             }
-            let (list, readers) =
-                (NodeList { old: Some(old), ..NodeList::clone(list) }, readers.unwrap_or(sound.len()));
+            let list = NodeList { old: Some(old), ..NodeList::clone(list) };
             return Some(Change { by_clock: is_cold, ..self.anew(id, &base, list, sound, readers) });
         }
         let sound = named;

@@ -436,3 +436,31 @@ fn a_change_that_is_half_done_is_not_completed_by_who_has_installed_a_higher_vie
         "the mutant is not found"
     );
 }
+
+/// Seed 1775 of the simulation: c, which was added, voted; the others of the former list forgot. A view by the clock was installed
+/// by all that vote, and then left.
+#[test]
+fn a_view_by_the_clock_that_was_left_half_done_is_made_again_with_those_that_the_list_had_added() {
+    let mut half = View::clone(&changed(2, &[0, 1, 2]));
+    let mut list = NodeList::clone(half.list.as_ref().expect("a list"));
+    let former: BTreeSet<NodeId> = names()[..2].iter().cloned().collect();
+    let before = names().into_iter().zip(["a1", "b1", "c1"]).map(|(name, run)| (name, (run.into(), ViewId::NONE)));
+    list.old = Some(OldList { names: former, before: before.collect() });
+    half.list = Some(Arc::new(list));
+    half.roster.values_mut().for_each(|entry| entry.since = half.id);
+    let half = Arc::new(half);
+    let members = [forgot("a2", true), votes("b1", &half), votes("c1", &half)];
+    let (names, none, own) = (names(), [false; 3], Arc::default());
+    let known = Known {
+        names: &names,
+        members: &members,
+        rivals: &none,
+        ended: &none,
+        addresses: &[],
+        configured: 2,
+        own: &own,
+    };
+    assert!(known.is_cold() && known.waited_for().is_empty() && known.to_give_up().is_empty());
+    let change = known.derive(half.id.above(1), 0).expect("a view");
+    assert_eq!((change.sound, change.targets, change.readers), (vec![1, 2], vec![0, 1, 2], 2));
+}
