@@ -17,10 +17,10 @@ use super::exit;
 use super::format::{self, OutputFormat};
 use super::local_service::own_service;
 use super::output::{MessageWriter, print_line};
-use super::progress::with_progress;
+use super::progress::{Shown, with_progress};
 use super::run::write_token;
 use crate::client::acquire::acquire as acquire_waiting;
-use crate::client::error::ClientError;
+use crate::client::error::{ClientError, one_line};
 use crate::client::names::LockNames;
 use crate::client::requests::{ForcedRelease, LockRequest};
 use crate::client::transport::ANSWER_TIMEOUT;
@@ -159,7 +159,8 @@ pub(super) fn acquire<E: Environment>(
             messages.message(&format!("{error}; trying again"));
         }
     });
-    let outcome = runtime.block_on(with_progress(!args.wait.is_zero(), &client, &request, until, &messages, waiting));
+    let shown = if args.wait.is_zero() { Shown::Nothing } else { Shown::All };
+    let outcome = runtime.block_on(with_progress(shown, &client, &request, until, &messages, waiting));
     runtime.shutdown_background();
     let granted = outcome.map_err(|error| {
         if let Some(path) = &args.token_file {
@@ -274,7 +275,8 @@ pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>
     if list.complete {
         return Ok(exit::OK);
     }
-    Ok(io.fail(exit::UNAVAILABLE, "the list may be incomplete: fewer nodes than a quorum answered"))
+    let why = list.incomplete.as_deref().map(|why| format!(": {}", one_line(why))).unwrap_or_default();
+    Ok(io.fail(exit::UNAVAILABLE, &format!("the list may be incomplete: too few nodes vote{why}")))
 }
 
 /// `events`: the oldest first, so that the newest is above the prompt.

@@ -294,6 +294,7 @@ pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
 
 /// The nodes: name, state, votes, latency, clock offset, reason; for people also findings.
 pub(super) fn nodes(nodes: &api::Nodes, form: OutputFormat) -> String {
+    let is_human = matches!(form, OutputFormat::Human { .. });
     let cells: Vec<Vec<String>> = nodes
         .nodes
         .iter()
@@ -301,7 +302,8 @@ pub(super) fn nodes(nodes: &api::Nodes, form: OutputFormat) -> String {
             let votes = if n.votes { "yes" } else { "no" };
             let mut row = vec![one_line(&n.node), one_line(&n.state), votes.to_owned(), shown(n.latency_us)];
             row.push(shown(n.clock_offset_ms));
-            row.push(one_line(n.why.as_deref().unwrap_or_default()));
+            let why = one_line(n.why.as_deref().unwrap_or_default());
+            row.push(if is_human && !n.votes { format!("{why}{}", times(n)) } else { why });
             row
         })
         .collect();
@@ -312,6 +314,13 @@ pub(super) fn nodes(nodes: &api::Nodes, form: OutputFormat) -> String {
         }
     }
     text
+}
+
+/// For how long a node has had no vote, and when it votes again, where that is known.
+fn times(node: &api::NodeState) -> String {
+    let since = format!("; for {} s", node.state_for_ms / 1_000);
+    let votes_in = node.votes_in_ms.map(|left| format!(", votes in {} s", left.div_ceil(1_000)));
+    since + &votes_in.unwrap_or_default()
 }
 
 /// One event, in one line: time, what, resource or node, owner, fence, token_id, reason.

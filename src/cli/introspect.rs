@@ -1,5 +1,6 @@
 //! Prints completions, manual pages, and the settings in force with their origins. Sends no request.
 
+use std::ffi::OsString;
 use std::io::Write;
 
 use clap::CommandFactory;
@@ -8,6 +9,18 @@ use super::args::Cli;
 use super::exit;
 use super::output::print_line;
 use crate::config::{Config, NodeSpec, SETTINGS, Setting, redact};
+
+/// The command that these arguments name, as `redlockd ticket show`: as many subcommands as follow each other.
+pub(super) fn command_of(args: &[OsString]) -> String {
+    let mut words = vec!["redlockd".to_owned()];
+    let mut command = Cli::command();
+    for word in args.iter().skip(1) {
+        let Some(found) = word.to_str().and_then(|word| command.find_subcommand(word)).cloned() else { break };
+        words.push(found.get_name().to_owned());
+        command = found;
+    }
+    words.join(" ")
+}
 
 /// `completions`.
 pub(super) fn completions(shell: clap_complete::Shell, out: &mut dyn Write) -> u8 {

@@ -52,7 +52,7 @@ pub fn run(
     }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error, out, err),
+        Err(error) => return usage(&error, &args, out, err),
     };
     match cli.command.unwrap_or(Command::Serve(cli.settings)) {
         Command::Serve(settings) => match load_for_service(settings, env, err) {
@@ -144,7 +144,7 @@ fn report(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
 }
 
 /// Help and version are results; every other error of clap is wrong usage, reported in one sentence.
-fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+fn usage(error: &clap::Error, args: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let text = error.render().to_string();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         print_line(out, text.trim_end());
@@ -158,7 +158,8 @@ fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
     let command = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => help_command(&usage.to_string()),
-        _ => "redlockd".to_owned(),
+        // Errors of values do not say which command they belong to.
+        _ => introspect::command_of(args),
     };
     print_line(err, &format!("redlockd: {} (see {command} --help)", redact(sentence)));
     exit::USAGE
@@ -249,6 +250,18 @@ mod tests {
             let (code, out, err) = run_with(args, &[]);
             assert_eq!((code, out.as_str(), err.lines().count()), (64, "", 1), "{args:?}: {err}");
             assert!(err.starts_with("redlockd: ") && err.contains(word) && !err.contains("hunter2"), "{args:?}: {err}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_name_the_help_of_their_command() {
+        for (args, help) in [
+            (&["run", "--ttl", "30", "x", "true"][..], "redlockd run --help"),
+            (&["acquire", "a//b"], "redlockd acquire --help"),
+            (&["ticket", "show", "tk_abc"], "redlockd ticket show --help"),
+        ] {
+            let (code, _, err) = run_with(args, &[]);
+            assert!(code == 64 && err.trim_end().ends_with(&format!("(see {help})")), "{args:?}: {err}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::output::MessageWriter;
 use crate::api;
-use crate::client::error::one_line;
+use crate::client::error::{ErrorClass, one_line};
 use crate::client::requests::LockRequest;
 use crate::client::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -22,37 +22,52 @@ const LINE_MAX_CHARS: usize = 100;
 /// Returns to the start of the line and clears it.
 const CLEAR_LINE: &str = "\r\x1b[K";
 
-/// Polls `waiting` and shows its progress, if `shown`: on a terminal a line that is overwritten, elsewhere a line at first,
-/// one whenever the holder changes, and one a minute.
+/// What is shown of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// Nothing.
+    Nothing,
+    /// Only why it cannot end: the nodes or the service do not answer, or do not vote.
+    Troubles,
+    /// Also position, holder and time left.
+    All,
+}
+
+/// Polls `waiting` and shows its progress: on a terminal a line that is overwritten, elsewhere a line at first, one whenever
+/// the holder changes, and one a minute. Of troubles, for [`Shown::Troubles`], always as elsewhere.
 /// Cancel: `waiting` is dropped; the line stays.
 pub(super) async fn with_progress<T>(
-    shown: bool,
+    shown: Shown,
     client: &Client,
     request: &LockRequest,
     until: BootTime,
     messages: &MessageWriter<'_>,
     waiting: impl Future<Output = T>,
 ) -> T {
-    if !shown {
+    if shown == Shown::Nothing {
         return waiting.await;
     }
     let is_terminal = io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     let is_line_shown = Cell::new(false);
     let updates = async {
-        let mut printed: Option<(Option<u64>, BootTime)> = None;
+        let mut printed: Option<(Result<Option<u64>, ()>, BootTime)> = None;
         loop {
             SystemClock.sleep(if printed.is_some() { CHECK_INTERVAL } else { UPDATE_INTERVAL }).await;
-            let Some(lock) = blocking(client, request).await else { continue };
             let now = SystemClock.now();
-            let line = line(&lock, request, until.since(now));
-            if is_terminal {
+            let (kind, line) = match blocking(client, request).await {
+                Ok(Some(lock)) if shown == Shown::All => {
+                    (Ok(lock.holders.first().map(|holder| holder.fence)), line(&lock, request, until.since(now)))
+                }
+                Ok(_) => continue,
+                Err(why) => (Err(()), format!("waiting for {}: {why}", request.names)),
+            };
+            if is_terminal && shown == Shown::All {
                 is_line_shown.set(true);
-                messages.text(&format!("{CLEAR_LINE}{line}"));
+                messages.text(&format!("{CLEAR_LINE}{}", line.chars().take(LINE_MAX_CHARS).collect::<String>()));
                 continue;
             }
-            let holder = lock.holders.first().map(|holder| holder.fence);
-            if printed.is_none_or(|(before, at)| before != holder || now.since(at) >= REPEAT_INTERVAL) {
-                printed = Some((holder, now));
+            if printed.is_none_or(|(before, at)| before != kind || now.since(at) >= REPEAT_INTERVAL) {
+                printed = Some((kind, now));
                 messages.message(&line);
             }
         }
@@ -69,17 +84,20 @@ pub(super) async fn with_progress<T>(
     }
 }
 
-/// The lock that is waited for; of several the first that somebody holds.
-async fn blocking(client: &Client, request: &LockRequest) -> Option<api::Lock> {
+/// The lock that is waited for; of several the first that somebody holds. An error: why nobody can say, in one line.
+async fn blocking(client: &Client, request: &LockRequest) -> Result<Option<api::Lock>, String> {
     let mut waited = None;
     for name in request.names.iter() {
         match client.inspect(name).await {
-            Ok(Some(lock)) if lock.foreign || !lock.holders.is_empty() => return Some(lock),
+            Ok(Some(lock)) if lock.foreign || !lock.holders.is_empty() => return Ok(Some(lock)),
             Ok(Some(lock)) => waited = Some(lock),
-            _ => {}
+            Ok(None) => {}
+            // Other refusals concern the state, which this caller may not read, and not the wait.
+            Err(error) if error.class() == ErrorClass::Unavailable => return Err(one_line(&error.to_string())),
+            Err(_) => {}
         }
     }
-    waited
+    Ok(waited)
 }
 
 /// Position, holder, time left.
@@ -98,15 +116,17 @@ fn line(lock: &api::Lock, request: &LockRequest, left: Duration) -> String {
         (several, Some(limit)) => format!("{} of {limit} permits held", several.len()),
     });
     parts.push(format!("{} s left to wait", left.as_secs()));
-    parts.join(", ").chars().take(LINE_MAX_CHARS).collect()
+    parts.join(", ")
 }
 
 /// A holder: owner, note, validity.
 pub(super) fn held_by(holder: &api::Holder) -> String {
     let owner = if holder.owner.is_empty() { "a holder without a name" } else { &holder.owner };
     let note = if holder.note.is_empty() { String::new() } else { format!(" ({})", one_line(&holder.note)) };
-    let seconds = holder.valid_for_ms.div_ceil(1_000);
-    format!("held by {}{note} for {seconds} s unless renewed", one_line(owner))
+    match holder.valid_for_ms.div_ceil(1_000) {
+        0 => format!("last held by {}{note}, whose time is over", one_line(owner)),
+        seconds => format!("held by {}{note} for {seconds} s unless renewed", one_line(owner)),
+    }
 }
 
 #[cfg(test)]
@@ -164,5 +184,7 @@ mod tests {
         let names = crate::client::names::LockNames::new([name("x"), name("a/b")]).expect("two");
         let text = line(&lock, &LockRequest { names, ..request }, Duration::from_secs(9));
         assert!(text.starts_with("waiting for x, a/b, a/b, position 2 of 2, held by ci"), "{text}");
+        let over = api::Holder { valid_for_ms: 0, ..lock.holders[0].clone() };
+        assert_eq!(held_by(&over), "last held by ci\\u{1b}[31m (n), whose time is over");
     }
 }

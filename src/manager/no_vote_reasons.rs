@@ -19,6 +19,16 @@ pub(super) fn reasons(outcomes: &[NodeOutcome], summaries: &[NodeSummary]) -> St
     parts.join("; ")
 }
 
+/// The same of the nodes that do not vote, as far as the probes know, where the nodes of a request are not known.
+pub(super) fn of_probes(summaries: &[NodeSummary]) -> String {
+    let sentence = |summary: &NodeSummary| {
+        let why = summary.why.clone().unwrap_or_else(|| summary.state.clone());
+        let votes_in = summary.votes_in.map(|left| format!("; it votes in {} s", left.as_millis().div_ceil(1_000)));
+        format!("{}: {why}{}", summary.node, votes_in.unwrap_or_default())
+    };
+    summaries.iter().filter(|summary| !summary.votes).map(sentence).collect::<Vec<_>>().join("; ")
+}
+
 /// `None`: it voted, or was not asked to the end.
 fn reason(verdict: &Verdict, summary: Option<&NodeSummary>) -> Option<String> {
     let known = summary.and_then(|summary| summary.why.clone());
@@ -53,6 +63,19 @@ mod tests {
 
     fn outcome(name: &str, verdict: Verdict) -> NodeOutcome {
         NodeOutcome { node: NodeId::parse(name).expect("valid"), verdict }
+    }
+
+    #[test]
+    fn probes_name_nodes_reasons_and_times() {
+        let node = |name: &str| NodeSummary::new(NodeId::parse(name).expect("valid"));
+        let forgot = NodeSummary {
+            why: Some("it was restarted".into()),
+            votes_in: Some(std::time::Duration::from_millis(1_001)),
+            ..node("b")
+        };
+        let summaries =
+            [NodeSummary { votes: true, ..node("a") }, forgot, NodeSummary { state: "down".into(), ..node("c") }];
+        assert_eq!(of_probes(&summaries), "b: it was restarted; it votes in 2 s; c: down");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         ListPage {
             items,
             next,
-            complete: snapshot.complete,
+            incomplete: (!snapshot.complete).then(|| no_vote_reasons::of_probes(&self.nodes())),
             age,
             total,
             instance: self.shared.instance.clone(),
@@ -377,7 +377,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             _ => None,
         };
         let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);
-        let reasons = no_vote_reasons::reasons(&nodes, &self.nodes());
+        let summaries = self.nodes();
+        let reasons = match nodes.is_empty() {
+            true => no_vote_reasons::of_probes(&summaries),
+            false => no_vote_reasons::reasons(&nodes, &summaries),
+        };
         NoQuorum { quorum: self.count(granted), nodes, reasons, retry_after }
     }
 }

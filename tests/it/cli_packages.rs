@@ -209,6 +209,27 @@ fn l16_the_licences_and_the_bill_of_materials_have_every_crate_of_the_binary() {
     }
 }
 
+/// Files outside `src/` that the compiler includes, relative to the root.
+fn texts_of_the_binary(root: &Path) -> Vec<String> {
+    let (mut found, mut folders) = (Vec::new(), vec![root.join("src")]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("text");
+            let included =
+                ["include_str!(\"", "include_bytes!(\""].into_iter().flat_map(|what| text.split(what).skip(1));
+            let names = included.filter_map(|rest| rest.split('"').next()).filter(|name| name.starts_with("../"));
+            found.extend(names.map(|name| name.trim_start_matches("../").to_owned()));
+        }
+    }
+    found.retain(|name| !root.join("src").join(name).exists() && !name.ends_with(".lua"));
+    found
+}
+
 /// What the container copies is all that the build needs, and what it runs are commands that exist.
 #[test]
 fn the_container_file_copies_what_is_there_and_runs_what_exists() {
@@ -226,6 +247,12 @@ fn the_container_file_copies_what_is_there_and_runs_what_exists() {
     for needed in ["Cargo.toml", "Cargo.lock", "config", "src", "crates", "clients/rust", "openapi.yaml"] {
         assert!(copied.contains(&needed), "{needed} is needed and not copied");
     }
+    let texts = texts_of_the_binary(&root);
+    assert!(texts.len() > 5, "{texts:?}");
+    for text in texts {
+        assert!(copied.iter().any(|path| text.starts_with(path)), "{text} is part of the binary and not copied");
+    }
+    assert!(file.contains("REDLOCKD_DRAIN_DELAY=5s"), "a balancer sends requests until its next check");
     for args in [&["serve", "--help"][..], &["health", "--live", "--help"]] {
         assert_eq!(ended(&mut redlockd(args)).code, Some(0));
     }

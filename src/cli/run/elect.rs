@@ -16,6 +16,7 @@ use super::supervise::LeaseEnd;
 use crate::cli::commands::describe;
 use crate::cli::exit;
 use crate::cli::output::MessageWriter;
+use crate::cli::progress::{Shown, with_progress};
 use crate::client::acquire::{abandon, acquire};
 use crate::client::answers::TimedLease;
 use crate::client::error::{ClientError, ErrorClass};
@@ -107,6 +108,8 @@ async fn terms(
 
 /// Waits until this process is elected. Errors: a refusal that will not change; it was printed.
 async fn elected(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) -> Result<TimedLease, CommandEnd> {
+    // That another one leads is no news.
+    let shown = if run.quiet { Shown::Nothing } else { Shown::Troubles };
     let mut last: Option<(String, BootTime)> = None;
     let mut report = |error: &ClientError| {
         let (kind, now) = (error.refusal().map(|refusal| refusal.slug.clone()).unwrap_or_default(), SystemClock.now());
@@ -118,7 +121,8 @@ async fn elected(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) ->
         }
     };
     loop {
-        match acquire(&run.client, &run.request, &turn.token, ROUND, &mut report).await {
+        let waiting = acquire(&run.client, &run.request, &turn.token, ROUND, &mut report);
+        match with_progress(shown, &run.client, &run.request, SystemClock.now(), messages, waiting).await {
             Ok(lease) => return Ok(lease),
             Err(error) if matches!(error.class(), ErrorClass::Held | ErrorClass::Unavailable) => {}
             Err(error) => {

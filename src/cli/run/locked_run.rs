@@ -18,7 +18,7 @@ use super::watchdog::Watchdog;
 use crate::cli::commands::describe;
 use crate::cli::exit;
 use crate::cli::output::MessageWriter;
-use crate::cli::progress::{held_by, with_progress};
+use crate::cli::progress::{Shown, held_by, with_progress};
 use crate::client::acquire::{abandon, acquire};
 use crate::client::answers::TimedLease;
 use crate::client::error::{ClientError, ErrorClass};
@@ -123,11 +123,11 @@ pub(super) async fn get_lock(
             }
         }
     };
-    let waits = !run.quiet && !run.wait.is_zero();
+    let shown = if run.quiet || run.wait.is_zero() { Shown::Nothing } else { Shown::All };
     let outcome = tokio::select! {
         biased;
         signal = interrupted(signals) => Err(signal),
-        outcome = with_progress(waits, client, request, until, messages, acquire) => Ok(outcome),
+        outcome = with_progress(shown, client, request, until, messages, acquire) => Ok(outcome),
     };
     match outcome {
         Ok(Ok(lease)) => Ok(lease),

@@ -295,7 +295,8 @@ pub(crate) fn listed(page: &ListPage, format: ResponseFormat) -> Response {
     let body = api::List {
         items: items.collect(),
         next_cursor: page.next.clone(),
-        complete: page.complete,
+        complete: page.incomplete.is_none(),
+        incomplete: page.incomplete.clone(),
         age_ms: format::ms_up(page.age),
         total: page.total,
         waiters_known: page.waiters_known,
@@ -318,8 +319,8 @@ fn list_lines(list: &api::List) -> String {
         let (owner, note, waiting) = (of(|h| h.owner.clone()), of(|h| h.note.clone()), item.waiting.to_string());
         rows.push_str(&format::tabs(&[&item.resource, &item.state, &owner, &left, &fence, &waiting, &note]));
     }
-    if !list.complete {
-        rows.push_str("# incomplete: fewer nodes than a quorum answered\n");
+    if let Some(why) = &list.incomplete {
+        rows.push_str(&format!("# incomplete: too few nodes vote: {why}\n"));
     }
     if let Some(cursor) = &list.next_cursor {
         rows.push_str(&format!("# there are more: cursor={cursor}\n"));

@@ -320,7 +320,7 @@ async fn a_page_of_leases_has_a_state_for_each() {
             item("c", vec![], vec![waiting_at(1, 2), waiting_at(2, 3)]),
         ],
         next: Some("c".to_owned()),
-        complete: true,
+        incomplete: None,
         age: Duration::from_micros(340_001),
         total: 9,
         instance: here(),
@@ -342,8 +342,12 @@ async fn a_page_of_leases_has_a_state_for_each() {
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!((lines.len(), lines[0].len(), &lines[0][..2], lines[2][5]), (4, 7, &["a", "held"][..], "5"), "{text}");
     assert_eq!(lines[3], ["# there are more: cursor=c"]);
-    let partial = ListPage { items: Vec::new(), next: None, complete: false, ..page.clone() };
-    assert!(body(listed(&partial, ResponseFormat::Text)).await.starts_with("# incomplete"));
+    let partial = ListPage { items: Vec::new(), next: None, incomplete: Some("n3: down".into()), ..page.clone() };
+    assert!(
+        body(listed(&partial, ResponseFormat::Text)).await.starts_with("# incomplete: too few nodes vote: n3: down")
+    );
+    let json = value(listed(&partial, ResponseFormat::Json)).await;
+    assert_eq!((&json["complete"], &json["incomplete"]), (&json!(false), &json!("n3: down")));
     let last = ListPage { items: Vec::new(), next: None, ..page };
     assert!(value(listed(&last, ResponseFormat::Json)).await["next_cursor"].is_null());
 }

@@ -94,6 +94,11 @@ pub(crate) fn unknown(consequence: &str, error: &NoQuorum) -> Problem {
     too_few(format!("{consequence}: {answered} of {} nodes can say", error.quorum.nodes), error)
 }
 
+/// Too few answers to a question, where it is not known which nodes gave one.
+pub(crate) fn unanswered(consequence: &str, error: &NoQuorum) -> Problem {
+    too_few(format!("{consequence}: too few of {} nodes could say", error.quorum.nodes), error)
+}
+
 fn too_few(sentence: String, error: &NoQuorum) -> Problem {
     let (count, reasons) = (error.quorum, &error.reasons);
     let and_why = if reasons.is_empty() { String::new() } else { format!("; {reasons}") };

@@ -199,7 +199,7 @@ pub(super) fn refused(error: TicketError) -> Problem {
         }
         TicketError::Draining => refusals::draining(),
         TicketError::Callback(refused) => callback_refused(refused),
-        TicketError::NoQuorum(error) => refusals::no_quorum("the ticket is not known", &error),
+        TicketError::NoQuorum(error) => refusals::unanswered("the ticket is not known", &error),
         TicketError::Keep(error) => refusals::keep(error),
     }
 }

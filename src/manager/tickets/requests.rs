@@ -142,7 +142,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     fn ticket_no_quorum(&self) -> TicketError {
-        TicketError::NoQuorum(self.no_quorum(0, Vec::new()))
+        let voting = self.nodes().iter().filter(|node| node.votes).count();
+        TicketError::NoQuorum(self.no_quorum(voting, Vec::new()))
     }
 
     /// Finds a ticket.

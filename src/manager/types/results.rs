@@ -257,8 +257,8 @@ pub struct ListPage {
     pub items: Vec<ListItem>,
     /// `after` for the next page.
     pub next: Option<String>,
-    /// A quorum of nodes was read to its end.
-    pub complete: bool,
+    /// `None`: a quorum of nodes was read to its end. Else why not: each node that does not vote, its reason and time.
+    pub incomplete: Option<String>,
     /// How old the snapshot is.
     pub age: Duration,
     /// Leases in the whole snapshot, before filtering.

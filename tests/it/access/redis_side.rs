@@ -1,11 +1,13 @@
 //! Connections to the nodes: the minimal access rules of `docs/redis-acl.md`, TLS with a private authority and client
 //! certificates, and passwords from files.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redlockd::redlock::clock::{Clock, SystemClock};
 
+use crate::support::client::{Client, send};
 use crate::support::cluster::node_args;
 use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
@@ -76,6 +78,7 @@ async fn does_everything(one: &Service, two: &Service, servers: &[RedisServer]) 
     let forced = client.request("DELETE", "/locks/a/b?force=now&reason=test");
     crate::support::client::send(forced).await.expect_status(204);
     client.acquired("a/b", &[]).await;
+    uses_every_mode(client).await;
     for server in servers {
         server.hold("many/", LEASES).await;
     }
@@ -85,6 +88,55 @@ async fn does_everything(one: &Service, two: &Service, servers: &[RedisServer]) 
         is_whole.then_some(())
     })
     .await;
+}
+
+/// Shared leases, permits, sets, a downgrade, kept leases and tickets, each renewed and released.
+async fn uses_every_mode(client: &Client) {
+    for fields in [&[("mode", "shared")][..], &[("limit", "2")], &[("keep", "1m")]] {
+        let lease = client.acquired("mode/a", fields).await;
+        client.extend("mode/a", &lease.token(), &[("note", "m")]).await.expect_status(200);
+        client.release("mode/a", &lease.token()).await.expect_status(204);
+    }
+    let lease = client.acquired("mode/b", &[]).await;
+    client.extend("mode/b", &lease.token(), &[("mode", "shared")]).await.expect_status(200);
+    client.release("mode/b", &lease.token()).await.expect_status(204);
+    let with = |method, path: &str, token: &str| send(client.request(method, path).header("Lock-Token", token));
+    for mode in ["exclusive", "shared"] {
+        let body = serde_json::json!({ "resources": ["set/a", "set/b"], "mode": mode });
+        let set = send(client.request("POST", "/locks").json(&body)).await.expect_status(201).token();
+        let named = "/locks?resource=set/a&resource=set/b";
+        with("PATCH", named, &set).await.expect_status(200);
+        with("DELETE", named, &set).await.expect_status(204);
+    }
+    let ticket = client.acquire("mode/c", &[("async", "true"), ("keep", "1m")]).await;
+    assert!([200, 201, 202].contains(&ticket.status), "{}", ticket.text);
+    let path = format!("/tickets/{}", ticket.json()["ticket"].as_str().expect("a ticket"));
+    let granted = with("GET", &format!("{path}?wait=20s"), &ticket.token()).await.expect_status(200);
+    assert_eq!(granted.json()["state"], "accepted", "{}", granted.text);
+    with("DELETE", &path, &ticket.token()).await.expect_status(204);
+}
+
+/// Every command of every script is in the rule: a branch that no test runs is not refused in production.
+#[test]
+fn the_rule_has_every_command_that_a_script_calls() {
+    let (rule, mut commands, mut folders) =
+        (documented_rule(), BTreeSet::new(), vec![concat!(env!("CARGO_MANIFEST_DIR"), "/src/protocol").into()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir::<PathBuf>(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ext| ext == "lua") {
+                let script = std::fs::read_to_string(&path).expect("text");
+                let calls = script.split("call('").skip(1).filter_map(|rest| rest.split('\'').next());
+                commands.extend(calls.map(str::to_lowercase));
+            }
+        }
+    }
+    assert!(commands.len() > 20, "{commands:?}");
+    for command in commands {
+        assert!(rule.split(' ').any(|right| right == format!("+{command}")), "{command} is not in the rule");
+    }
 }
 
 #[tokio::test]

@@ -263,6 +263,9 @@ pub struct List {
     pub next_cursor: Option<String>,
     /// Whether a quorum of nodes answered.
     pub complete: bool,
+    /// Where it is not complete: each node that does not vote, its reason and time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
     /// Age of the snapshot. Milliseconds.
     pub age_ms: u64,
     /// Leases in the whole snapshot, before filtering.
