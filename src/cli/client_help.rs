@@ -107,7 +107,7 @@ Examples:
   redlockd list
   redlockd list --prefix deploy/ --json
   redlockd list --plain | cut -f1
-      one resource per line: name, state, owner, milliseconds left, fence, waiters, note
+      one resource per line: name, state, owner, milliseconds left, fence, waiters, note, age of the list in milliseconds
 
 Exit codes: 0 answered, 64 wrong usage, 69 no instance answers, or fewer nodes than a quorum
 answered it (the list is printed all the same), 77 not allowed.";
@@ -179,7 +179,7 @@ Examples:
   redlockd events --kind forced --json
 
 Kinds: node_down, node_up, quarantined, two_servers, quorum_lost, quorum_back, forced, lost, deadlock,
-started, stopping, reloaded (the last 10,000 of them); acquired, released, expired (the last 1,024).
+started, stopping, reloaded (the last 10,000, and all of a day); acquired, released, expired (the last 1,024).
 
 Exit codes: 0 done, 64 wrong usage, 69 no instance answers, 77 not allowed.";
 

@@ -263,7 +263,7 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
     text
 }
 
-/// A list of locks: name, state, owner, milliseconds left, fence, waiters, note.
+/// A list of locks: name, state, owner, milliseconds left, fence, waiters, note; for scripts also the age of the list.
 pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
     let is_human = matches!(form, OutputFormat::Human { .. });
     let cells: Vec<Vec<String>> = list
@@ -272,7 +272,7 @@ pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
         .map(|item| {
             let holder = item.holders.first();
             let of = |read: fn(&api::Holder) -> String| holder.map(read).unwrap_or_default();
-            vec![
+            let mut cells = vec![
                 item.resource.clone(),
                 item.state.clone(),
                 of(|h| one_line(&h.owner)),
@@ -282,7 +282,9 @@ pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
                 of(|h| h.fence.to_string()),
                 item.waiting.to_string(),
                 of(|h| one_line(&h.note)),
-            ]
+            ];
+            cells.extend((!is_human).then(|| list.age_ms.to_string()));
+            cells
         })
         .collect();
     let text = rows(form, &["RESOURCE", "STATE", "OWNER", "LEFT", "FENCE", "WAITING", "NOTE"], &cells);

@@ -59,6 +59,8 @@ pub(crate) struct Viewer {
     pub principal: String,
     /// Pages that would be refused.
     pub refused: Vec<Tab>,
+    /// They may not read every lock, so that lists and figures have a part of them only.
+    pub sees_part: bool,
 }
 
 /// The data of the layout.
@@ -205,6 +207,16 @@ impl Layout {
     /// The entries of the navigation.
     pub(crate) fn links(&self) -> impl Iterator<Item = &'static NavLink> {
         LINKS.iter().filter(|link| self.shows(link.tab))
+    }
+
+    /// Of which locks a figure or a list is.
+    pub(crate) fn of_locks(&self) -> &'static str {
+        if self.viewer.sees_part { "of the locks that you may read" } else { "in the whole cluster" }
+    }
+
+    /// Of which waiters it is.
+    pub(crate) fn of_waiters(&self) -> &'static str {
+        if self.viewer.sees_part { "for locks that you may read" } else { "at all instances" }
     }
 
     /// Whether the reader may see this page.

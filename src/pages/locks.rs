@@ -81,9 +81,9 @@ impl LockRow {
 /// The figures above the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocksSummary {
-    /// Number of active leases in the whole cluster; it means nothing unless `complete`.
+    /// Number of active leases that the reader may see ([`Layout::of_locks`]); it means nothing unless `complete`.
     pub held: usize,
-    /// Number of waiters at all instances.
+    /// Number of waiters that the reader may see ([`Layout::of_waiters`]).
     pub waiting: usize,
     /// Longest waiting time; `-` without waiters.
     pub longest_wait: String,

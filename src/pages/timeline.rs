@@ -85,6 +85,9 @@ pub(crate) struct TimelinePage {
     unknown_width: u64,
     /// Since when it knows, if that is within the period.
     known_since: String,
+    /// Of the list of what is held now.
+    age: String,
+    age_ms: u64,
 }
 
 /// Why a name has a lane.
@@ -159,8 +162,8 @@ impl TimelinePage {
         }
         let whole = history::Known { since_ms: tenures.since_ms, ..history::Known::default() };
         let LockHistory { marks, unknown_width, known_since, .. } = LockHistory::new(whole, events, now);
-        let complete = overview.leases.complete;
-        Self { layout, lanes, marks, height, hidden, complete, unknown_width, known_since, query }
+        let (complete, age, age_ms) = (overview.leases.complete, format::time(overview.age), format::ms(overview.age));
+        Self { layout, lanes, marks, height, hidden, complete, unknown_width, known_since, query, age, age_ms }
     }
 }
 

@@ -115,6 +115,9 @@ pub(crate) struct WaitersPage {
     instance: String,
     query: TableQuery,
     paging: Paging,
+    /// Of the list that has the holders.
+    age: String,
+    age_ms: u64,
 }
 
 /// A waiter before filtering and paging, with the owner of what it waits for, if a lease on it is listed.
@@ -182,6 +185,8 @@ impl WaitersPage {
             instance: overview.instance.to_string(),
             query,
             paging,
+            age: format::time(overview.age),
+            age_ms: format::ms(overview.age),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Data for the pages: leases with owners and notes, waiters, and past events.
 
 use futures_util::future::join_all;
+use redlockd::auth::api_key::KeyHash;
 
 use crate::support::client::{Answer, Client};
 use crate::support::poll;
@@ -21,6 +22,18 @@ pub async fn open_service() -> Service {
     let service = Service::start_at("0.0.0.0:0", data, &args).await;
     service.until_ready().await;
     service
+}
+
+/// What logs in at [`closed_service`].
+pub const KEY: &str = "key-of-ops";
+
+/// A service that asks for a log-in, with the directory of its access file.
+pub async fn closed_service() -> (Service, tempfile::TempDir) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, sha256) = (dir.path().join("access.toml"), KeyHash::of(KEY.as_bytes()).hex());
+    let rules = format!("[[principal]]\nname = \"ops\"\nkeys = [{{ sha256 = \"{sha256}\" }}]\nallow = [\"admin\"]\n");
+    std::fs::write(&file, rules).expect("writable");
+    (Service::embedded(&["--set", &format!("access_file={}", file.display())]).await, dir)
 }
 
 const HELD: [(&str, &str, &str, &str); 9] = [

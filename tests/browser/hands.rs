@@ -27,31 +27,56 @@ async fn every_page_can_be_used_by_keyboard() {
     fixture::wait_for(client, "deploy/prod", &["ci-4713", "ci-4714"]).await;
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     for (_, path) in PAGES {
-        browser.go(path).await;
-        // A closed `details` has no stops inside it.
-        let all = "const stops = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex=\"0\"]')]; \
+        use_by_keyboard(&browser, path).await;
+    }
+    browser.close().await;
+    let (_receiver, _file, service) = super::hooks::service().await;
+    let Some(browser) = Browser::open(service.client().base(), Look::Light).await else { return };
+    use_by_keyboard(&browser, "/ui/hooks").await;
+    assert!(browser.eval("return window.stops.some((e) => e.closest('#targets'))").await == true, "with its forms");
+    browser.close().await;
+}
+
+/// Goes through a page with the key of tabulation.
+async fn use_by_keyboard(browser: &Browser, path: &str) {
+    browser.go(path).await;
+    // A closed `details` has no stops inside it.
+    let all = "const stops = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex=\"0\"]')]; \
                    window.stops = stops.filter((e) => e.checkVisibility()); return window.stops.length";
-        let count = browser.eval(all).await.as_u64().and_then(|n| usize::try_from(n).ok()).expect("a number");
-        assert!((5..STOPS_MAX).contains(&count), "{path}: {count}");
-        let mut missed: Vec<usize> = (0..count).collect();
-        for n in 0..count {
-            press(&browser, char::from(Key::Tab)).await;
-            let at = browser
+    let count = browser.eval(all).await.as_u64().and_then(|n| usize::try_from(n).ok()).expect("a number");
+    assert!((5..STOPS_MAX).contains(&count), "{path}: {count}");
+    let mut missed: Vec<usize> = (0..count).collect();
+    for n in 0..count {
+        press(browser, char::from(Key::Tab)).await;
+        let at = browser
                 .eval(
                     "const e = document.activeElement; const s = getComputedStyle(e); const r = e.getBoundingClientRect(); \
                      return [window.stops.indexOf(e), s.outlineStyle !== 'none' && r.width > 0, e.outerHTML.slice(0, 120)]",
                 )
                 .await;
-            assert_eq!(at[1], true, "{path}: the focus cannot be seen: {at}");
-            assert!(
-                n > 0 || at[2].as_str().is_some_and(|html| html.contains("skip")),
-                "{path}: first the skip link: {at}"
-            );
-            missed.retain(|index| at[0] != json!(index));
-        }
-        // What was refreshed meanwhile may be another element.
-        assert!(missed.len() <= count / 10, "{path}: {missed:?} of {count} are not reached");
+        assert_eq!(at[1], true, "{path}: the focus cannot be seen: {at}");
+        assert!(n > 0 || at[2].as_str().is_some_and(|html| html.contains("skip")), "{path}: first the skip link: {at}");
+        missed.retain(|index| at[0] != json!(index));
     }
+    // What was refreshed meanwhile may be another element.
+    assert!(missed.len() <= count / 10, "{path}: {missed:?} of {count} are not reached");
+}
+
+#[tokio::test]
+async fn logging_in_needs_only_the_keyboard() {
+    let (service, _dir) = fixture::closed_service().await;
+    let Some(browser) = Browser::open(service.client().base(), Look::Light).await else { return };
+    browser.go("/ui/waiters").await;
+    assert_eq!(browser.eval("return document.activeElement.id").await, "key", "the field has the focus");
+    for typed in fixture::KEY.chars() {
+        press(&browser, typed).await;
+    }
+    press(&browser, char::from(Key::Tab)).await;
+    let focused = "const e = document.activeElement; return [e.type, getComputedStyle(e).outlineStyle !== 'none']";
+    assert_eq!(browser.eval(focused).await, json!(["submit", true]));
+    press(&browser, char::from(Key::Enter)).await;
+    browser.until_text(".viewer", "logged in", |text| text.contains("ops")).await;
+    assert_eq!(browser.path().await, "/ui/waiters", "and where it was going");
     browser.close().await;
 }
 
@@ -92,6 +117,12 @@ async fn the_palette_goes_to_a_lock_an_owner_or_a_page_by_keyboard_alone() {
     browser.until_text(".palette li", "the button opens it", |t| t.contains("Locks")).await;
     press(&browser, char::from(Key::Escape)).await;
     assert_eq!(browser.eval("return document.querySelector('dialog[open]')").await, json!(null));
+    // Also from within a field.
+    browser.click("#find").await;
+    let chord: String = [char::from(Key::Control), 'k', char::from(Key::Null)].iter().collect();
+    let field = browser.client.active_element().await.expect("the field");
+    field.send_keys(&chord).await.expect("keys");
+    browser.until_text(".palette li", "Ctrl-K opens it", |t| t.contains("Locks")).await;
     browser.close().await;
 }
 

@@ -5,7 +5,8 @@ use super::receiver::{HooksFile, Receiver, hook, target};
 use crate::support::poll;
 use crate::support::service::Service;
 
-async fn service() -> (Receiver, HooksFile, Service) {
+/// With two hooks and a target.
+pub async fn service() -> (Receiver, HooksFile, Service) {
     let receiver = Receiver::start().await;
     let more = hook("deploys", &["lock.forced", "lock.waiting_long"], "names = [\"deploy/**\", \"cron\"]");
     let file = HooksFile::with(

@@ -32,9 +32,40 @@ async fn the_dashboard_works_without_script() {
     browser.go("/ui/timeline?prefix=deploy/").await;
     browser.click("summary").await;
     assert!(browser.text("details table").await.contains("ci-4711"), "the timeline as a table");
+    browser.go("/ui/locks/deploy/prod").await;
+    assert!(browser.text("main").await.contains("ci-4711"), "who holds the lock");
+    browser.click("a[href^='/ui/revoke/']").await;
+    browser.write("#reason", "stuck").await;
+    browser.click(".confirm button").await;
+    browser.until_text(".notice", "it was done", |t| t.contains("Revoked.")).await;
+    browser.go("/ui/take/nobody/has/it").await;
+    browser.write("#for", "10m").await;
+    browser.write("#note", "maintenance").await;
+    browser.click(".confirm button").await;
+    browser.until_text(".notice", "it was done", |t| t.contains("Taken.")).await;
+    assert_eq!(client.inspect("nobody/has/it").await.expect_status(200).json()["holders"][0]["note"], "maintenance");
+    browser.go("/ui/runbooks").await;
+    assert!(browser.text("main").await.contains("RedlockdQuorumLost"), "the runbooks");
     for path in ["/ui/waiters", "/ui/owners", "/ui/timeline", "/ui/nodes", "/ui/latency", "/ui/events"] {
         browser.go(path).await;
         assert!(!browser.text("h1").await.is_empty(), "{path}");
     }
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn logging_in_and_out_works_without_script() {
+    let (service, _dir) = fixture::closed_service().await;
+    let Some(browser) = Browser::open(service.client().base(), Look::Plain).await else { return };
+    browser.go("/ui/owners").await;
+    browser.write("#key", "wrong").await;
+    browser.click("button[type=submit]").await;
+    browser.until_text(".notice", "it is refused", |text| text.contains("unknown or has expired")).await;
+    browser.write("#key", fixture::KEY).await;
+    browser.click("button[type=submit]").await;
+    browser.until_text(".viewer", "logged in", |text| text.contains("ops")).await;
+    assert_eq!(browser.path().await, "/ui/owners");
+    browser.click(".viewer button").await;
+    browser.until_text(".lead", "logged out", |text| text.contains("Log in with an API key")).await;
     browser.close().await;
 }

@@ -1,5 +1,9 @@
 //! Every page in every display mode: accessibility, browser reports, width and a screenshot.
 
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
 use super::driver::{Browser, Look};
 use super::fixture;
 use crate::support::cluster::{Cluster, SILENT};
@@ -25,6 +29,13 @@ pub const PAGES: [(&str, &str); 15] = [
     ("events", "/ui/events"),
 ];
 
+/// The problems that openapi.yaml names, which are all.
+fn problems() -> BTreeSet<&'static str> {
+    let parts = include_str!("../../openapi.yaml").split("/problems/").skip(1);
+    let slugs = parts.filter_map(|part| part.split(|c: char| !c.is_ascii_lowercase() && c != '-').next());
+    slugs.filter(|slug| !slug.is_empty()).collect()
+}
+
 async fn check_every_page(look: Look) {
     let service = fixture::service().await;
     let client = service.client();
@@ -43,11 +54,12 @@ async fn check_every_page(look: Look) {
         browser.screenshot(name).await;
     }
     if look == Look::Light {
-        for kind in
-            ["locked", "quorum-unavailable", "unauthenticated", "lease-expired", "invalid", "draining", "internal"]
-        {
+        let all = problems();
+        assert!(all.len() >= 33, "{all:?}");
+        for kind in all {
             browser.go(&format!("/problems/{kind}")).await;
             browser.check_page(kind).await;
+            assert!(browser.text("main").await.contains(kind), "it is the page of {kind}");
         }
     }
     browser.close().await;
@@ -84,6 +96,29 @@ async fn every_page_passes_on_a_narrow_screen() {
                      return [all.length, all.filter((e) => e.getBoundingClientRect().right > screen.width).length]";
         let cells = browser.eval(cells).await;
         assert!(cells[0].as_u64() > Some(0) && cells[1] == 0, "{path}: cells, and those that are cut off: {cells}");
+    }
+    browser.close().await;
+}
+
+/// On a telephone, drawings of the past begin with the present, name their locks there, and say that there is more.
+#[tokio::test]
+async fn drawings_of_the_past_show_the_present_on_a_telephone() {
+    let service = fixture::service().await;
+    fixture::past(service.client()).await;
+    fixture::hold(service.client()).await;
+    let Some(browser) = Browser::open(service.client().base(), Look::Phone).await else { return };
+    for path in ["/ui/locks/deploy/prod", "/ui/timeline?prefix=deploy/"] {
+        browser.go(path).await;
+        let shown = browser
+            .eval(
+                "const on = (e) => { const r = e.getBoundingClientRect(); return r.width > 0 && r.left >= 0 && r.right <= innerWidth; }; \
+                 const box = document.querySelector('.scroll.past'); const ticks = [...box.querySelectorAll('.tick')]; \
+                 return [innerWidth, box.scrollWidth > box.clientWidth, on(ticks.find((e) => e.textContent === 'now')), \
+                         on(document.querySelector('.sideways')), [...box.querySelectorAll('.lane.late')].every(on)]",
+            )
+            .await;
+        assert_eq!(shown, json!([390, true, true, true, true]), "{path}: width, wider, now, hint, names");
+        browser.screenshot(if path.contains("timeline") { "timeline" } else { "lock" }).await;
     }
     browser.close().await;
 }

@@ -34,7 +34,8 @@ fn a_lease_from_acquire_to_release() {
     assert!(plain.contains("meta=build=17\n"), "{plain}");
     let list = daemon.get(&["list", "--prefix", "a/"]);
     let cells: Vec<&str> = list.trim_end_matches('\n').split('\t').collect();
-    assert_eq!((cells[0], cells[1], cells[2], cells.len()), ("a/b", "held", "me", 7));
+    assert_eq!((cells[0], cells[1], cells[2], cells.len()), ("a/b", "held", "me", 8));
+    assert!(cells[7].parse::<u64>().is_ok_and(|age_ms| age_ms < 60_000), "its age: {list}");
     assert_eq!(daemon.get(&["list", "--prefix", "z"]), "");
     let extended = fed(&daemon, &["extend", "--token-file", "-", "--note", "two", "--json", "a/b"], &token);
     let lease: serde_json::Value = serde_json::from_str(&extended.out).expect("JSON");

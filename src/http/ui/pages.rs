@@ -81,7 +81,7 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         .with_owner_url(&state.settings.owner_url)
         .with_rejected(&state.manager.rejected_files())
         .with_hooks_off(hooks_off)
-        .for_viewer(Viewer { principal, refused })
+        .for_viewer(Viewer { principal, refused, sees_part: !access.may_all() })
 }
 
 /// `GET /ui`.

@@ -117,6 +117,24 @@ async fn a_session_has_the_rights_of_its_principal_on_pages_only() {
     })
     .await;
     assert!(list.status == 200 && !list.text.contains("a/1"), "{}", list.text);
+    // Of two leases it may read one, and no figure says that this is all that is held.
+    assert!(list.text.contains("data-live>1</p><p class=\"hint\" id=\"hint-held\""), "{}", list.text);
+    for path in ["/ui/", "/ui/waiters", "/ui/owners"] {
+        let page = browser.get(path).await.text;
+        assert!(page.contains("that you may read") && !page.contains("whole cluster"), "{path}: {page}");
+        assert!(!page.contains("at all instances") && !page.contains("of all instances"), "{path}: {page}");
+    }
+    let mut admin = Browser::new(&service);
+    admin.log_in("all").await;
+    for (path, whole) in [
+        ("/ui/", "id=\"hint-held\" data-live>in the whole cluster<"),
+        ("/ui/waiters", "Waiters at all instances;"),
+        ("/ui/owners", "waiters in the whole cluster."),
+        ("/ui/timeline", "What is held now is that in the whole cluster."),
+    ] {
+        let page = admin.get(path).await.text;
+        assert!(page.contains(whole) && !page.contains("that you may read"), "{path}: {page}");
+    }
     // Who is logged in, a way out, and nothing that would be refused.
     assert!(list.text.contains("<bdi>half</bdi>") && list.text.contains("action=\"/ui/logout\""), "{}", list.text);
     assert!(list.text.contains("href=\"/ui/owners\"") && !list.text.contains("href=\"/ui/latency\""), "{}", list.text);
