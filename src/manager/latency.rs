@@ -16,34 +16,37 @@ use crate::types::NodeId;
 pub(crate) const SLOT: Duration = Duration::from_secs(15);
 /// Slots that are kept: a quarter of an hour.
 pub(crate) const SLOTS: usize = 60;
-/// Buckets of a histogram. Eight to each power of two of microseconds, so that a quantile is off by
-/// at most an eighth; the last one ends at 8.4 s, far beyond every timeout.
-pub(crate) const BUCKETS: usize = 168;
-
-const SUB_BITS: u32 = 3;
-const MICROS_MAX: u64 = (1 << 23) - 1;
+/// Buckets of a histogram: the first one has what took no microsecond, and each further one ends at the same multiple of
+/// where it begins, so that all of them are equally wide on a logarithmic axis. A quantile is off by at most a sixteenth; the
+/// last one ends at 8.4 s, far beyond every timeout. Instances exchange their numbers ([`super::activity`]).
+pub(crate) const BUCKETS: usize = 185;
+/// Buckets to each power of two of microseconds.
+const BUCKETS_PER_OCTAVE: f64 = 8.0;
 const KINDS: usize = UnreachableKind::ALL.len();
 
 /// The bucket of a latency; beyond the largest, the last one.
 pub(crate) fn bucket(took: Duration) -> usize {
-    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).min(MICROS_MAX);
-    if micros < 1 << SUB_BITS {
-        return usize::try_from(micros).unwrap_or(0);
-    }
-    let power = micros.ilog2();
-    let sub = (micros >> (power - SUB_BITS)) & ((1 << SUB_BITS) - 1);
-    usize::try_from(u64::from((power - SUB_BITS + 1) << SUB_BITS) + sub).unwrap_or(BUCKETS - 1)
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the axis begins at 0 and ends below 2^10"
+    )]
+    let bucket = axis(took) as usize;
+    bucket.min(BUCKETS - 1)
+}
+
+/// Where a latency lies on a logarithmic axis on which each bucket has the width 1, from its number on. Whole microseconds are
+/// on the side of an edge that is theirs: only powers of two are on one, and their logarithms are exact.
+pub(crate) fn axis(took: Duration) -> f64 {
+    let micros = took.as_micros();
+    #[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 microseconds")]
+    if micros == 0 { 0.0 } else { 1.0 + (micros as f64).log2() * BUCKETS_PER_OCTAVE }
 }
 
 /// Where a bucket begins and where the next one does. Units: microseconds.
-pub(crate) fn bounds(bucket: usize) -> (u64, u64) {
-    let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
-    if bucket < 1 << SUB_BITS {
-        return (u64::from(bucket), u64::from(bucket) + 1);
-    }
-    let shift = (bucket >> SUB_BITS) - 1;
-    let low = (u64::from(bucket & ((1 << SUB_BITS) - 1)) + (1 << SUB_BITS)) << shift;
-    (low, low + (1 << shift))
+pub(crate) fn bounds(bucket: usize) -> (f64, f64) {
+    let edge = |number: usize| (f64::from(u32::try_from(number).unwrap_or(u32::MAX)) / BUCKETS_PER_OCTAVE).exp2();
+    bucket.checked_sub(1).map_or((0.0, 1.0), |number| (edge(number), edge(number + 1)))
 }
 
 /// How often durations occurred.
@@ -65,7 +68,7 @@ impl Histogram {
         self.counts.iter().map(|n| u64::from(*n)).sum()
     }
 
-    /// The duration that this share (0 to 1) of them did not exceed, to within an eighth; `None`
+    /// The duration that this share (0 to 1) of them did not exceed, to within a sixteenth; `None`
     /// where there is none.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let total = self.total();
@@ -81,8 +84,8 @@ impl Histogram {
             seen += u64::from(*count);
             if seen >= rank {
                 let (low, high) = bounds(i);
-                // The middle of the bucket errs least.
-                return Some(Duration::from_micros(u64::midpoint(low, high)));
+                // The middle of the bucket, on the same axis, errs least.
+                return Some(Duration::from_secs_f64((low * high).sqrt().round() / 1e6));
             }
         }
         None
@@ -291,18 +294,19 @@ mod tests {
         BootTime::default().plus(Duration::from_secs(seconds))
     }
 
+    const MICROS_MAX: u32 = (1 << 23) - 1;
+
     proptest! {
         #[test]
         fn every_duration_has_a_bucket_that_contains_it(micros in 0..=MICROS_MAX) {
-            let index = bucket(Duration::from_micros(micros));
+            let index = bucket(Duration::from_micros(micros.into()));
             prop_assert!(index < BUCKETS);
             let (low, high) = bounds(index);
-            prop_assert!((low..high).contains(&micros), "{micros} in {low}..{high}");
-            prop_assert!(high - low <= (low / 8).max(1));
+            prop_assert!((low..high).contains(&f64::from(micros)), "{micros} in {low}..{high}");
         }
 
         #[test]
-        fn a_quantile_is_off_by_an_eighth_at_most(mut times in proptest::collection::vec(1u64..8_000_000, 1..200)) {
+        fn a_quantile_is_off_by_a_sixteenth_at_most(mut times in proptest::collection::vec(1u64..8_000_000, 1..200)) {
             let series = LatencySeries::default();
             for micros in &times {
                 series.record_success(at(1), Duration::from_micros(*micros));
@@ -312,7 +316,7 @@ mod tests {
             for (share, index) in [(0.5, (times.len() - 1) / 2), (1.0, times.len() - 1)] {
                 let measured = u64::try_from(all.quantile(share).expect("some").as_micros()).expect("small");
                 let truth = times[index];
-                prop_assert!(measured.abs_diff(truth) <= truth / 8 + 1, "{measured} for {truth}");
+                prop_assert!(measured.abs_diff(truth) <= truth / 16 + 1, "{measured} for {truth}");
             }
         }
     }
@@ -320,7 +324,20 @@ mod tests {
     #[test]
     fn the_longest_duration_falls_into_the_last_bucket() {
         assert_eq!(bucket(Duration::MAX), BUCKETS - 1);
-        assert_eq!(bounds(BUCKETS - 1).1, MICROS_MAX + 1);
+        assert_eq!(bounds(BUCKETS - 1).1, f64::from(MICROS_MAX + 1));
+    }
+
+    #[test]
+    fn buckets_follow_each_other_and_have_one_ratio() {
+        assert_eq!((bounds(0), bounds(1).0, bucket(Duration::ZERO)), ((0.0, 1.0), 1.0, 0));
+        for number in 1..BUCKETS {
+            let (low, high) = bounds(number);
+            assert!((high / low - 2_f64.powf(0.125)).abs() < 1e-12, "{number}: {low} to {high}");
+            assert_eq!(bounds(number - 1).1, low);
+        }
+        for power in 0..23 {
+            assert_eq!(bucket(Duration::from_micros(1 << power)), 1 + 8 * power, "a power of two begins a bucket");
+        }
     }
 
     #[test]

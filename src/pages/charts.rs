@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::format;
-use crate::manager::latency::{BUCKETS, Histogram, LatencyWindow, SLOT, SLOTS, TimeSlot, bounds};
+use crate::manager::latency::{BUCKETS, Histogram, LatencyWindow, SLOT, SLOTS, TimeSlot, axis, bounds};
 
 /// Width of the large charts. Units: of the SVG's view box.
 pub(crate) const WIDTH: f64 = 960.0;
@@ -164,7 +164,8 @@ pub(crate) const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p95", 0.95), ("p
 pub(crate) fn distribution(times: &Histogram) -> Option<Distribution> {
     let first = times.counts.iter().position(|n| *n > 0)?;
     let last = times.counts.iter().rposition(|n| *n > 0)?;
-    // Space at both sides, so that the scale does not change with every new time.
+    // Space at both sides, so that the scale does not change with every new time. Buckets are of one width on this axis, so that
+    // heights are densities on it.
     let (first, last) = (first.saturating_sub(4), (last + 4).max(first + 24).min(BUCKETS - 1));
     let step = WIDTH / real(last - first + 1);
     let maximum = f64::from(times.counts.iter().copied().max().unwrap_or(1).max(1));
@@ -172,7 +173,7 @@ pub(crate) fn distribution(times: &Histogram) -> Option<Distribution> {
         let count = times.counts[i];
         let height = (f64::from(count) / maximum * (HEIGHT - 48.0)).max(1.5);
         let (low, high) = bounds(i);
-        let (low, high) = (Duration::from_micros(low), Duration::from_micros(high));
+        let (low, high) = (Duration::from_secs_f64(low / 1e6), Duration::from_secs_f64(high / 1e6));
         Bar {
             x: coordinate(real(i - first) * step),
             y: coordinate(HEIGHT - height),
@@ -181,20 +182,18 @@ pub(crate) fn distribution(times: &Histogram) -> Option<Distribution> {
             title: format!("{} to {}: {}", format::latency(low), format::latency(high), format::number(count)),
         }
     };
-    let position = |us: u64| {
-        let i = (first..=last).find(|i| bounds(*i).1 > us)?;
-        let (low, high) = bounds(i);
-        let part = real(usize::try_from(us.saturating_sub(low)).ok()?) / real(usize::try_from(high - low).ok()?);
-        (us >= bounds(first).0).then_some((real(i - first) + part) * step)
+    let position = |took: Duration| {
+        let at = axis(took) - real(first);
+        (0.0..real(last + 1 - first)).contains(&at).then_some(at * step)
     };
-    let scale = (0..7).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
-    let tick = |us: u64| {
-        let label = format::latency(Duration::from_micros(us)).replace(".00", "").replace(".0 s", " s");
-        position(us).map(|x| Tick { x: coordinate(x), label, row: 0, is_left: x > WIDTH - 40.0 })
+    let scale = (0..7).flat_map(|power| [1, 2, 5].map(|digit| Duration::from_micros(digit * 10_u64.pow(power))));
+    let tick = |at: Duration| {
+        let label = format::latency(at).replace(".00", "").replace(".0 s", " s");
+        position(at).map(|x| Tick { x: coordinate(x), label, row: 0, is_left: x > WIDTH - 40.0 })
     };
     let quantile = |(row, (name, share)): (usize, &(&str, f64))| {
         let took = times.quantile(*share)?;
-        let x = position(u64::try_from(took.as_micros()).ok()?)?;
+        let x = position(took)?;
         let label = format!("{name} {}", format::latency(took));
         Some(Tick { x: coordinate(x), label, row, is_left: x > WIDTH - 110.0 })
     };
@@ -253,7 +252,9 @@ mod tests {
         assert!(drawn.quantiles.windows(2).all(|pair| x(&pair[0]) <= x(&pair[1])));
         assert!(drawn.ticks.windows(2).all(|pair| x(&pair[0]) < x(&pair[1])));
         assert!(drawn.quantiles.iter().chain(&drawn.ticks).all(|t| (0.0..=WIDTH).contains(&x(t))));
-        assert!(drawn.ticks.iter().any(|t| t.label == "1 ms"), "{:?}", drawn.ticks);
+        let at = |label: &str| drawn.ticks.iter().find(|tick| tick.label == label).map(x).expect("on the scale");
+        // Equal ratios are equal distances.
+        assert!((at("1 ms") - at("500 µs") - (at("2 ms") - at("1 ms"))).abs() <= 0.2, "{:?}", drawn.ticks);
         assert!(distribution(&Histogram::default()).is_none());
     }
 }

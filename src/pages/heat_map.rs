@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::format;
-use crate::manager::latency::{LatencyWindow, SLOT, SLOTS, TimeSlot, bounds, bucket};
+use crate::manager::latency::{BUCKETS, LatencyWindow, SLOT, SLOTS, TimeSlot, axis, bucket};
 
-/// Buckets of a histogram in one row of a map: rows of equal ratio, 1.4.
+/// Buckets of a histogram in one row of a map: each ends at √2 times where it begins. The first bucket, of what took no
+/// microsecond, is beside the bottom row.
 const BUCKETS_PER_ROW: usize = 4;
 /// Rows of the smallest map.
 const ROWS_MIN: usize = 12;
@@ -68,12 +69,14 @@ pub(crate) struct HeatMap {
     pub slow: String,
 }
 
-fn row_of(took: Duration) -> f64 {
-    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-    let bucket = bucket(took);
-    let (low, high) = bounds(bucket);
-    let part = real(micros.saturating_sub(low)) / real((high - low).max(1));
-    (real(u64::try_from(bucket).unwrap_or(0)) + part.min(1.0)) / real(BUCKETS_PER_ROW as u64)
+/// On the axis of all rows.
+fn height(took: Duration) -> f64 {
+    (axis(took).min(real(BUCKETS as u64)) - 1.0).max(0.0) / real(BUCKETS_PER_ROW as u64)
+}
+
+/// The row of a bucket.
+fn row(bucket: usize) -> usize {
+    bucket.saturating_sub(1) / BUCKETS_PER_ROW
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and coordinates of a chart are far below 2^52")]
@@ -85,10 +88,10 @@ impl Scale {
     /// Reaches over all of these, and `mark`.
     pub(crate) fn of<'a>(windows: impl Iterator<Item = &'a LatencyWindow>, mark: Duration) -> Self {
         let used = windows.flat_map(|window| window.all.took.counts.iter().enumerate());
-        let row = bucket(mark) / BUCKETS_PER_ROW;
-        let (mut first, mut last) = (row, row);
+        let marked = row(bucket(mark));
+        let (mut first, mut last) = (marked, marked);
         for (bucket, _) in used.filter(|(_, count)| **count > 0) {
-            (first, last) = (first.min(bucket / BUCKETS_PER_ROW), last.max(bucket / BUCKETS_PER_ROW));
+            (first, last) = (first.min(row(bucket)), last.max(row(bucket)));
         }
         let rows = (last + 2 - first).max(ROWS_MIN);
         let mut scale = Self { first, rows, ticks: Vec::new() };
@@ -106,7 +109,7 @@ impl Scale {
 
     /// Distance from the top, in rows.
     fn height_of(&self, took: Duration) -> f64 {
-        real(self.rows as u64) + real(self.first as u64) - row_of(took)
+        real(self.rows as u64) + real(self.first as u64) - height(took)
     }
 
     /// Draws a map.
@@ -133,11 +136,11 @@ impl Scale {
             .enumerate()
             .filter_map(|(x, slot)| slot.as_ref().map(|slot| (x, slot)))
             .flat_map(|(x, slot)| {
-                slot.took
-                    .counts
-                    .chunks(BUCKETS_PER_ROW)
-                    .enumerate()
-                    .map(move |(row, counts)| (x, row, counts.iter().sum()))
+                let of_row = move |y: usize| {
+                    let counts = slot.took.counts.iter().enumerate().filter(|(bucket, _)| row(*bucket) == y);
+                    (x, y, counts.map(|(_, count)| *count).sum::<u32>())
+                };
+                (self.first..self.first + self.rows).map(of_row)
             })
             .filter(|(.., count)| *count > 0)
             .collect();
@@ -190,6 +193,11 @@ mod tests {
             (map.count.as_str(), map.failed.as_str(), &map.failures[..]),
             ("1\u{202f}001", "1", &[SLOTS - 1][..])
         );
+        // Rows of one ratio: two of them are a factor of two, everywhere.
+        for micros in [1_u64, 6, 700, 1_000, 48_000] {
+            let (one, two) = (Duration::from_micros(micros), Duration::from_micros(2 * micros));
+            assert!((scale.height_of(one) - scale.height_of(two) - 2.0).abs() < 1e-9, "{micros} us");
+        }
         // Each on the line of its median, within a row.
         for cell in [fast, slow] {
             let piece = map.median.split('M').find(|piece| piece.starts_with(&format!("{} ", cell.x))).expect("drawn");
