@@ -227,8 +227,8 @@ impl EventHub {
         }
     }
 
-    /// Publishes an event to the streams of this instance only: every instance sees it for itself.
-    pub fn publish_local(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
+    /// Publishes an event of this instance to its own streams only.
+    fn publish_local(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, ..Event::default() };
         describe(&mut event);
         self.record(kind, &event);
@@ -353,6 +353,9 @@ impl EventHub {
         if let Some(name) = event.name.take()
             && !state.seen.add(name)
         {
+            return;
+        }
+        if state.incidents.has_of_another_instance(&event) {
             return;
         }
         let event = Arc::new(event);

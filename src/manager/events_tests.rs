@@ -32,7 +32,7 @@ fn without_listeners_renewals_are_not_made_and_the_recent_events_are_bounded() {
     for i in 0..=EVENTS_MAX {
         hub.publish(EventKind::Released, 1, |e| e.resource = Some(i.to_string()));
     }
-    hub.publish_local(EventKind::NodeDown, 2, |e| e.node = Some("n1".into()));
+    hub.publish(EventKind::NodeDown, 2, |e| e.node = Some("n1".into()));
     assert!(!hub.has_listeners());
     let recent = hub.recent();
     assert_eq!((recent.len(), recent[0].event.as_str(), recent[1].at_ms), (EVENTS_MAX, "node_down", 1));
@@ -53,6 +53,31 @@ fn recent_events_outlive_the_streams_and_are_listed_once() {
     assert_eq!(hub.recent().len(), 1);
     hub.follow_cluster();
     assert!(hub.follows_cluster());
+}
+
+/// Each instance reports what it sees of the nodes: what two of them saw is listed once, and observed (for hooks) only where it
+/// was seen.
+#[test]
+fn incidents_of_nodes_are_known_at_all_instances_and_joined() {
+    let (hub, other) = (hub(), EventHub::new(&InstanceName::from_random(9)));
+    let observed = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&observed);
+    hub.observe(Box::new(move |_, _| _ = counted.fetch_add(1, Ordering::Relaxed)));
+    let down = |at: &EventHub, node: &str, wall_ms| {
+        at.named_event(EventKind::NodeDown, wall_ms, |event| event.node = Some(node.into()))
+    };
+    let receive = |event: Event| hub.receive(&serde_json::to_vec(&event).expect("plain data"));
+    let listed = || hub.past().iter().map(|event| event.at_ms).collect::<Vec<_>>();
+    hub.publish(EventKind::NodeDown, 1_000, |event| event.node = Some("n1".into()));
+    receive(down(&other, "n1", 4_000));
+    assert_eq!(listed(), [1_000], "both saw the same");
+    receive(down(&other, "n2", 5_000));
+    receive(down(&other, "n2", 7_000));
+    hub.publish(EventKind::NodeDown, 8_000, |event| event.node = Some("n2".into()));
+    assert_eq!(listed(), [7_000, 5_000, 1_000], "what one of them saw twice happened twice");
+    receive(down(&other, "n1", 20_000));
+    assert_eq!(listed(), [20_000, 7_000, 5_000, 1_000], "seen by one alone");
+    assert_eq!(observed.load(Ordering::Relaxed), 2, "the two that this one saw");
 }
 
 #[test]

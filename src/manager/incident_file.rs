@@ -6,17 +6,24 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::event_buffer::size_of;
 use crate::api::Event;
 
-/// Incidents that are kept in memory and read back at a start.
+/// Incidents that are kept in memory and read back at a start, however old they are.
 pub(crate) const HISTORY_MAX: usize = 10_000;
-/// Their size, since any client that can publish on a node can make each as large as the longest deadlock. Ordinary ones take
-/// some three hundred bytes each.
-pub(crate) const HISTORY_BYTES_MAX: usize = 8 << 20;
+/// Further ones are kept for so long.
+pub(crate) const HISTORY_AGE: Duration = Duration::from_hours(24);
+/// The size of all, since any client that can publish on a node can make each as large as the longest deadlock. Ordinary ones
+/// take some three hundred bytes each: a day may have a hundred thousand.
+pub(crate) const HISTORY_BYTES_MAX: usize = 32 << 20;
+/// Within this time, and among so many of the latest incidents, what another instance reported of a node is the same incident:
+/// each instance sees it with its own probes.
+const SAME_INCIDENT: Duration = Duration::from_secs(10);
+const SAME_INCIDENT_EXAMINED: usize = 64;
 /// Incidents that wait to be written; further ones stay in memory only.
 const UNWRITTEN_MAX: usize = 1_024;
 /// Longest line that is read back, in bytes.
@@ -38,7 +45,7 @@ pub(super) fn may_wait(event: &Event, queue: &mpsc::Sender<Arc<Event>>) -> bool 
     size_of(event) <= LARGE_BYTES || queue.max_capacity() - queue.capacity() < LARGE_UNWRITTEN_MAX
 }
 
-/// The last incidents: at most [`HISTORY_MAX`], and [`HISTORY_BYTES_MAX`] of them.
+/// The last incidents: [`HISTORY_MAX`], all of the last [`HISTORY_AGE`], and at most [`HISTORY_BYTES_MAX`] of them.
 #[derive(Debug, Clone, Default)]
 pub struct Incidents {
     events: VecDeque<Arc<Event>>,
@@ -48,13 +55,27 @@ pub struct Incidents {
 impl Incidents {
     /// Adds one, and drops the oldest beyond the limits.
     pub(super) fn push(&mut self, event: Arc<Event>) {
+        let day_ago_ms = event.at_ms.saturating_sub(HISTORY_AGE.as_millis().try_into().unwrap_or(u64::MAX));
         self.bytes += size_of(&event);
         self.events.push_back(event);
-        while (self.events.len() > HISTORY_MAX || self.bytes > HISTORY_BYTES_MAX)
+        let is_old = |events: &VecDeque<Arc<Event>>| {
+            events.len() > HISTORY_MAX && events.front().is_some_and(|oldest| oldest.at_ms < day_ago_ms)
+        };
+        while (is_old(&self.events) || self.bytes > HISTORY_BYTES_MAX)
             && let Some(oldest) = self.events.pop_front()
         {
             self.bytes -= size_of(&oldest);
         }
+    }
+
+    /// Whether another instance reported the same of a node. What one instance reports twice happened twice.
+    pub(super) fn has_of_another_instance(&self, event: &Event) -> bool {
+        let is_same = |known: &Arc<Event>| {
+            known.instance != event.instance
+                && Duration::from_millis(known.at_ms.abs_diff(event.at_ms)) <= SAME_INCIDENT
+                && (&known.event, &known.node, &known.reason) == (&event.event, &event.node, &event.reason)
+        };
+        event.node.is_some() && self.events.iter().rev().take(SAME_INCIDENT_EXAMINED).any(is_same)
     }
 
     /// The oldest first.
@@ -82,7 +103,7 @@ pub struct HistoryFile {
 }
 
 impl HistoryFile {
-    /// Opens the file of a directory and reads the last [`HISTORY_MAX`] incidents; `None` where the directory does not exist
+    /// Opens the file of a directory and reads the last incidents; `None` where the directory does not exist
     /// or another process writes there. Blocks on the disk.
     ///
     /// Errors: those of the file system.
@@ -122,7 +143,7 @@ impl HistoryFile {
             let text = lines(batch.iter().map(AsRef::as_ref));
             (self.lines, self.bytes) = (self.lines + batch.len(), self.bytes + text.len());
             // Twice as much as is kept: only what is kept stays.
-            let is_full = self.lines > 2 * HISTORY_MAX || self.bytes > 2 * HISTORY_BYTES_MAX;
+            let is_full = self.lines > 2 * recent.events.len().max(HISTORY_MAX) || self.bytes > 2 * HISTORY_BYTES_MAX;
             let kept = is_full.then(|| recent.clone());
             let written = tokio::task::spawn_blocking(move || {
                 let result = match kept {
@@ -198,8 +219,9 @@ mod tests {
         assert!(file.past.events.is_empty() && open().is_none(), "another process writes there");
         let (sender, receiver) = queue();
         let writer = tokio::spawn(file.write(receiver));
-        for at_ms in 1..=3 * HISTORY_MAX as u64 {
-            sender.send(Arc::new(event(at_ms))).await.expect("it writes");
+        const MINUTE_MS: u64 = 60_000;
+        for minute in 1..=3 * HISTORY_MAX as u64 {
+            sender.send(Arc::new(event(minute * MINUTE_MS))).await.expect("it writes");
         }
         drop(sender);
         writer.await.expect("no panic");
@@ -209,8 +231,25 @@ mod tests {
         text.push_str("{\"event\":\"cut of");
         fs::write(&path, text).expect("writable");
         let past = open().expect("free").past.events;
-        assert_eq!((past.len(), past[0].at_ms, past[HISTORY_MAX - 1].at_ms), (10_000, 20_001, 30_000));
+        let minute = |at: usize| past[at].at_ms / MINUTE_MS;
+        assert_eq!((past.len(), minute(0), minute(HISTORY_MAX - 1)), (10_000, 20_001, 30_000));
         assert_eq!(fs::read_to_string(&path).expect("readable").lines().count(), HISTORY_MAX, "rewritten at the start");
+    }
+
+    #[tokio::test]
+    async fn more_than_the_limit_is_kept_for_a_day_and_read_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = || HistoryFile::open(dir.path()).expect("readable").expect("free");
+        let (sender, receiver) = queue();
+        let writer = tokio::spawn(open().write(receiver));
+        // One each two seconds: a day has 43,200.
+        for number in 0..50_000 {
+            sender.send(Arc::new(event(number * 2_000))).await.expect("it writes");
+        }
+        drop(sender);
+        writer.await.expect("no panic");
+        let past = open().past.events;
+        assert_eq!((past.len(), past[0].at_ms), (43_201, (50_000 - 43_201) * 2_000), "to the second");
     }
 
     /// N7: what is kept is bounded in bytes as well, in memory and in the file.
