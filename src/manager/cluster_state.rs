@@ -1,5 +1,5 @@
 //! The state of nodes and quorum in one or two sentences: what has failed, since when, until when, why, and what to do. The same
-//! on every page, in the log and in `/health/ready`.
+//! on every page, in each line of the log about nodes and quorum, and in `/health/ready`.
 
 use std::cmp::Ordering;
 use std::time::Duration;

@@ -194,39 +194,59 @@ fn margin_text(voting: usize, needed: usize) -> &'static str {
     }
 }
 
-/// Writes the line of an incident.
-pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, situation: &Situation) {
+/// Writes the line of an incident, with the state of all nodes and what to do as on the pages. `rounds_wait`: how long rounds wait
+/// for a node.
+pub(super) fn log(
+    incident: &Incident,
+    nodes: &[NodeSummary],
+    needed: usize,
+    of_all: &Situation,
+    rounds_wait: Duration,
+) {
     let voting = nodes.iter().filter(|node| node.votes).count();
+    let (then, of) = (margin_text(voting, needed), nodes.len());
+    let (situation, advice) = (&of_all.state, Some(of_all.advice.as_str()).filter(|advice| !advice.is_empty()));
     match incident {
         Incident::NodeLost { node, before } => {
-            let NodeSummary { node, state, why, votes_in, .. } = &nodes[*node];
+            let NodeSummary { node, state, why, votes_in, latency, .. } = &nodes[*node];
             let (why, votes_in_s) = (why.as_deref().unwrap_or_default(), votes_in.map(|left| left.as_secs()));
-            let (of, then) = (nodes.len(), margin_text(voting, needed));
-            tracing::warn!(%node, state, before, why, votes_in_s, voting, needed, of, "the node has no vote: {then}");
+            let slow = (state == "slow").then_some((rounds_wait, latency.unwrap_or_default()));
+            let (rounds_wait_ms, latency_ms) = slow.map(|(wait, took)| (wait.as_millis(), took.as_millis())).unzip();
+            tracing::warn!(
+                %node, state, before, why, votes_in_s, latency_ms, rounds_wait_ms, voting, needed, of, situation, advice,
+                "the node has no vote: {then}"
+            );
         }
         Incident::Forgot { node } => {
             let (node, why) = (&nodes[*node].node, forgot(&nodes[*node]));
-            tracing::warn!(%node, voting, needed, "the node {why}: {}", margin_text(voting, needed));
+            tracing::warn!(%node, voting, needed, of, situation, advice, "the node {why}: {then}");
         }
         Incident::NodeBack { node, after } => {
             let (node, after_s) = (&nodes[*node].node, after.map(|after| after.as_secs_f64()));
-            tracing::info!(%node, after_s, voting, needed, "the node is up and votes");
+            tracing::info!(%node, after_s, voting, needed, of, situation, advice, "the node is up and votes");
         }
-        // The node monitor logs it, with the two runs.
-        Incident::TwoServers { .. } => {}
+        // The node monitor logs the two runs; what they mean for the votes is known here.
+        Incident::TwoServers { node } => {
+            let NodeSummary { node, state, .. } = &nodes[*node];
+            tracing::error!(%node, state, voting, needed, of, situation, advice, "two servers under one name: {then}");
+        }
         Incident::OneServer { node, after } => {
             let (node, after_s) = (&nodes[*node].node, after.as_secs_f64());
-            tracing::info!(%node, after_s, voting, needed, "the node's name leads to one server again");
+            let text = "the node's name leads to one server again";
+            tracing::info!(%node, after_s, voting, needed, of, situation, advice, "{text}");
         }
-        Incident::Quorum => tracing::info!(voting, needed, "a quorum of nodes votes: locks can be granted"),
+        Incident::Quorum => {
+            tracing::info!(voting, needed, of, situation, advice, "a quorum of nodes votes: locks can be granted");
+        }
         Incident::QuorumLost => {
-            let (why, advice) = (reasons(nodes), &situation.advice);
+            let why = reasons(nodes);
             let text = "no quorum of nodes votes: no lock can be granted or extended";
-            tracing::error!(voting, needed, why, advice, "{text}");
+            tracing::error!(voting, needed, of, why, situation, advice, "{text}");
         }
         Incident::QuorumBack { after, refused } => {
             let after_s = after.as_secs_f64();
-            tracing::info!(voting, needed, after_s, refused, "a quorum of nodes votes again");
+            let text = "a quorum of nodes votes again";
+            tracing::info!(voting, needed, of, after_s, refused, situation, advice, "{text}");
         }
     }
 }
@@ -245,7 +265,8 @@ fn reasons(nodes: &[NodeSummary]) -> String {
     nodes.iter().filter(|node| !node.votes).map(reason).collect::<Vec<_>>().join(", ")
 }
 
-/// Publishes an incident: of the quorum to all instances, of a node to this one only, since each observes the nodes itself.
+/// Publishes an incident to all instances: each observes the nodes itself, but one that was cut off from them, or that another
+/// instance observes more closely, would have a gap. The hub keeps what two of them report of a node once.
 pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub, wall_ms: u64) {
     let ms = |after: &Duration| u64::try_from(after.as_millis()).ok();
     let kind = match incident {
@@ -286,10 +307,7 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
         Incident::QuorumBack { after, refused } => (event.after_ms, event.refused) = (ms(after), Some(*refused)),
         Incident::Quorum => {}
     };
-    match incident {
-        Incident::QuorumLost | Incident::QuorumBack { .. } => hub.publish(kind, wall_ms, describe),
-        _ => hub.publish_local(kind, wall_ms, describe),
-    }
+    hub.publish(kind, wall_ms, describe);
 }
 
 #[cfg(test)]

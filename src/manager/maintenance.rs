@@ -94,7 +94,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (nodes, needed) = (self.nodes(), self.engine().quorum());
         let at = Moment { now: self.now(), wall_ms: self.wall_ms() };
         for incident in self.shared.incidents.observe(&nodes, needed, at) {
-            incidents::log(&incident, &nodes, needed, &self.situation(&nodes));
+            incidents::log(&incident, &nodes, needed, &self.situation(&nodes), self.node_timeout());
             incidents::publish(&incident, &nodes, &self.shared.events, at.wall_ms);
         }
     }

@@ -108,12 +108,24 @@ async fn start_node_changes_quorum_changes_and_stop_are_logged() {
     over.proxies[0].set(MUTE);
     let next_fails = "the next failure is an outage";
     until_logged(&over, &["WARN", "the node has no vote", next_fails, "node=n1", "state=\"down\"", "voting=2"]).await;
+    // The sentence of the pages, in the log and where the service is ready.
+    let (state, advice) =
+        ("Node n1 has not answered since ", "Bring back n1. Do not restart another node until it votes.");
+    until_logged(&over, &["the node has no vote", &format!("situation=\"{state}"), &format!("advice=\"{advice}\"")])
+        .await;
+    let ready = over.client().get("/health/ready").await.expect_status(200).json();
+    assert!(ready["situation"].as_str().is_some_and(|text| text.starts_with(state)), "{ready}");
+    assert_eq!(ready["advice"], advice);
     over.proxies[1].set(MUTE);
     until_logged(&over, &["ERROR", "no quorum of nodes votes", "voting=1", "needed=2", "n1 down, n2 down"]).await;
+    let none = "No lock can be granted or extended since ";
+    until_logged(&over, &["no quorum of nodes votes", &format!("situation=\"{none}"), "advice=\"Bring back n1"]).await;
+    let unready = over.client().get("/health/ready").await.expect_status(503).json();
+    assert!(unready["detail"].as_str().is_some_and(|text| text.starts_with(none)), "{unready}");
     over.client().acquire("x", &[]).await.expect_status(503);
     over.proxies.iter().for_each(heal);
     until_logged(&over, &["INFO", "a quorum of nodes votes again", "after_s=", "refused=1"]).await;
-    until_logged(&over, &["INFO", "the node is up", "node=n2", "after_s="]).await;
+    until_logged(&over, &["INFO", "the node is up", "node=n2", "after_s=", "situation=\"All 3 nodes vote"]).await;
     let lines = over.service.output();
     let losses = lines.iter().filter(|line| line.contains("the node has no vote") && line.contains("node=n1"));
     assert_eq!(losses.count(), 1, "one line for one incident: {lines:#?}");
@@ -135,7 +147,6 @@ async fn a_start_over_blank_nodes_or_with_other_settings_names_them() {
     until_logged(&over, &["ERROR", "no quorum of nodes votes", "n1 other-cluster, n2 other-cluster"]).await;
 }
 
-/// All operations, at the finest log level.
 /// A9: redlockd needs no persistence, so that it is off is information, which the log has once and not for each node.
 #[tokio::test]
 async fn that_persistence_is_off_is_said_once_and_is_no_warning() {
@@ -150,6 +161,7 @@ async fn that_persistence_is_off_is_said_once_and_is_no_warning() {
     assert!(lines.len() == 1 && lines[0].contains(" INFO "), "{lines:?}");
 }
 
+/// All operations, at the finest log level.
 #[tokio::test]
 async fn no_output_contains_a_token() {
     let cluster = Cluster::start(3).await;

@@ -55,7 +55,20 @@ async fn f1_a_second_server_under_a_name_gets_no_vote_while_the_first_is_reached
     .await;
     assert_eq!(watched["votes"], false, "{watched}");
     assert!(watched["why"].as_str().is_some_and(|why| why.contains("two servers")), "{watched}");
-    assert!(second.output().iter().any(|line| line.contains("two servers")), "the log has it");
+    poll::until("the log has it, with the votes and what to do", || async {
+        let has = |line: &String| {
+            [
+                "two servers under one name",
+                "voting=2",
+                "the next failure is an outage",
+                "advice=\"Turn off the wrong server of n1",
+            ]
+            .iter()
+            .all(|part| line.contains(part))
+        };
+        second.output().iter().any(has).then_some(())
+    })
+    .await;
     // Each holder has a majority of the three servers that vote.
     let held = first.client().acquired("job", &[("ttl", "2s")]).await;
     second.client().acquire("job", &[("ttl", "2s")]).await.expect_status(423);

@@ -79,7 +79,15 @@ async fn one_slow_node_is_not_waited_for_and_does_not_count_as_voting() {
     assert!(slow["why"].as_str().is_some_and(|why| why.contains("later than rounds wait")), "{slow}");
     assert_eq!(over.client().get("/nodes").await.json()["quorum"]["granted"], 2);
     poll::until("the log has it", || async {
-        over.service.output().iter().any(|line| line.contains("state=\"slow\"")).then_some(())
+        let has = |line: &String| {
+            let measured = |field: &str| {
+                let (_, rest) = line.split_once(field)?;
+                rest.split(' ').next()?.parse::<u64>().ok()
+            };
+            let (took, waits) = (measured("latency_ms="), measured("rounds_wait_ms="));
+            line.contains("state=\"slow\"") && took > waits && waits > Some(0) && line.contains("advice=\"Find out")
+        };
+        over.service.output().iter().any(has).then_some(())
     })
     .await;
     over.client().get("/health/ready").await.expect_status(200);

@@ -15,11 +15,12 @@ use crate::http::state::AppState;
 
 /// 200 as long as the process answers.
 pub(crate) async fn live(headers: HeaderMap) -> Response {
-    lock_responses::health("live", negotiation::for_problem(&headers))
+    lock_responses::health("live", negotiation::for_problem(&headers), None)
 }
 
 /// 200 if locks can be granted; with `local=true`, as long as this instance is not stopping: for balancers, since without a
-/// quorum every instance gives the same precise answers. Only clients with the right `metrics` learn which node is unavailable.
+/// quorum every instance gives the same precise answers. Only clients with the right `metrics` learn which node is unavailable,
+/// since when, and what to do.
 ///
 /// Errors: `invalid`, `draining`, `quorum-unavailable`.
 pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -27,11 +28,11 @@ pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Re
     let mut fields = Fields::of_query(request.uri())?;
     let is_local = fields.flag("local");
     fields.finish_with_others()?;
-    if is_local && !state.manager.is_stopping() {
-        return Ok(lock_responses::health("ready", format));
-    }
     let in_full = Access::of(&request).may_somewhere(Right::Metrics);
     let nodes = state.manager.nodes();
     let situation = in_full.then(|| state.manager.situation(&nodes));
+    if is_local && !state.manager.is_stopping() {
+        return Ok(lock_responses::health("ready", format, situation.as_ref()));
+    }
     lock_responses::ready(state.manager.readiness(), &nodes, format, situation.as_ref())
 }

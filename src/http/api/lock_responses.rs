@@ -325,7 +325,7 @@ fn list_lines(list: &api::List) -> String {
     if let Some(cursor) = &list.next_cursor {
         rows.push_str(&format!("# there are more: cursor={cursor}\n"));
     }
-    rows
+    rows + &format!("# read from the nodes {} ms ago\n", list.age_ms)
 }
 
 fn voting(reports: &[NodeSummary]) -> QuorumCount {
@@ -365,11 +365,18 @@ pub(crate) fn nodes(
     }
 }
 
-/// 200 with a status.
-pub(crate) fn health(status: &'static str, format: ResponseFormat) -> Response {
+/// 200 with a status, and with the situation if there is something to do about it.
+pub(crate) fn health(status: &'static str, format: ResponseFormat, situation: Option<&Situation>) -> Response {
+    let situation = situation.filter(|situation| !situation.advice.is_empty());
     match format {
-        ResponseFormat::Text => text(StatusCode::OK, format!("{status}\n")),
-        ResponseFormat::Json => json(StatusCode::OK, &api::Health { status: status.to_owned() }),
+        ResponseFormat::Text => {
+            let more = situation.map(|situation| situation.text() + "\n").unwrap_or_default();
+            text(StatusCode::OK, format!("{status}\n{more}"))
+        }
+        ResponseFormat::Json => {
+            let (state, advice) = situation.map(|of| (of.state.clone(), of.advice.clone())).unzip();
+            json(StatusCode::OK, &api::Health { status: status.to_owned(), situation: state, advice })
+        }
     }
 }
 
@@ -384,8 +391,8 @@ pub(crate) fn no_vote_reasons(reports: &[NodeSummary]) -> String {
     nodes.iter().map(|(why, nodes)| format!("; {}: {why}", nodes.join(", "))).collect()
 }
 
-/// 200 if locks can be granted. Errors: `draining`, `quorum-unavailable`; with `in_full`, the latter names each node
-/// without a vote, and says what to do.
+/// 200 if locks can be granted. Errors: `draining`, `quorum-unavailable`. With `in_full`, the answer says which node has no vote,
+/// since when, until when, why, and what to do, as pages do.
 pub(crate) fn ready(
     readiness: Readiness,
     reports: &[NodeSummary],
@@ -393,7 +400,7 @@ pub(crate) fn ready(
     in_full: Option<&Situation>,
 ) -> Result<Response, Problem> {
     match readiness {
-        Readiness::Ready => Ok(health("ready", format)),
+        Readiness::Ready => Ok(health("ready", format, in_full)),
         Readiness::Draining => Err(refusals::draining()),
         Readiness::NoQuorum { voting: votes, ready_in } => {
             let count = QuorumCount { granted: votes, ..voting(reports) };
@@ -405,9 +412,10 @@ pub(crate) fn ready(
                 seconds_left: r.votes_in.map(format::seconds_up),
             });
             let nodes: Vec<_> = silent.collect();
-            let why = in_full.map(|_| no_vote_reasons(reports)).unwrap_or_default();
-            let advice = in_full.map(|situation| format!(". {}", situation.advice)).unwrap_or_default();
-            let detail = format!("{votes} of {} nodes can vote, {} are needed{why}{advice}", count.nodes, count.needed);
+            let detail = match in_full {
+                Some(situation) => format!("{}{}", situation.text(), no_vote_reasons(reports)),
+                None => format!("{votes} of {} nodes can vote, {} are needed", count.nodes, count.needed),
+            };
             let problem = Problem::new(ProblemKind::QuorumUnavailable, detail).with(|m| {
                 m.quorum = Some(to_wire::quorum(count));
                 m.nodes = Some(nodes).filter(|_| in_full.is_some());

@@ -340,8 +340,8 @@ async fn a_page_of_leases_has_a_state_for_each() {
     // C5: for shells, with what is missing.
     let text = body(listed(&page, ResponseFormat::Text)).await;
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
-    assert_eq!((lines.len(), lines[0].len(), &lines[0][..2], lines[2][5]), (4, 7, &["a", "held"][..], "5"), "{text}");
-    assert_eq!(lines[3], ["# there are more: cursor=c"]);
+    assert_eq!((lines.len(), lines[0].len(), &lines[0][..2], lines[2][5]), (5, 7, &["a", "held"][..], "5"), "{text}");
+    assert_eq!(lines[3..], [["# there are more: cursor=c"], ["# read from the nodes 341 ms ago"]]);
     let partial = ListPage { items: Vec::new(), next: None, incomplete: Some("n3: down".into()), ..page.clone() };
     assert!(
         body(listed(&partial, ResponseFormat::Text)).await.starts_with("# incomplete: too few nodes vote: n3: down")
@@ -389,15 +389,25 @@ async fn nodes_are_shown_with_the_vote_that_they_make() {
 #[tokio::test]
 async fn readiness_is_200_or_says_what_is_missing() {
     let reports = [report("n1", true), report("n2", false), report("n3", false)];
-    let situation = Situation { state: "x".into(), advice: "Bring back n2.".into(), ..Situation::default() };
-    let ok = ready(Readiness::Ready, &reports, ResponseFormat::Text, None).expect("ready");
-    assert_eq!(body(ok).await, "ready\n");
+    let state = "Node n2 has not answered since 10:41:03.".to_owned();
+    let situation = Situation { state, advice: "Bring back n2.".into(), ..Situation::default() };
+    let is_ready = |format, in_full| ready(Readiness::Ready, &reports, format, in_full).expect("ready");
+    assert_eq!(body(is_ready(ResponseFormat::Text, None)).await, "ready\n");
+    let healthy = Situation { state: "All 3 nodes vote.".into(), ..Situation::default() };
+    assert_eq!(value(is_ready(ResponseFormat::Json, Some(&healthy))).await, json!({"status": "ready"}));
+    assert_eq!(
+        body(is_ready(ResponseFormat::Text, Some(&situation))).await,
+        "ready\nNode n2 has not answered since 10:41:03. Bring back n2.\n"
+    );
+    let said = json!({"status": "ready", "situation": situation.state, "advice": "Bring back n2."});
+    assert_eq!(value(is_ready(ResponseFormat::Json, Some(&situation))).await, said);
     let ready_in = Some(Duration::from_millis(4_200));
     let problem = ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, ResponseFormat::Json, Some(&situation))
         .expect_err("not ready");
     let seen = serde_json::to_value(problem.body("r")).expect("plain data");
     assert_eq!((&seen["status"], &seen["ready_in_seconds"]), (&json!(503), &json!(5)));
-    assert!(seen["detail"].as_str().is_some_and(|detail| detail.ends_with("Bring back n2.")), "{seen}");
+    let detail = seen["detail"].as_str().expect("a detail");
+    assert!(detail.starts_with("Node n2 has not answered since 10:41:03. Bring back n2."), "{detail}");
     assert_eq!(
         seen["nodes"],
         json!([

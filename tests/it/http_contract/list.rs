@@ -30,6 +30,9 @@ async fn the_list_has_what_all_instances_granted_in_pages_and_filtered() {
     assert_eq!((&all["complete"], &all["next_cursor"]), (&json!(true), &Value::Null));
     assert!(all["age_ms"].as_u64().is_some());
     let text = send(one.client().request("GET", "/locks").header("Accept", "text/plain")).await.expect_status(200);
+    let said =
+        text.text.lines().last().and_then(|line| line.strip_prefix("# read from the nodes ")?.strip_suffix(" ms ago"));
+    assert_eq!(said, Some(text.header("list-age-ms")), "{text:?}");
     for answer in [one.client().get("/locks").await, text] {
         assert!(answer.header("list-age-ms").parse::<u64>().is_ok_and(|age| age < 60_000), "{answer:?}");
     }

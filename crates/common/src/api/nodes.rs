@@ -82,4 +82,10 @@ pub struct Nodes {
 pub struct Health {
     /// `live` or `ready`.
     pub status: String,
+    /// While some nodes do not vote: which, since when, until when and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub situation: Option<String>,
+    /// What an operator does about it, or must not do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
 }
