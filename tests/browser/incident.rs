@@ -114,7 +114,7 @@ impl<'a> Watch<'a> {
             println!("    log      {}", line.split_once("Z ").map_or(line.as_str(), |(_, text)| text.trim_start()));
         }
         if let Some(prometheus) = self.prometheus {
-            prometheus.until_fired(expected.alerts).await;
+            prometheus.until_fired_since(expected.alerts, self.from_ms).await;
             expected.alerts.iter().for_each(|alert| println!("    alert    {alert}"));
         }
         (self.line, self.from_ms) = (self.service.output().len(), SystemClock.wall_ms());

@@ -61,6 +61,38 @@ async fn each_form_says_what_happened_and_no_token() {
     }
 }
 
+/// `redlockd events`: what has happened, oldest first.
+#[tokio::test]
+async fn past_events_are_printed_in_each_form_with_filters() {
+    let (daemon, dir) = (Daemon::start(), tempfile::tempdir().expect("a directory"));
+    for (i, name) in ["deploy/x", "deploy/y", "other/z"].into_iter().enumerate() {
+        let file = dir.path().join(format!("token-{i}")).display().to_string();
+        daemon.get(&["acquire", "--owner", "me", "--token-file", &file, name]);
+        daemon.get(&["force", "--now", "--reason", "host is gone", name]);
+    }
+    let events = |args: &[&str]| daemon.get(&[&["events", "--kind", "forced"], args].concat());
+    let plain = events(&["--plain"]);
+    let lines: Vec<Vec<&str>> = plain.lines().map(|line| line.split('\t').collect()).collect();
+    let columns =
+        |line: &Vec<&str>| (line.len(), line[1].to_owned(), line[2].to_owned(), line[3].to_owned(), line[6].to_owned());
+    let forced = |name: &str| (7, "forced".to_owned(), name.to_owned(), "me".to_owned(), "now".to_owned());
+    let printed: Vec<_> = lines.iter().map(columns).collect();
+    assert_eq!(printed, ["deploy/x", "deploy/y", "other/z"].map(forced), "{plain}");
+    assert!(lines.windows(2).all(|pair| pair[0][0] <= pair[1][0]) && lines[0][0].ends_with('Z'), "{plain}");
+    let some = events(&["--prefix", "deploy/", "--limit", "1"]);
+    assert_eq!(
+        some.lines().map(|line| line.split('\t').nth(2)).collect::<Vec<_>>(),
+        [Some("deploy/y")],
+        "the latest: {some}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&events(&["--since", "1h", "--json"])).expect("JSON");
+    let all = json["events"].as_array().expect("events");
+    assert_eq!((all.len(), &all[0]["detail"], &all[0]["owner"]), (3, &"host is gone".into(), &"me".into()), "{json}");
+    assert_eq!(events(&["--to", "1h"]), "", "nothing an hour ago");
+    let wrong = daemon.ask(&["events", "--kind", "none"]);
+    assert!(wrong.code == Some(64) && wrong.err.contains("kind"), "{wrong:?}");
+}
+
 #[tokio::test]
 async fn it_goes_on_with_another_instance_and_says_what_may_be_missing() {
     let nodes = cluster(3).await;

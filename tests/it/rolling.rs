@@ -1,8 +1,9 @@
 //! A rolling restart of two instances and five nodes under load through a balancer (A2): no request is refused, nobody who
-//! holds a lock loses it, and no lease is granted to two.
+//! holds a lock loses it, no leader changes, and no lease is granted to two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::support::balancer::Balancer;
-use crate::support::client::{Client, lock};
+use crate::support::client::{Client, lock, send};
 use crate::support::cluster::Cluster;
 use crate::support::daemon::{Running, redlockd};
 use crate::support::plain_http::{PlainAnswer, exchange};
@@ -29,6 +30,9 @@ const CALLERS: u64 = 24;
 const CONTENDED: u64 = 4;
 /// Locks that `redlockd run` holds all the time, and that streams hold.
 const HELD: usize = 3;
+/// What two candidates campaign for, and what the script of docs/waiting.md holds.
+const ELECTED: &str = "elected/leader";
+const BY_SCRIPT: &str = "script/holder";
 const SETTINGS: [&str; 8] =
     ["--set", "node_timeout=400ms", "--set", "min_ttl=1s", "--set", "drain_delay=3s", "--set", "list_refresh=1s"];
 
@@ -182,6 +186,16 @@ fn event(seen: &Seen, name: &str, lease: &mut Option<(String, Value)>, line: &[u
     }
 }
 
+/// The script of docs/waiting.md, under dash.
+fn holding_script(url: &str) -> Running {
+    let document = include_str!("../../docs/waiting.md");
+    let block = document.split("  ```sh\n").nth(1).and_then(|rest| rest.split("  ```").next()).expect("a script");
+    assert!(block.starts_with("  #!/bin/sh"), "{block}");
+    let mut command = Command::new("dash");
+    command.args(["-uc", block, "hold.sh", BY_SCRIPT]).env("REDLOCKD_URL", url).stdout(Stdio::piped());
+    Running::spawn(&mut command)
+}
+
 async fn votes(client: &Client) -> Value {
     client.get("/nodes").await.json()["quorum"]["granted"].clone()
 }
@@ -210,12 +224,19 @@ async fn instances_and_nodes_are_restarted_in_turn_under_load_and_nobody_notices
             Running::spawn(command.env("REDLOCKD_URL", base))
         })
         .collect();
+    // The candidate that does not lead waits: it would have the lease as soon as the leader lets go of it.
+    for owner in ["one", "two"] {
+        let mut command = redlockd(&["elect", "--ttl", "20s", "--owner", owner, ELECTED]);
+        running.push(Running::spawn(command.env("REDLOCKD_URL", balancer.base())));
+    }
+    let mut script = holding_script(&balancer.base());
     let mut work = JoinSet::new();
     for i in 0..HELD {
         work.spawn(hold(through.clone(), Arc::clone(&seen), format!("leader/{i}")));
     }
-    let held: Vec<String> =
+    let mut held: Vec<String> =
         ["job", "leader"].iter().flat_map(|kind| (0..HELD).map(move |i| format!("{kind}/{i}"))).collect();
+    held.extend([ELECTED, BY_SCRIPT].map(str::to_owned));
     let fences = async |over: &Client| {
         let mut fences = Vec::new();
         for name in &held {
@@ -227,6 +248,11 @@ async fn instances_and_nodes_are_restarted_in_turn_under_load_and_nobody_notices
     let before = poll::until("all of them are held", || async {
         let fences = fences(services[0].client()).await;
         fences.iter().all(Option::is_some).then_some(fences)
+    })
+    .await;
+    poll::until("the other candidate waits", || async {
+        let there = services[1].client().waiting(ELECTED).await;
+        (services[0].client().waiting(ELECTED).await + there == 1).then_some(())
     })
     .await;
     let begun = SystemClock.now();
@@ -269,10 +295,15 @@ async fn instances_and_nodes_are_restarted_in_turn_under_load_and_nobody_notices
     assert_eq!(seen.double.load(Ordering::Relaxed), 0, "{failures:#?}");
     assert_eq!(*seen.lost.lock(), Vec::<String>::new());
     assert_eq!(before, after, "each of {held:?} is held by the lease that it was held by");
-    for child in &mut running {
+    for child in running.iter_mut().chain([&mut script]) {
         assert!(child.child().try_wait().expect("our own child").is_none(), "a command was ended");
     }
     assert!(seen.moved.load(Ordering::Relaxed) >= HELD, "each stream was at one of the instances");
+    // The script went on with its token at the other instance, and says so when it loses the lock.
+    let force = services[1].client().request("DELETE", &format!("/locks/{BY_SCRIPT}?force=now&reason=test"));
+    send(force).await.expect_status(204);
+    let said = script.end().await.out;
+    assert!(said.starts_with("held\nheld\n") && said.ends_with("\nlost\n"), "{said}");
     let known = [201, 204, 423];
     let others: usize = statuses.iter().filter(|(status, _)| !known.contains(status)).map(|(_, n)| n).sum();
     // A node that is killed takes with it what was on the way, and a round that meets a change of the view may find too few

@@ -120,14 +120,20 @@ impl Prometheus {
 
     /// Waits until each of these alerts fires or has fired in the last ten minutes.
     pub async fn until_fired(&self, alerts: &[&str]) {
+        self.until_fired_since(alerts, SystemClock.wall_ms().saturating_sub(600_000)).await;
+    }
+
+    /// Waits until each of them fires, or has fired since then (milliseconds since 1970).
+    pub async fn until_fired_since(&self, alerts: &[&str], from_ms: u64) {
         for alert in alerts {
-            let query = format!("max_over_time(ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}[10m])");
             let end = SystemClock.now().plus(PATIENCE);
             poll::until_over(
                 &format!("{alert} fires"),
                 || SystemClock.now() >= end,
                 || async {
-                    let answer = self.query(&query).await;
+                    let since_ms = SystemClock.wall_ms().saturating_sub(from_ms).max(1);
+                    let firing = format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}");
+                    let answer = self.query(&format!("max_over_time({firing}[{since_ms}ms])")).await;
                     (!answer["data"]["result"].as_array().expect("a result").is_empty()).then_some(())
                 },
             )
