@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn a_heat_strip_has_sixty_cells_and_marks_failures() {
-        let cells = heat(&window(), Duration::from_millis(50));
+        // A fifth of it is above 9.9 ms by more than a quantile may be off.
+        let cells = heat(&window(), Duration::from_millis(55));
         assert_eq!(cells.len(), SLOTS);
         let now = &cells[SLOTS - 1];
         assert!(now.has_failed && now.title.starts_with("now: p99 ") && now.title.ends_with("1 failed"), "{now:?}");
