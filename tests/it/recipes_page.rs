@@ -217,26 +217,12 @@ pub fn words(command: &Value) -> Vec<String> {
     command.as_sequence().expect("a command").iter().map(|w| w.as_str().expect("text").to_owned()).collect()
 }
 
-#[tokio::test]
-async fn the_manifests_for_kubernetes() {
+/// The sidecar is tested with its probe (`recipes_plugs.rs`).
+#[test]
+fn the_job_for_kubernetes_runs_once() {
     let job = yaml("Kubernetes: a job on a schedule");
     let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
-    let line = words(&container["command"]).join(" ").replace("10m", "5m");
-    runs_once(&Daemon::start(), &line);
-    let pod = yaml("Kubernetes: one replica leads");
-    let sidecar = &pod["spec"]["containers"][1];
-    let probe = &sidecar["readinessProbe"]["httpGet"];
-    assert_eq!((probe["path"].as_str(), probe["port"].as_u64()), (Some("/leader"), Some(4040)));
-    let args = words(&sidecar["command"]);
-    assert_eq!((args[0].as_str(), args[3].as_str()), ("redlockd", "0.0.0.0:4040"));
-    let args: Vec<&str> =
-        args[1..].iter().map(|w| if w.ends_with(":4040") { "127.0.0.1:0" } else { w.as_str() }).collect();
-    let daemon = Daemon::start();
-    let mut leader = Running::spawn(&mut daemon.command(&args));
-    poll::until_true("it leads", || !is_free(&daemon, "scheduler/leader")).await;
-    leader.signal(Signal::TERM);
-    assert_eq!(leader.end().await.code, Some(143));
-    assert!(is_free(&daemon, "scheduler/leader"));
+    runs_once(&Daemon::start(), &words(&container["command"]).join(" ").replace("10m", "5m"));
 }
 
 /// A directory where the other recipes find what they call.
