@@ -39,6 +39,23 @@ fn the_packages_start_in_bare_directories() {
             assert!(lines[1].ends_with("its unit is read, its configuration is good, its binary starts"), "{done:?}");
         }
     }
+    let built =
+        std::fs::read_dir(dist.path().join("a")).expect("readable").map(|entry| entry.expect("readable").path());
+    let Some(package) = built.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb")) else { return };
+    let Ok(listing) = Command::new("dpkg-deb").arg("--contents").arg(package).output() else { return };
+    let listing = String::from_utf8(listing.stdout).expect("text");
+    for file in [
+        "usr/bin/redlockd",
+        "lib/systemd/system/redlockd.service",
+        "etc/redlockd/redlockd.toml",
+        "etc/logrotate.d/redlockd",
+        "usr/share/man/man1/redlockd.1.gz",
+        "usr/share/bash-completion/completions/redlockd",
+        "usr/share/redlockd/redlockd.py",
+        "usr/share/redlockd/redlockd.mjs",
+    ] {
+        assert!(listing.lines().any(|line| line.ends_with(&format!(" ./{file}"))), "{file}: {listing}");
+    }
 }
 
 #[test]

@@ -32,6 +32,22 @@ pub fn block(heading: &str, language: &str) -> String {
     blocks(heading, language).remove(0)
 }
 
+/// A script for this shell, which also starts itself again with it.
+pub fn for_shell(script: &str, shell: &str) -> String {
+    let again = format!("-- {shell} \"$0\"");
+    script.replacen("#!/bin/sh", &format!("#!{shell}"), 1).replace("-- sh \"$0\"", &again)
+}
+
+/// The command of the crontab, and its variables.
+pub fn cron_line() -> (Vec<String>, String) {
+    let text = block("Cron on many hosts", "crontab");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let line = lines.pop().expect("a line");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(&words[..6], ["15", "3", "*", "*", "*", "app"]);
+    (lines.into_iter().map(str::to_owned).collect(), words[6..].join(" "))
+}
+
 pub fn executable(dir: &Path, name: &str, text: &str) {
     let path = dir.join(name);
     std::fs::write(&path, text).expect("writable");
@@ -61,7 +77,7 @@ fn in_each_shell(recipe: &str, test: impl AsyncFn(&Path)) {
             continue;
         }
         let dir = tempfile::tempdir().expect("a directory");
-        executable(dir.path(), "recipe.sh", &recipe.replacen("#!/bin/sh", &format!("#!{shell}"), 1));
+        executable(dir.path(), "recipe.sh", &for_shell(recipe, shell));
         runtime.block_on(test(dir.path()));
     }
 }
@@ -103,6 +119,13 @@ fn a_script_that_never_runs_twice() {
         let failed = ended(command(&daemon, dir, "./recipe.sh").arg("--fast"));
         assert_eq!((failed.code, failed.out.as_str()), (Some(3), "built\nstate=held\n"), "{failed:?}");
         assert!(is_free(&daemon, "deploy/prod"));
+        // Also where it is no path that was called, nor executable.
+        let text = std::fs::read_to_string(dir.join("recipe.sh")).expect("written");
+        std::fs::write(dir.join("deploy"), &text).expect("writable");
+        let mut words = text.lines().next().and_then(|line| line.strip_prefix("#!")).expect("a shell").split(' ');
+        let mut start = command(&daemon, dir, words.next().expect("a program"));
+        let failed = ended(start.args(words).arg("deploy"));
+        assert_eq!((failed.code, failed.out.as_str()), (Some(3), "built\nstate=held\n"), "{failed:?}");
         executable(dir, "build.sh", LONG_JOB);
         executable(dir, "upload.sh", "#!/bin/sh\n: > after\n");
         for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
@@ -183,10 +206,9 @@ fn runs_once(daemon: &Daemon, line: &str) {
 
 #[test]
 fn cron_and_systemd_on_many_hosts() {
-    let line = block("Cron on many hosts", "crontab");
-    let words: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(&words[..6], ["15", "3", "*", "*", "*", "app"]);
-    let of_cron = words[6..].join(" ");
+    let (variables, of_cron) = cron_line();
+    assert_eq!(variables[0], "PATH=/usr/local/bin:/usr/bin:/bin");
+    assert!(variables.len() == 2 && variables[1].starts_with("REDLOCKD_URL=http://"), "{variables:?}");
     let units = blocks("A systemd timer on many hosts", "ini");
     let of_unit = units[0].lines().find_map(|l| l.strip_prefix("ExecStart=")).expect("a command").to_owned();
     for line in [of_cron, of_unit] {

@@ -7,7 +7,9 @@ use std::path::Path;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
-use crate::recipes_page::{LONG_JOB, SHELLS, block, blocks, command, executable, is_free, words, yaml};
+use crate::recipes_page::{
+    LONG_JOB, SHELLS, block, blocks, command, cron_line, executable, for_shell, is_free, words, yaml,
+};
 use crate::support::client::{Client, try_send};
 use crate::support::daemon::{Daemon, Running, ended, is_running, line_in};
 use crate::support::poll;
@@ -40,9 +42,9 @@ fn recipes(dir: &Path, shell: &str) -> Vec<Recipe> {
     std::fs::create_dir_all(dir.join("done")).expect("writable");
     std::fs::write(dir.join("tasks/one"), "").expect("writable");
     for (name, heading) in [("script.sh", "A script that never runs twice"), ("agents.sh", "Agents that must not")] {
-        executable(dir, name, &block(heading, "sh").replacen("#!/bin/sh", &format!("#!{shell}"), 1));
+        executable(dir, name, &for_shell(&block(heading, "sh"), shell));
     }
-    let cron = block("Cron on many hosts", "crontab").split_whitespace().skip(6).collect::<Vec<_>>().join(" ");
+    let cron = cron_line().1;
     let unit = blocks("A systemd timer on many hosts", "ini").remove(0);
     let unit = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command").to_owned();
     let job = &yaml("Kubernetes: a job on a schedule")["spec"]["jobTemplate"]["spec"]["template"]["spec"];
@@ -306,16 +308,19 @@ async fn no_pod_is_ready_beyond_its_lease() {
         } else {
             daemon.freeze()
         }
-        let (pulled, mut last_ready) = (SystemClock.now(), SystemClock.now());
-        loop {
+        let pulled = SystemClock.now();
+        let last_ready = std::cell::Cell::new(pulled);
+        poll::until("the probe gets 503", || async {
             // Before the request: the answer was true at some time after it.
             let asked = SystemClock.now();
-            match leader.ready().await {
-                Some(200) => last_ready = asked,
-                Some(503) => break,
-                other => panic!("{plug:?}: {other:?}"),
+            let status = leader.ready().await;
+            if status == Some(200) {
+                last_ready.set(asked);
             }
-        }
+            (status == Some(503)).then_some(())
+        })
+        .await;
+        let last_ready = last_ready.get();
         assert!(last_ready.since(pulled).as_millis() < u128::from(TTL_MS), "{plug:?}");
     }
 }
