@@ -377,11 +377,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             _ => None,
         };
         let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);
-        let summaries = self.nodes();
-        let reasons = match nodes.is_empty() {
-            true => no_vote_reasons::of_probes(&summaries),
-            false => no_vote_reasons::reasons(&nodes, &summaries),
-        };
+        let reasons = no_vote_reasons::reasons(&nodes, &self.nodes());
         NoQuorum { quorum: self.count(granted), nodes, reasons, retry_after }
     }
 }
