@@ -304,10 +304,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             _ => None,
         };
         let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);
-        let reasons = match &nodes[..] {
-            [] => no_vote_reasons::of_probes(&self.nodes()),
-            nodes => no_vote_reasons::reasons(nodes, &self.nodes()),
-        };
+        let reasons = no_vote_reasons::reasons(&nodes, &self.nodes());
         NoQuorum { quorum: self.count(granted), nodes, reasons, retry_after }
     }
 }

@@ -1,6 +1,5 @@
 //! The recipes of docs/recipes.md: scripts under dash, bash and busybox, with signals and failing jobs; cron lines, units,
 //! manifests and Makefiles read by what reads them, and their commands run.
-#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::daemon::{Daemon, Ended, Running, ended, is_running, line_in};
 use crate::support::poll;
+use crate::support::programs::skipped;
 use crate::support::terraform::install;
 
 const DOCUMENT: &str = include_str!("../../docs/recipes.md");
@@ -73,7 +73,7 @@ fn in_each_shell(recipe: &str, test: impl AsyncFn(&Path)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for shell in SHELLS {
         if !Path::new(shell.split(' ').next().expect("a program")).exists() {
-            eprintln!("{shell} is not installed: its part of the test is skipped");
+            skipped(&format!("{shell} is missing: `make deps` installs it"));
             continue;
         }
         let dir = tempfile::tempdir().expect("a directory");
