@@ -57,7 +57,7 @@ floods: ## 19,000 connections, half of them half-open, and slow readers of every
 
 attack: ## plays each role of docs/threat-model.md against the service, all at a time: make attack SECONDS=3600 SEED=1
 	REDLOCKD_ATTACK_SECONDS=$(or $(SECONDS),60) REDLOCKD_ATTACK_SEED=$(or $(SEED),1) \
-	cargo test --locked --test it access::attack:: -- --nocapture --test-threads 6
+	cargo test --locked --test it access::attack:: -- --nocapture --test-threads 10
 
 fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60 TARGETS="names bodies"
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
