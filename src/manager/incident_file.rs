@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl Incidents {
     }
 
     /// The oldest first.
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
         self.events.iter()
     }
 }
@@ -153,9 +153,11 @@ fn lines<'a>(events: impl Iterator<Item = &'a Event>) -> String {
 }
 
 /// The events of a file; lines that are none are skipped, such as one that a crash cut off.
-fn read(file: File) -> io::Result<Incidents> {
+///
+/// Errors: those of the input.
+pub fn read(input: impl Read) -> io::Result<Incidents> {
     let mut events = Incidents::default();
-    for line in BufReader::new(file).split(b'\n') {
+    for line in BufReader::new(input).split(b'\n') {
         let line = line?;
         events.extend(
             Some(line)
