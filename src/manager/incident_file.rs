@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::event_buffer::size_of;
 use crate::api::Event;
+use crate::bounded_file::open_private;
 
 /// Incidents that are kept in memory and read back at a start.
 pub(crate) const HISTORY_MAX: usize = 10_000;
@@ -90,7 +91,7 @@ impl HistoryFile {
         if !dir.is_dir() {
             return Ok(None);
         }
-        let lock = OpenOptions::new().create(true).append(true).open(dir.join(LOCK))?;
+        let lock = open_private(OpenOptions::new().append(true), &dir.join(LOCK))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Ok(None),
@@ -172,7 +173,7 @@ pub fn read(input: impl Read) -> io::Result<Incidents> {
 /// Replaces the file by one with these events, and opens it for appending; with its size in bytes.
 fn rewrite(path: &Path, events: &Incidents) -> io::Result<(File, usize)> {
     let (new, mut bytes) = (path.with_extension("new"), 0);
-    let mut file = BufWriter::new(File::create(&new)?);
+    let mut file = BufWriter::new(open_private(OpenOptions::new().write(true).truncate(true), &new)?);
     for event in events.iter() {
         let line = lines(std::iter::once(event.as_ref()));
         bytes += line.len();

@@ -55,7 +55,7 @@ async fn other_kinds(service: &Service, held: &str) -> Vec<Lock> {
     };
     let mut locks = Vec::new();
     let kinds: [(&str, &[(&str, &str)]); 3] = [
-        ("part/permit", &[("mode", "shared"), ("limit", "3"), ("ttl", "4m"), ("owner", "permit-owner")]),
+        ("part/permit", &[("limit", "3"), ("ttl", "4m"), ("owner", "permit-owner")]),
         ("part/shared", &[("mode", "shared"), ("ttl", "4m"), ("owner", "shared-owner")]),
         ("part/kept", &[("keep", "4m"), ("owner", "kept-owner")]),
     ];
@@ -80,8 +80,9 @@ async fn other_kinds(service: &Service, held: &str) -> Vec<Lock> {
     let info =
         r#"{"ID":"terraform-id","Operation":"OperationTypeApply","Who":"terraform-who","Path":"terraform-path"}"#;
     let lock = client.request("LOCK", "/terraform/part/tf").header("Content-Type", "application/json").body(info);
-    let taken = as_principal(lock, "all").await.expect_status(200);
-    locks.push(secret("part/tf", &["terraform-id", "terraform-who", "terraform-path"], &taken));
+    as_principal(lock, "all").await.expect_status(200);
+    let secrets = ["part/tf", "terraform-id", "terraform-who", "terraform-path"].map(str::to_owned).to_vec();
+    locks.push(Lock { resource: "part/tf".to_owned(), token: String::new(), secrets });
     poll::until("they are held, and the set waits", || async {
         let seen = as_principal(client.request("GET", "/locks/part/set-b"), "all").await.json();
         (seen["waiting_here"] == 1).then_some(())
@@ -135,7 +136,7 @@ async fn every_endpoint_and_page_hides_what_its_client_may_not_read() {
     let receiver = Receiver::start().await;
     // Its hook follows the hidden names; what the file says is for administrators.
     let hooks = target("target-name", &receiver, "")
-        + "[[hook]]\nname = \"hook-name\"\ntarget = \"target-name\"\nevents = [\"acquired\"]\n";
+        + "[[hook]]\nname = \"hook-name\"\ntarget = \"target-name\"\nevents = [\"lock.acquired\"]\n";
     let file = HooksFile::with(&hooks);
     let service = access.service(&["--set", "list_refresh=100ms", "--set", &file.setting()]).await;
     let ask = |method: &str, path: &str| as_principal(service.client().request(method, path), "one");

@@ -240,6 +240,8 @@ async fn m2_a_right_that_was_taken_away_causes_no_storm_of_connections() {
     let server =
         RedisServer::start_with(Options { users: vec!["locker on >pw ~* &* +@all"], ..Options::default() }).await;
     let args = node_args(std::iter::once(server.url().replace("redis://", "redis://locker:pw@")));
+    let init: Vec<&str> = std::iter::once("init").chain(args.iter().map(String::as_str)).chain(SHORT_TIMES).collect();
+    assert_eq!(ended(&mut redlockd(&init)).code, Some(0));
     let service = Service::start(&[&args[..], &SHORT_TIMES.map(ToString::to_string)].concat()).await;
     service.until_ready().await;
     let _: String = server.ask(&["ACL", "SETUSER", "locker", "-pubsub|numsub"]).await;

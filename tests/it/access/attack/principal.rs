@@ -65,7 +65,7 @@ const ACQUIRES: [&[(&str, &str)]; 9] = [
     &[("async", "true"), ("keep", "30s"), ("wait", "2s")],
     &[("callback", "target:t"), ("keep", "1m"), ("accept", "5s")],
     &[("mode", "shared"), ("ttl", "2s")],
-    &[("mode", "shared"), ("limit", "3"), ("keep", "30s")],
+    &[("limit", "3"), ("keep", "30s")],
     &[("hold", "true")],
 ];
 const LABELS: [(&str, &[&str]); 3] = [("owner", &["ann", "bob"]), ("note", &["n"]), ("metadata", &["{\"k\":\"v\"}"])];
