@@ -41,8 +41,8 @@ async fn held_and_waited_for(service: &Service, i: usize) -> (Lock, JoinHandle<A
 }
 
 /// Everything else that identifies something: a ticket, a set and its waiter, a permit, a shared and a kept lease, a lock of
-/// Terraform's; all of another principal's. The waiter's task ends with the service.
-async fn other_kinds(service: &Service, held: &str) -> Vec<Lock> {
+/// Terraform's; all of another principal's. And the task of the waiter.
+async fn other_kinds(service: &Service, held: &str) -> (Vec<Lock>, JoinHandle<Answer>) {
     let client = service.client();
     let post = |path: &str, fields: &[(&str, &str)]| as_principal(client.request("POST", path).form(fields), "all");
     let secret = |resource: &str, texts: &[&str], answer: &Answer| {
@@ -71,7 +71,7 @@ async fn other_kinds(service: &Service, held: &str) -> Vec<Lock> {
     locks.push(secret("part/set-a", &["part/set-b", "set-owner", granted.header("lock-token")], &granted));
     let waiting = [("resource", "part/set-b"), ("resource", "part/set-c"), ("wait", "4m"), ("owner", "set-waiter")];
     let request = client.request("POST", "/locks").form(&waiting).bearer_auth(key("all"));
-    tokio::spawn(async move { send(request).await });
+    let waiter = tokio::spawn(async move { send(request).await });
     locks.push(Lock {
         resource: "part/set-c".to_owned(),
         token: String::new(),
@@ -88,7 +88,7 @@ async fn other_kinds(service: &Service, held: &str) -> Vec<Lock> {
         (seen["waiting_here"] == 1).then_some(())
     })
     .await;
-    locks
+    (locks, waiter)
 }
 
 /// Panics where the text names what the principal may not read.
@@ -154,7 +154,9 @@ async fn every_endpoint_and_page_hides_what_its_client_may_not_read() {
     })
     .await;
     let visible = locks.remove(OWN);
-    locks.extend(other_kinds(&service, &locks[0].resource).await);
+    let (others, waiter) = other_kinds(&service, &locks[0].resource).await;
+    locks.extend(others);
+    waiters.push(waiter);
     let of_hooks = ["SECRET-path", "SECRET-of-headers", SECRET, "target-name"].map(str::to_owned).to_vec();
     let hidden_hook = Lock { resource: "part/hooks".to_owned(), token: String::new(), secrets: of_hooks };
     locks.push(hidden_hook);
