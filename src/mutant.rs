@@ -153,6 +153,8 @@ mutants! {
         RosterNotCompared,
         /// A process of both lists of a change votes in the new one before it was filled.
         CommonNotFilled,
+        /// A process of both lists of a change that forgot is filled as if it had kept its keys.
+        KeptUnchecked,
         /// A process that waits for a vote is not bound by a promise: it votes in a view that a higher one does not know of.
         WaitingUnbound,
         /// A process is filled for a view in which it has voted.

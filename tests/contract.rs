@@ -167,6 +167,7 @@ macro_rules! server_cases_on {
 macro_rules! filling_cases_on {
     ($start:expr) => {
         each! { filling on $start;
+            a_process_of_both_lists_that_forgot_is_not_filled_as_if_it_had_kept_its_keys
             a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled
             a_resource_with_a_block_gets_no_vote_until_the_block_ends
             an_update_of_a_resource_with_a_block_is_applied_and_is_no_vote

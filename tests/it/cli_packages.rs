@@ -18,19 +18,26 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(packaging(file)).expect(file)
 }
 
-/// The script that `make dist` runs, with the binary under test: the package has what it should, and both start.
+/// The script that `make dist` runs, with the binary under test: the package has what it should, and both start. Two at a time,
+/// as in two checkouts on one machine.
 #[test]
 fn the_packages_start_in_bare_directories() {
     let dist = tempfile::tempdir().expect("a directory");
-    let script = packaging("packages.sh");
-    let done = ended(
-        Command::new(script).arg(env!("CARGO_BIN_EXE_redlockd")).env("DIST", dist.path()).env("COMPRESSION", "none"),
-    );
-    assert_eq!(done.code, Some(0), "{done:?}");
-    let lines: Vec<&str> = done.out.lines().collect();
-    assert!(lines[0].ends_with("starts in a bare directory (static: no)"), "{done:?}");
-    if Command::new("dpkg-deb").arg("--version").output().is_ok() {
-        assert!(lines[1].ends_with("its unit is read, its configuration is good, its binary starts"), "{done:?}");
+    let packages = |name: &str| {
+        let mut script = Command::new(packaging("packages.sh"));
+        ended(script.arg(env!("CARGO_BIN_EXE_redlockd")).env("DIST", dist.path().join(name)).env("COMPRESSION", "none"))
+    };
+    let both = std::thread::scope(|scope| {
+        let other = scope.spawn(|| packages("b"));
+        [packages("a"), other.join().expect("it ends")]
+    });
+    for done in both {
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let lines: Vec<&str> = done.out.lines().collect();
+        assert!(lines[0].ends_with("starts in a bare directory (static: no)"), "{done:?}");
+        if Command::new("dpkg-deb").arg("--version").output().is_ok() {
+            assert!(lines[1].ends_with("its unit is read, its configuration is good, its binary starts"), "{done:?}");
+        }
     }
 }
 
