@@ -519,7 +519,7 @@ pub fn requests() -> Vec<Request> {
             takes_due: true,
         }),
         Request::Read(ReadArgs { cursor: 0, count: 10 }),
-        Request::Fill(FillArgs { view: view(), nonce: 7, page: 1, pages: 1, entries: Vec::new() }),
+        Request::Fill(FillArgs { view: view(), nonce: 7, page: 1, pages: 1, keeps: false, entries: Vec::new() }),
         Request::probe(),
         Request::init(),
         Request::Quarantine { by: "i".into() },
