@@ -13,6 +13,8 @@ mod filling;
 mod in_process;
 #[path = "contract/kept.rs"]
 mod kept;
+#[path = "contract/largest.rs"]
+mod largest;
 #[path = "contract/leases.rs"]
 mod leases;
 #[path = "contract/redis_server.rs"]
@@ -77,6 +79,14 @@ macro_rules! lease_cases_on {
             the_list_has_every_held_lease_over_its_pages
             an_ordered_quarantine_takes_the_vote_but_not_the_leases
             a_node_is_initialised_once
+        }
+    };
+}
+
+macro_rules! largest_cases_on {
+    ($start:expr) => {
+        each! { largest on $start;
+            the_largest_replies_are_accepted
         }
     };
 }
@@ -187,6 +197,7 @@ mod reference {
     ticket_cases_on!(crate::declared(crate::Reference::start()));
     set_cases_on!(crate::declared(crate::Reference::start()));
     server_cases_on!(crate::declared(crate::Reference::start()));
+    largest_cases_on!(crate::declared(crate::Reference::start()));
     waiter_cases_on!(crate::Reference::start());
 }
 
@@ -205,5 +216,6 @@ mod redis {
     ticket_cases_on!(crate::declared(crate::RedisServer::start()));
     set_cases_on!(crate::declared(crate::RedisServer::start()));
     server_cases_on!(crate::declared(crate::RedisServer::start()));
+    largest_cases_on!(crate::declared(crate::RedisServer::start()));
     waiter_cases_on!(crate::RedisServer::start());
 }

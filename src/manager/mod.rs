@@ -15,7 +15,7 @@ pub mod fence_check;
 mod granted_lease;
 mod held_refusals;
 pub(crate) mod hold_renewal;
-pub(crate) mod incident_file;
+pub mod incident_file;
 mod incidents;
 pub mod kept_leases;
 pub(crate) mod latency;
