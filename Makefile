@@ -51,17 +51,17 @@ chaos: deps ## real servers under faults, and plain Redlock under the same: make
 	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \
 	cargo test --locked --test chaos -- --nocapture --test-threads 1 --include-ignored keeps_its plain_redlock_under
 
-floods: ## 19,000 connections, half of them half-open, and slow readers of every stream (minutes): make floods CONNECTIONS=19000
+floods: ## 19,000 connections, half of them half-open, slow readers of every stream, floods of HTTP/2 frames (minutes): make floods CONNECTIONS=19000
 	ulimit -n "$$(ulimit -Hn)" && REDLOCKD_FLOOD=$(or $(CONNECTIONS),19000) \
-	cargo test --locked --test it access::floods:: -- --nocapture --test-threads 1
+	cargo test --locked --test it -- access::floods:: access::http2:: --nocapture --test-threads 1
 
 attack: ## plays each role of docs/threat-model.md against the service, all at a time: make attack SECONDS=3600 SEED=1
 	REDLOCKD_ATTACK_SECONDS=$(or $(SECONDS),60) REDLOCKD_ATTACK_SEED=$(or $(SEED),1) \
-	cargo test --locked --test it access::attack:: -- --nocapture --test-threads 6
+	cargo test --locked --test it access::attack:: -- --nocapture --test-threads 10
 
 fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60 TARGETS="names bodies"
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
-	@for target in $(or $(TARGETS),names durations bodies headers settings access_file replies tokens queries callers published streams); do \
+	@for target in $(or $(TARGETS),names durations bodies headers settings access_file replies tokens queries callers published streams tickets); do \
 	echo "== $$target"; \
 	mkdir -p fuzz/target/corpus/$$target; \
 	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \

@@ -2,6 +2,8 @@
 //! accepted input must satisfy the invariants of its type. `tests/it/fuzz_corpus.rs` calls them with `fuzz/corpus`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request as HttpRequest;
@@ -19,19 +21,26 @@ use redlockd::http::allowed_hosts::AllowedHosts;
 use redlockd::http::api::event_filter::EventFilter;
 use redlockd::http::api::request_fields::Fields;
 use redlockd::http::api::terraform_info::{NAMING, SentLock};
-use redlockd::http::api::{fences, lock_requests, request_headers};
+use redlockd::http::api::{fences, lock_requests, request_headers, set_requests};
 use redlockd::http::middleware::{client_address, credentials, request_id};
+use redlockd::http::state::HttpSettings;
 use redlockd::http::{negotiation, path, request_head};
 use redlockd::manager::events::EventHub;
+use redlockd::manager::incident_file;
 use redlockd::nodes::redis::reply_limit::Meter;
 use redlockd::nodes::redis::{NodeUrl, read_server_info};
 use redlockd::protocol::{
-    AcquireArgs, InstanceName, LeaseRecord, ListArgs, NodeInspection, ReadArgs, ReleaseArgs, Reply, Request,
-    RevokeArgs, StoredLock, UpdateArgs, View, WaitersArgs, WaitersEntry,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, DeleteForeignArgs, DowngradeArgs, FillArgs,
+    IndexArgs, InstanceName, IntentArgs, KEPT_PAGE_MAX, KeptArgs, LeaseRecord, ListArgs, NodeInspection, ReadArgs,
+    ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, SET_MAX, StoredLock, Ticket, TicketArgs,
+    TicketHead, TicketId, TicketOrder, TicketsArgs, UpdateArgs, View, ViewId, WaitersArgs, WaitersEntry,
 };
 use redlockd::protocol::{commands, keys};
 use redlockd::redlock::notifications::Notice;
-use redlockd::types::{AttemptId, ResourceName, Token, Ttl, WaitId};
+use redlockd::types::{AttemptId, Fence, Mode, PermitLimit, ResourceName, Token, Ttl, WaitId, WantedMode};
+use redlockd::webhooks::resolver::{Lookup, SystemLookup};
+use redlockd::webhooks::signing::{SignedContent, SigningSecret};
+use redlockd::webhooks::{file as webhooks_file, target};
 
 /// Some time in 2027. Milliseconds since 1970.
 const NOW_MS: u64 = 1_800_000_000_000;
@@ -295,34 +304,182 @@ pub fn replies(data: &[u8]) {
     }
     let Ok(value) = parse_redis_value(data) else { return };
     for request in requests() {
-        match commands::parse(&request, &value) {
-            Ok(Reply::Granted { fence, .. }) => assert!(fence.0 < 1 << 53),
-            Ok(
-                Reply::Updated { record, .. }
-                | Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record, .. }, .. }),
-            ) => {
-                let _ = (record.encode(), record.labels());
-            }
-            Ok(Reply::Status(status)) => assert!(status.high_water.0 < 1 << 53),
-            Ok(Reply::Knowledge { high_water, .. }) => assert!(high_water.0 < 1 << 53),
-            Ok(Reply::Waiters(page)) => assert!(page.entries.len() <= 8),
-            Ok(Reply::Page { leases, .. }) => {
-                for lease in leases {
-                    assert!(LeaseRecord::parse(lease.record.encode().as_bytes()).is_some());
-                }
-            }
-            _ => {}
+        check_reply(commands::parse(&request, &value));
+        for index in 0..2 {
+            check_reply(commands::parse_in_batch(2, index, &request, &value));
         }
     }
 }
 
-/// One request of each kind.
-fn requests() -> Vec<Request> {
+/// What the reader of a reply promises.
+fn check_reply<E>(reply: Result<Reply, E>) {
+    match reply {
+        Ok(Reply::Granted { fence, .. } | Reply::Admitted { fence, .. }) => assert!(fence.0 < 1 << 53),
+        Ok(
+            Reply::Updated { record, .. }
+            | Reply::Downgraded { record, .. }
+            | Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record, .. }, .. }),
+        ) => {
+            let _ = (record.encode(), record.labels());
+        }
+        Ok(Reply::SetGranted { leases }) => assert_eq!(leases.len(), 2),
+        Ok(Reply::SetRefused { refused }) => assert!(refused.iter().all(|(place, _)| *place < 2)),
+        Ok(Reply::Status(status)) => assert!(status.high_water.0 < 1 << 53),
+        Ok(Reply::Knowledge { high_water, .. }) => assert!(high_water.0 < 1 << 53),
+        Ok(Reply::Waiters(page)) => assert!(page.entries.len() <= 8),
+        Ok(Reply::Page { leases, .. }) => {
+            for lease in leases {
+                assert!(LeaseRecord::parse(lease.record.encode().as_bytes()).is_some());
+            }
+        }
+        Ok(Reply::Kept(page)) => assert!(page.due.len() <= KEPT_PAGE_MAX),
+        Ok(Reply::Ticket(Some(stored))) => {
+            assert_eq!(TicketHead::parse(&stored.head.encode()), Some(stored.head));
+            let _ = Ticket::parse(&stored.body);
+        }
+        Ok(Reply::Tickets(page)) => assert_eq!(page.named.len(), 2),
+        _ => {}
+    }
+}
+
+/// Tickets, sets and messages, by the first byte: a request about locks or a ticket (a line with method and target, then the body),
+/// the head or the body of a stored ticket, the webhooks file, the URL of a call-back, a secret, signatures, and the file of incidents.
+pub fn tickets(data: &[u8]) {
+    let Some((kind, rest)) = data.split_first() else { return };
+    let text = text(rest);
+    match kind {
+        b'r' => lock_request(rest),
+        b'h' => {
+            if let Some(head) = TicketHead::parse(&text) {
+                assert_eq!(head.encode(), text);
+            }
+            assert!(TicketId::parse(&text).is_none_or(|id| id.as_str() == text));
+        }
+        b't' => {
+            if let Some(ticket) = Ticket::parse(&text) {
+                assert!(ticket.resources().count() <= SET_MAX);
+                let stored = ticket.encode().expect("texts and numbers");
+                assert_eq!(Ticket::parse(&stored), Some(ticket));
+            }
+        }
+        b'w' => {
+            let lookup: Arc<dyn Lookup> = Arc::new(SystemLookup);
+            // Files that it names do not exist.
+            match webhooks_file::parse(std::path::Path::new("/nowhere/webhooks.toml"), &text, &lookup) {
+                Ok(file) => assert!(file.targets.iter().all(|target| !target.origin().contains('@'))),
+                Err(error) => assert!(!error.mistakes.is_empty() && !format!("{error}").contains("whsec_")),
+            }
+        }
+        b'u' => {
+            if let Ok(url) = target::parse_url(&text) {
+                assert!(
+                    matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.fragment().is_none()
+                );
+                assert_eq!(target::parse_url(url.as_str()).ok().as_ref(), Some(&url));
+                let _ = target::literal_address(&url);
+            }
+        }
+        b's' => {
+            let own = SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("a secret");
+            let content = SignedContent { id: "m", timestamp_s: NOW_MS / 1_000, body: b"{}" };
+            let secrets = [own];
+            let good = content.signature(&secrets);
+            let is_verified = content.verify(&text, &secrets, NOW_MS / 1_000).is_ok();
+            assert_eq!(is_verified, text.split(' ').any(|one| one == good));
+            if let Ok(secret) = SigningSecret::parse(&text) {
+                assert!(!format!("{secret:?}").contains(text.trim()));
+            }
+        }
+        _ => {
+            let lines = rest.split(|byte| *byte == b'\n').count();
+            assert!(incident_file::read(rest).expect("bytes").iter().count() <= lines);
+        }
+    }
+}
+
+/// Method and target, then the body: JSON where it begins as an object, otherwise a form.
+fn lock_request(data: &[u8]) {
+    thread_local! {
+        static RUNTIME: (tokio::runtime::Runtime, HttpSettings) = {
+            let loaded = Inputs::default().load(&BTreeMap::<String, String>::new()).expect("the defaults");
+            let settings = HttpSettings::from_config(&loaded.config).expect("valid");
+            (tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"), settings)
+        };
+    }
+    let mut parts = data.splitn(2, |byte| *byte == b'\n');
+    let line = text(parts.next().unwrap_or_default());
+    let Some((method @ ("POST" | "PATCH" | "DELETE"), target)) = line.split_once(' ') else { return };
+    let Ok(uri) = target.parse::<Uri>() else { return };
+    let body = parts.next().unwrap_or_default().to_vec();
+    let kind = if body.starts_with(b"{") { "application/json" } else { "application/x-www-form-urlencoded" };
+    let request = HttpRequest::builder().method(method).uri(uri).header("content-type", kind);
+    let request = request.header("lock-token", "a-token-0123456789-abcdef").body(Body::from(body)).expect("a request");
+    let names = RUNTIME.with(|(runtime, settings)| runtime.block_on(set_requests::names_of(request, settings)));
+    match names {
+        Ok(names) => {
+            let distinct: std::collections::BTreeSet<_> = names.iter().map(ToString::to_string).collect();
+            assert!(distinct.len() == names.len() && names.len() <= SET_MAX);
+        }
+        Err(problem) => assert!((400..500).contains(&problem.body("id").status)),
+    }
+}
+
+/// One request of each kind, and of `AcquireShared` and `AcquireSet` two.
+pub fn requests() -> Vec<Request> {
     let resource = || ResourceName::parse("a/b").expect("valid");
     let token = Token::parse("a-token-0123456789-abcdef").expect("valid").hash();
-    let (attempt, ttl) = (AttemptId::from_random(7), Ttl::from_ms(1_000).expect("valid"));
+    let (attempt, ttl) = (|| AttemptId::from_random(7), Ttl::from_ms(1_000).expect("valid"));
+    let limit = PermitLimit::new(3).expect("valid");
+    let second = Duration::from_secs(1);
+    let (instance, view) = (|| InstanceName::from_random(7), Arc::<View>::default);
+    let id = TicketId::of("c", &resource(), &token);
+    let shared = |mode| {
+        let (token, labels) = (token.clone(), "".into());
+        Request::AcquireShared(AcquireSharedArgs {
+            resource: resource(),
+            token,
+            mode,
+            attempt: attempt(),
+            ttl,
+            labels,
+            proposed: None,
+        })
+    };
+    let set = |is_shared| {
+        let resources = [resource(), ResourceName::parse("c").expect("valid")].into();
+        let (token, labels) = (token.clone(), "".into());
+        Request::AcquireSet(AcquireSetArgs { resources, token, attempt: attempt(), ttl, labels, is_shared })
+    };
+    let (fence, none) = (Fence(7), || "".into());
+    let record = LeaseRecord {
+        mode: Mode::Exclusive,
+        token: token.clone(),
+        renewals: 0,
+        ttl,
+        fence,
+        claims: none(),
+        labels: none(),
+    };
     vec![
-        Request::Acquire(AcquireArgs { resource: resource(), token: token.clone(), attempt, ttl, labels: "".into() }),
+        Request::Acquire(AcquireArgs {
+            resource: resource(),
+            token: token.clone(),
+            attempt: attempt(),
+            ttl,
+            labels: "".into(),
+        }),
+        shared(Mode::Shared),
+        shared(Mode::Permit { slot: 0, limit }),
+        set(false),
+        set(true),
+        Request::Downgrade(DowngradeArgs { resource: resource(), token: token.clone(), claims: "".into() }),
+        Request::Intent(IntentArgs {
+            resource: resource(),
+            token: token.clone(),
+            since: RequestTime(NOW_MS * 1_000),
+            mode: WantedMode::Shared,
+            is_withdrawn: false,
+        }),
         Request::Update(UpdateArgs {
             resource: resource(),
             token: token.clone(),
@@ -331,22 +488,43 @@ fn requests() -> Vec<Request> {
             renewal: true,
             labels: None,
         }),
+        Request::Restore(RestoreArgs { resource: resource(), record, left_ms: 1 }),
+        Request::Cancel(CancelArgs { resource: resource(), token: token.clone(), attempt: attempt() }),
         Request::Release(ReleaseArgs {
             resource: resource(),
             token: token.clone(),
             reason: redlockd::protocol::EndReason::Released,
         }),
-        Request::Revoke(RevokeArgs { resource: resource(), token }),
+        Request::Revoke(RevokeArgs { resource: resource(), token: token.clone() }),
+        Request::DeleteForeign(DeleteForeignArgs { resource: resource(), fingerprint: "".into() }),
         Request::Inspect { resource: resource() },
         Request::List(ListArgs { cursor: 0, count: 10 }),
-        Request::Install { view: std::sync::Arc::default() },
-        Request::Read(ReadArgs { cursor: 0, count: 10 }),
-        Request::Waiters(WaitersArgs {
-            instance: InstanceName::from_random(7),
-            entry: None,
-            ttl: std::time::Duration::from_secs(10),
-            cursor: 0,
+        Request::Index(IndexArgs { leases: [(resource(), token)].into() }),
+        Request::Kept(KeptArgs { add: vec![resource()] }),
+        Request::Waiters(WaitersArgs { instance: instance(), entry: None, ttl: second, cursor: 0 }),
+        Request::Ticket(TicketArgs {
+            id: id.clone(),
+            order: TicketOrder::Read,
+            head: TicketHead::waiting(NOW_MS),
+            body: "".into(),
+            server: instance(),
+            ttl: second,
+            due: None,
         }),
+        Request::Tickets(TicketsArgs {
+            instance: instance(),
+            serve: second,
+            served: vec![(id.clone(), NOW_MS)],
+            asked: vec![(id, NOW_MS)],
+            takes_due: true,
+        }),
+        Request::Read(ReadArgs { cursor: 0, count: 10 }),
+        Request::Fill(FillArgs { view: view(), nonce: 7, page: 1, pages: 1, keeps: false, entries: Vec::new() }),
         Request::probe(),
+        Request::init(),
+        Request::Quarantine { by: "i".into() },
+        Request::Promise { view: ViewId::default() },
+        Request::Install { view: view() },
+        Request::Admit(AdmitArgs { view: view(), nonce: 7, pages: 1, seed: Fence(7), by_clock: false }),
     ]
 }

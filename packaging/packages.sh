@@ -34,19 +34,22 @@ static="$dist/redlockd-$version-linux-$machine"
 install -m 755 "$binary" "$static"
 strip "$static" 2>/dev/null || true
 
-# starts COMMAND...: it serves, grants a lock and stops.
+# starts DATA COMMAND...: it serves with its state in DATA, grants a lock and stops. DATA is nobody else's: a server that runs
+# there, or an earlier one that was killed, would keep this one from starting or from granting.
 starts() {
+  data=$1
+  shift
   : > "$work/out"
-  "$@" serve --listen 127.0.0.1:0 --data-dir /tmp/redlockd-data > "$work/out" 2> "$work/err" &
+  "$@" serve --listen 127.0.0.1:0 --data-dir "$data" > "$work/out" 2> "$work/err" &
   server=$!
-  for _ in $(seq 100); do
+  for _ in $(seq 600); do
     url=$(sed -n 's/.*listens on //p' "$work/out")
     [ -z "$url" ] || break
     kill -0 "$server" 2>/dev/null || break
     sleep 0.1
   done
-  [ -n "$url" ] || { cat "$work/err" >&2; echo "$1 does not start" >&2; exit 1; }
-  "$static" run --wait 10s --url "$url" dist/test -- true
+  [ -n "$url" ] || { cat "$work/err" >&2; echo "$* does not start" >&2; exit 1; }
+  "$static" run --wait 1m --url "$url" dist/test -- true
   kill -TERM "$server"
   wait "$server"
   server=''
@@ -55,14 +58,12 @@ starts() {
 # ldd exits with 0 for a static executable that is position-independent, as those for musl are.
 is_static=yes
 if ldd "$static" 2>/dev/null | grep -q '=>'; then is_static=no; fi
+mkdir -p "$work/root"
+cp "$static" "$work/root/redlockd"
 if [ $is_static = yes ] && [ "$(id -u)" -eq 0 ]; then
-  mkdir -p "$work/root/tmp"
-  cp "$static" "$work/root/redlockd"
-  starts env -i "$(command -v chroot)" "$work/root" /redlockd
+  starts /data env -i "$(command -v chroot)" "$work/root" /redlockd
 else
-  mkdir -p "$work/root/tmp"
-  cp "$static" "$work/root/redlockd"
-  starts env -i "$work/root/redlockd"
+  starts "$work/root/data" env -i "$work/root/redlockd"
 fi
 echo "$static: starts in a bare directory (static: $is_static)"
 
@@ -81,6 +82,7 @@ install -d "$tree/etc/redlockd"
 chmod 600 "$tree/etc/redlockd/redlockd.toml"    # it may get the nodes' passwords
 "$static" man | gzip -9n > "$tree/usr/share/man/man1/redlockd.1.gz"
 "$static" completions bash > "$tree/usr/share/bash-completion/completions/redlockd"
+install -D -m 644 -t "$tree/usr/share/redlockd" clients/python/redlockd.py clients/node/redlockd.mjs
 install -D -m 644 LICENSE "$tree/usr/share/doc/redlockd/copyright"
 printf '/etc/redlockd/redlockd.toml\n/etc/logrotate.d/redlockd\n' > "$tree/DEBIAN/conffiles"
 depends=''
@@ -108,5 +110,5 @@ if command -v systemd-analyze >/dev/null; then
   [ -z "$said" ] || { echo "$said" >&2; exit 1; }
 fi
 REDLOCKD_CONFIG=$work/unpacked/etc/redlockd/redlockd.toml "$work/unpacked/usr/bin/redlockd" config check >/dev/null
-starts env -i "$work/unpacked/usr/bin/redlockd"
+starts "$work/data" env -i "$work/unpacked/usr/bin/redlockd"
 echo "$package: its unit is read, its configuration is good, its binary starts"

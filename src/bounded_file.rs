@@ -1,8 +1,9 @@
-//! Reads files that are read again while the service runs: one that never ends, or that waits for a writer, must cost neither
-//! memory nor the thread that reads it.
+//! Files that the service shares with the rest of the machine. Those that it reads again while it runs: one that never ends, or
+//! that waits for a writer, must cost neither memory nor the thread that reads it. Those that it makes for itself.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// The text of a file; `None` if it has more than `max` bytes. Blocks on the disk.
@@ -22,6 +23,19 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<Option<String>> {
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"));
     }
     Ok(None)
+}
+
+/// Opens a file, or makes it, for this user only: whoever may open a lock file can lock it, and the service then does not start.
+///
+/// Errors: those of the file system.
+pub(crate) fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    const MODE: u32 = 0o600;
+    let file = options.create(true).mode(MODE).open(path)?;
+    // Made by an earlier version, or by hand.
+    if file.metadata()?.permissions().mode() & 0o777 != MODE {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -45,6 +59,19 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a pipe");
         for endless in [Path::new("/dev/zero"), &pipe, dir.path()] {
             assert_eq!(read(endless, 4).expect_err("no file").kind(), io::ErrorKind::InvalidInput, "{endless:?}");
+        }
+    }
+
+    /// U1 of the neighbour: a lock that everybody could take.
+    #[test]
+    fn u1_files_of_the_service_are_for_its_user_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+        std::fs::write(&old, "as before").expect("writable");
+        std::fs::set_permissions(&old, Permissions::from_mode(0o644)).expect("own file");
+        for path in [new, old] {
+            let file = open_private(OpenOptions::new().append(true), &path).expect("writable");
+            assert_eq!(file.metadata().expect("open").permissions().mode() & 0o777, 0o600, "{}", path.display());
         }
     }
 }

@@ -153,6 +153,8 @@ mutants! {
         RosterNotCompared,
         /// A process of both lists of a change votes in the new one before it was filled.
         CommonNotFilled,
+        /// A process of both lists of a change that forgot is filled as if it had kept its keys.
+        KeptUnchecked,
         /// A process that waits for a vote is not bound by a promise: it votes in a view that a higher one does not know of.
         WaitingUnbound,
         /// A process is filled for a view in which it has voted.
@@ -248,6 +250,11 @@ mutants! {
         CancelledClaims,
         /// Tombstones come after what they may end.
         TombstonesLast,
+    }
+    /// The tests of `redlock::membership::fill_plan` with leases that are held together find each.
+    FOUND_BY_MEMBER_FILLS {
+        /// A member is copied whatever slot and fence others show for it.
+        MembersNotCompared,
     }
     /// The tests of `redlock::membership::derive` find each.
     FOUND_BY_DERIVE {

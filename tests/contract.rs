@@ -13,6 +13,8 @@ mod filling;
 mod in_process;
 #[path = "contract/kept.rs"]
 mod kept;
+#[path = "contract/largest.rs"]
+mod largest;
 #[path = "contract/leases.rs"]
 mod leases;
 #[path = "contract/redis_server.rs"]
@@ -81,6 +83,14 @@ macro_rules! lease_cases_on {
     };
 }
 
+macro_rules! largest_cases_on {
+    ($start:expr) => {
+        each! { largest on $start;
+            the_largest_replies_are_accepted
+        }
+    };
+}
+
 macro_rules! waiter_cases_on {
     ($start:expr) => {
         each! { waiters on $start;
@@ -116,6 +126,7 @@ macro_rules! set_cases_on {
             a_set_is_ordinary_leases
             a_shared_set_is_members_beside_others
             who_has_waited_longest_is_next
+            an_intent_is_not_filled
             a_set_that_is_refused_takes_nothing
             a_token_that_holds_some_of_a_set_acquires_the_rest
             a_set_that_arrives_after_the_cancel_of_one_of_it_is_refused
@@ -157,6 +168,7 @@ macro_rules! server_cases_on {
 macro_rules! filling_cases_on {
     ($start:expr) => {
         each! { filling on $start;
+            a_process_of_both_lists_that_forgot_is_not_filled_as_if_it_had_kept_its_keys
             a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled
             a_resource_with_a_block_gets_no_vote_until_the_block_ends
             an_update_of_a_resource_with_a_block_is_applied_and_is_no_vote
@@ -185,6 +197,7 @@ mod reference {
     ticket_cases_on!(crate::declared(crate::Reference::start()));
     set_cases_on!(crate::declared(crate::Reference::start()));
     server_cases_on!(crate::declared(crate::Reference::start()));
+    largest_cases_on!(crate::declared(crate::Reference::start()));
     waiter_cases_on!(crate::Reference::start());
 }
 
@@ -203,5 +216,6 @@ mod redis {
     ticket_cases_on!(crate::declared(crate::RedisServer::start()));
     set_cases_on!(crate::declared(crate::RedisServer::start()));
     server_cases_on!(crate::declared(crate::RedisServer::start()));
+    largest_cases_on!(crate::declared(crate::RedisServer::start()));
     waiter_cases_on!(crate::RedisServer::start());
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::event_buffer::size_of;
 use crate::api::Event;
+use crate::bounded_file::open_private;
 
 /// Incidents that are kept in memory and read back at a start, however old they are.
 pub(crate) const HISTORY_MAX: usize = 10_000;
@@ -79,7 +80,7 @@ impl Incidents {
     }
 
     /// The oldest first.
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
         self.events.iter()
     }
 }
@@ -111,7 +112,7 @@ impl HistoryFile {
         if !dir.is_dir() {
             return Ok(None);
         }
-        let lock = OpenOptions::new().create(true).append(true).open(dir.join(LOCK))?;
+        let lock = open_private(OpenOptions::new().append(true), &dir.join(LOCK))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Ok(None),
@@ -174,9 +175,11 @@ fn lines<'a>(events: impl Iterator<Item = &'a Event>) -> String {
 }
 
 /// The events of a file; lines that are none are skipped, such as one that a crash cut off.
-fn read(file: File) -> io::Result<Incidents> {
+///
+/// Errors: those of the input.
+pub fn read(input: impl Read) -> io::Result<Incidents> {
     let mut events = Incidents::default();
-    for line in BufReader::new(file).split(b'\n') {
+    for line in BufReader::new(input).split(b'\n') {
         let line = line?;
         events.extend(
             Some(line)
@@ -191,7 +194,7 @@ fn read(file: File) -> io::Result<Incidents> {
 /// Replaces the file by one with these events, and opens it for appending; with its size in bytes.
 fn rewrite(path: &Path, events: &Incidents) -> io::Result<(File, usize)> {
     let (new, mut bytes) = (path.with_extension("new"), 0);
-    let mut file = BufWriter::new(File::create(&new)?);
+    let mut file = BufWriter::new(open_private(OpenOptions::new().write(true).truncate(true), &new)?);
     for event in events.iter() {
         let line = lines(std::iter::once(event.as_ref()));
         bytes += line.len();

@@ -171,7 +171,7 @@ fn requests() -> Vec<Request> {
         Request::Inspect { resource },
         Request::List(ListArgs { cursor: 0, count: 1 }),
         Request::Read(ReadArgs { cursor: 0, count: 1 }),
-        Request::Fill(FillArgs { view: Arc::default(), nonce: 1, page: 1, pages: 1, entries: vec![] }),
+        Request::Fill(FillArgs { view: Arc::default(), nonce: 1, page: 1, pages: 1, keeps: false, entries: vec![] }),
         Request::Promise { view: ViewId::NONE },
         Request::Admit(AdmitArgs { view: Arc::default(), nonce: 1, pages: 1, seed: Fence(1), by_clock: true }),
         Request::probe(),
@@ -328,8 +328,10 @@ fn a_fill_has_five_arguments_for_each_entry() {
         FillEntry::Foreign { resource: resource(), value: Some(b"x"[..].into()), left_ms: 7 },
         FillEntry::Foreign { resource: resource(), value: None, left_ms: 7 },
     ];
-    let sent =
-        sent(&Request::Fill(FillArgs { view: Arc::default(), nonce: 3, page: 1, pages: 2, entries }), ScriptRef::Hash);
+    let sent = sent(
+        &Request::Fill(FillArgs { view: Arc::default(), nonce: 3, page: 1, pages: 2, keeps: false, entries }),
+        ScriptRef::Hash,
+    );
     assert_eq!(sent[9..14], ["3", "1", "2", "lock:", ""]);
     assert_eq!(sent[14..16], [ViewId::NONE.to_string(), ViewId::NONE.to_string()]);
     let gone = format!("redlockd:gone:{}:a/b", token.as_str());
@@ -342,7 +344,8 @@ fn a_fill_has_five_arguments_for_each_entry() {
         ["f", "a/b", "7", "", "x"],
         ["f", "a/b", "7", "", ""],
     ];
-    assert_eq!(sent[16..], expected.concat());
+    assert_eq!(sent[16], "0");
+    assert_eq!(sent[17..], expected.concat());
 }
 
 fn any_value() -> impl Strategy<Value = Value> {

@@ -15,7 +15,7 @@ use super::round::Until;
 use crate::protocol::{INDEX_MAX, IndexArgs, Request};
 use crate::types::{ResourceName, TokenHash};
 
-/// A lease that ends sooner is in no index.
+/// After the first of them, all that wait are indexed: a lease that ended before is in no index.
 const LATE: Duration = Duration::from_millis(250);
 /// How long a node may take for it.
 const PATIENCE: Duration = Duration::from_secs(1);

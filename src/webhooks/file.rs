@@ -89,10 +89,16 @@ pub struct WebhooksFileError {
 ///
 /// Errors: [`WebhooksFileError`], with all mistakes at once.
 pub fn read(path: &Path, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, WebhooksFileError> {
+    let unreadable =
+        |why| WebhooksFileError { path: path.to_owned(), mistakes: vec![why], files: vec![path.to_owned()] };
+    parse(path, &read_text(path).map_err(unreadable)?, lookup)
+}
+
+/// The same with the text of the file. Errors: as [`read`].
+pub fn parse(path: &Path, text: &str, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, WebhooksFileError> {
     let failed = |mistakes, files| WebhooksFileError { path: path.to_owned(), mistakes, files };
     let invalid = |mistakes| failed(mistakes, vec![path.to_owned()]);
-    let text = read_text(path).map_err(|why| invalid(vec![why]))?;
-    let table: toml::Table = toml::from_str(&text).map_err(|e| {
+    let table: toml::Table = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(1, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
         // The parser's own message may quote the line.
         invalid(vec![format!("is not TOML: see line {line}")])

@@ -206,7 +206,7 @@ impl<'a> Pair<'a> {
                 let entries: Vec<_> = entries.iter().map(|entry| self.entry(entry)).collect();
                 // One without entries may come for a view that is not above the node's, or names another process.
                 let view = self.view_above(u64::from(!entries.is_empty()), *page < 3, true);
-                Request::Fill(FillArgs { view, nonce: *nonce, page: *page, pages: 3, entries })
+                Request::Fill(FillArgs { view, nonce: *nonce, page: *page, pages: 3, keeps: false, entries })
             }
             Ask::Probe { instance, is_witness, alive } => {
                 let node = |i: &usize| NodeId::parse(["n1", "n2/b"][*i]).expect("valid");
@@ -347,7 +347,8 @@ impl<'a> Pair<'a> {
     fn heal(&mut self, entries: &[Filled]) -> Result<(), TestCaseError> {
         let entries = entries.iter().map(|entry| self.entry(entry)).collect();
         let view = self.view_above(1, true, true);
-        let fill = Request::Fill(FillArgs { view: Arc::clone(&view), nonce: 9, page: 1, pages: 1, entries });
+        let fill =
+            Request::Fill(FillArgs { view: Arc::clone(&view), nonce: 9, page: 1, pages: 1, keeps: false, entries });
         let seed = Fence(self.fence(FenceKind::Last));
         let admit = Request::Admit(AdmitArgs { view, nonce: 9, pages: 1, seed, by_clock: false });
         let quarantine = Request::Quarantine { by: INSTANCES[0].into() };

@@ -63,7 +63,7 @@ fn next_view(node: &mut impl Server) -> Arc<View> {
 /// A page of a fill for the next view.
 fn fill(node: &mut impl Server, nonce: u64, page: u32, pages: u32, entries: Vec<FillEntry>) -> Reply {
     let view = next_view(node);
-    ask_brief(node, &Request::Fill(FillArgs { view, nonce, page, pages, entries }))
+    ask_brief(node, &Request::Fill(FillArgs { view, nonce, page, pages, keeps: false, entries }))
 }
 
 /// The node forgets everything. It has no vote until `votes_again`.
@@ -323,7 +323,7 @@ pub fn pages_are_taken_in_order_and_once_and_only_without_a_vote(node: &mut impl
     let blocks = |resource| vec![block(resource, 1, &[1], LONG_MS)];
     let run = node.run();
     for view in [view(0, &run), view(1, "00")] {
-        let args = FillArgs { view, nonce: 1, page: 1, pages: 1, entries: blocks("a") };
+        let args = FillArgs { view, nonce: 1, page: 1, pages: 1, keeps: false, entries: blocks("a") };
         assert_eq!(node.ask(&Request::Fill(args)), Reply::FillNotNeeded, "no higher view, or not of this process");
     }
     assert!(!is_blocked(node, "a"));
@@ -546,7 +546,8 @@ pub fn a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled(node:
     let (nonce, page, pages) = (3, 1, 1);
     let admit = AdmitArgs { view: Arc::clone(&new), nonce, pages, seed: Fence(0), by_clock: false };
     assert!(!member(node.ask(&Request::Admit(admit.clone()))).is_done, "it was not filled");
-    let filled = node.ask(&Request::Fill(FillArgs { view: Arc::clone(&new), nonce, page, pages, entries }));
+    let filled =
+        node.ask(&Request::Fill(FillArgs { view: Arc::clone(&new), nonce, page, pages, keeps: true, entries }));
     assert_eq!(filled, Reply::Filled { done: 1 });
     assert_eq!(node.ask(&acquire("free", 2, 2, 1_000)), unfilled, "before it is admitted");
     let admitted = member(node.ask(&Request::Admit(admit.clone())));
@@ -570,6 +571,18 @@ pub fn a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled(node:
     let other = changed("00", 9, Some(0));
     assert!(!member(node.ask(&Request::Install { view: other })).is_done);
     assert!(matches!(ask_brief(node, &Request::probe()), Reply::Status(s) if s.why == "displaced"));
+}
+
+/// The list of nodes changes, and a process of both lists forgets everything after the view was installed: a fill that counts on
+/// the keys that it had is refused, and one for a process that forgot is not.
+pub fn a_process_of_both_lists_that_forgot_is_not_filled_as_if_it_had_kept_its_keys(node: &mut impl Server) {
+    let new = changed(&node.run(), 7, Some(0));
+    assert!(matches!(node.ask(&Request::Install { view: Arc::clone(&new) }), Reply::Member(m) if m.is_done));
+    forget(node);
+    let of =
+        |keeps| Request::Fill(FillArgs { view: Arc::clone(&new), nonce: 3, page: 1, pages: 1, keeps, entries: vec![] });
+    assert_eq!(ask_brief(node, &of(true)), Reply::FillNotNeeded);
+    assert_eq!(ask_brief(node, &of(false)), Reply::Filled { done: 1 });
 }
 
 /// A view that makes a list of two of a list of one. `before`: the view in which this process voted.

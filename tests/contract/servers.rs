@@ -22,7 +22,7 @@ fn status(node: &mut impl Server, params: &ClusterParams, request: &Request) -> 
 /// Fills the node with nothing and gives it the vote in the first view.
 fn admit(node: &mut impl Server, params: &ClusterParams, seed: Fence, by_clock: bool) {
     let view = view(1, &node.run());
-    let fill = FillArgs { view: Arc::clone(&view), nonce: 1, page: 1, pages: 1, entries: vec![] };
+    let fill = FillArgs { view: Arc::clone(&view), nonce: 1, page: 1, pages: 1, keeps: false, entries: vec![] };
     let sent_at = RequestTime(node.now_us());
     assert_eq!(node.ask_with(sent_at, params, &Request::Fill(fill)), Ok(Reply::Filled { done: 1 }));
     let args = AdmitArgs { view: Arc::clone(&view), nonce: 1, pages: 1, seed, by_clock };

@@ -6,6 +6,7 @@ mod bodies;
 
 use std::path::Path;
 
+use redlockd::protocol::OPERATIONS;
 use redlockd::redlock::random::Entropy;
 
 use crate::support::seeded::Seeded;
@@ -13,7 +14,7 @@ use crate::support::seeded::Seeded;
 /// A target's name, and the function that takes one input.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 12] = [
+const TARGETS: [Target; 13] = [
     ("names", bodies::names),
     ("durations", bodies::durations),
     ("bodies", bodies::bodies),
@@ -26,6 +27,7 @@ const TARGETS: [Target; 12] = [
     ("callers", bodies::callers),
     ("published", bodies::published),
     ("streams", bodies::streams),
+    ("tickets", bodies::tickets),
 ];
 /// Seeds of one target, at least. Each has a name that says what is in it.
 const SEEDS: usize = 10;
@@ -78,4 +80,13 @@ fn the_targets_are_those_of_the_fuzz_crate() {
         assert!(root.join("fuzz_targets").join(format!("{name}.rs")).exists(), "{name}");
     }
     assert_eq!(manifest.matches("[[bin]]").count(), TARGETS.len());
+}
+
+/// The replies to every kind of request are read.
+#[test]
+fn replies_are_parsed_for_every_kind_of_request() {
+    let requests = bodies::requests();
+    for operation in OPERATIONS {
+        assert!(requests.iter().any(|request| request.operation() == operation), "{operation}");
+    }
 }

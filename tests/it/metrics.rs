@@ -1,5 +1,5 @@
 //! `GET /metrics`: it agrees with `docs/metrics.md`, promtool has no complaints, no label contains a text of a caller,
-//! only series of codes and durations appear later, a scrape is small, and its cost of a scrape does not depend on the number of leases.
+//! only series of codes and durations appear later, a scrape is small, and its cost does not depend on the number of leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

@@ -20,6 +20,7 @@ use crate::auth::access_rule::Right;
 use crate::auth::quota::StreamPermit;
 use crate::http::format;
 use crate::http::middleware::access::Access;
+use crate::http::middleware::credentials;
 use crate::http::negotiation::{self, ResponseFormat, StreamFormat};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
@@ -230,7 +231,8 @@ impl EventReader {
         if is_due {
             self.checked_at = now;
         }
-        self.access.may_somewhere(Right::Events) && (!is_due || self.access.is_still_identified(&self.request))
+        self.access.may_somewhere(Right::Events)
+            && (!is_due || credentials::is_still_identified(&self.access, &self.request))
     }
 
     /// `None` for an event that the reader did not ask for or may not see. Events of nodes match every prefix.

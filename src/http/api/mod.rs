@@ -20,7 +20,7 @@ pub(crate) mod refusals;
 pub mod request_body;
 pub mod request_fields;
 pub mod request_headers;
-mod set_requests;
+pub mod set_requests;
 mod set_responses;
 pub(crate) mod sets;
 pub(crate) mod terraform;

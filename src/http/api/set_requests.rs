@@ -9,6 +9,7 @@ use super::lock_requests::{self, BOTH};
 use super::request_body::{self, MergePatch};
 use super::request_fields::Fields;
 use super::request_headers::{self, IfMatch, IfNoneMatch};
+use super::tickets;
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
@@ -20,6 +21,24 @@ use crate::types::{ResourceName, Token};
 const RESOURCE: &str = "resource";
 /// The names as a JSON array.
 const RESOURCES: &str = "resources";
+
+/// The names of a valid request about locks or a ticket, empty for a ticket's. For the fuzz targets: what handlers get is of the crate.
+///
+/// Errors: those of the request. Cancel: nothing is left behind.
+pub async fn names_of(request: Request, settings: &HttpSettings) -> Result<Vec<ResourceName>, Problem> {
+    let is_set = request.uri().path() == "/locks";
+    let of_set = |fields: AcquireSetFields| [vec![fields.request.resource], fields.others].concat();
+    match request.method().as_str() {
+        "POST" if is_set => acquire(request, settings).await.map(of_set),
+        "POST" => lock_requests::acquire(request, settings).await.map(|fields| vec![fields.request.resource]),
+        "PATCH" if is_set => extend(request, settings).await.map(|fields| fields.resources),
+        "PATCH" if request.uri().path().starts_with("/tickets/") => {
+            tickets::read_keep(request, settings).await.map(|_| Vec::new())
+        }
+        "PATCH" => lock_requests::extend(request, settings).await.map(|fields| vec![fields.request.resource]),
+        _ => release(request, settings).await.map(|(resources, ..)| resources),
+    }
+}
 
 /// A parsed acquire of a set.
 #[derive(Debug)]

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use axum::extract::Request;
 
-use super::credentials;
 use crate::api::{DeadlockEdge, Event};
 use crate::auth::access_rule::Right;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::Principal;
 use crate::auth::quota::{QuotaExceeded, QuotaPermit, Quotas, STREAMS_PER_PRINCIPAL, StreamPermit};
-use crate::http::path::HOME;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -62,6 +60,14 @@ impl Access {
     pub(crate) fn principal(&self) -> Option<&Principal> {
         match &self.0 {
             Permissions::Principal { principal, .. } => Some(principal),
+            _ => None,
+        }
+    }
+
+    /// What knows the principals; `None` without authentication.
+    pub(super) fn authenticator(&self) -> Option<&Arc<Authenticator>> {
+        match &self.0 {
+            Permissions::Principal { authenticator, .. } => Some(authenticator),
             _ => None,
         }
     }
@@ -150,17 +156,6 @@ impl Access {
             Permissions::Everything => Some(self.clone()),
             Permissions::Nothing => None,
         }
-    }
-
-    /// Whether the credentials of this client's request are still accepted: its key may have been removed, its token or its
-    /// session have ended. Compares all keys, or verifies a signature.
-    pub(crate) fn is_still_identified(&self, request: &Request) -> bool {
-        let Permissions::Principal { authenticator, principal, .. } = &self.0 else { return true };
-        let identified = match request.uri().path().starts_with(HOME) {
-            true => credentials::identify_page_user(authenticator, request),
-            false => credentials::identify(authenticator, request),
-        };
-        identified.is_ok_and(|access| access.principal().is_some_and(|now| now.name == principal.name))
     }
 
     /// Reserves an acquire of these resources in the principal's quota; `None` without authentication. What the token holds

@@ -12,7 +12,7 @@ use super::access::Access;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::jwt::TokenError;
 use crate::auth::principals::{Credential, IdentifyError, PeerCertificate};
-use crate::http::path::{LOCKS_PREFIX, SETS, TICKETS_PREFIX};
+use crate::http::path::{HOME, LOCKS_PREFIX, SETS, TICKETS_PREFIX};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -81,6 +81,17 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
             Err(unauthenticated("these credentials are unknown or have expired", INVALID))
         }
     }
+}
+
+/// Whether the credentials of this client's request are still accepted: its key may have been removed, its token or its
+/// session have ended. Compares all keys, or verifies a signature.
+pub(crate) fn is_still_identified(access: &Access, request: &Request) -> bool {
+    let (Some(authenticator), Some(principal)) = (access.authenticator(), access.principal()) else { return true };
+    let identified = match request.uri().path().starts_with(HOME) {
+        true => identify_page_user(authenticator, request),
+        false => identify(authenticator, request),
+    };
+    identified.is_ok_and(|access| access.principal().is_some_and(|now| now.name == principal.name))
 }
 
 /// Whether a request changes or ends what it shows the secret of: the only ones for which a token may have run out. What

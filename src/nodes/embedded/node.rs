@@ -2,7 +2,7 @@
 //! remembered across restarts of the process.
 //!
 //! Before a request takes effect that may grant a lease (or a fence) beyond the bounds in the state
-//! file, the file is rewritten with bounds ten seconds further (`write_bound.rs`). Usually that happens
+//! file, the file is rewritten with bounds ten seconds further (`write_ahead.rs`). Usually that happens
 //! in the background, when half of that time is used up; a request waits for it only where the bounds
 //! are exceeded (the first lease after a quiet time, or a much longer one). Writes run on
 //! `spawn_blocking`, so a slow disk delays no other work. Requests that arrive during a write queue in

@@ -9,6 +9,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::bounded_file::open_private;
 use crate::types::NodeId;
 
 /// Version of the file's layout; a newer one is refused.
@@ -182,7 +183,7 @@ impl StateFile {
         std::fs::create_dir_all(dir).map_err(dir_error)?;
         let lock_path = file_of(dir, node, "lock");
         let lock_error = |source| OpenError::Lock { path: lock_path.clone(), source };
-        let mut lock = OpenOptions::new().read(true).append(true).create(true).open(&lock_path).map_err(lock_error)?;
+        let mut lock = open_private(OpenOptions::new().read(true).append(true), &lock_path).map_err(lock_error)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: lock_path }),
@@ -224,7 +225,7 @@ impl StateFile {
     ///
     /// Errors: of the file system. The file then has the old record or the new one.
     pub(super) fn write(&mut self, record: &Record) -> std::io::Result<()> {
-        let mut temp = File::create(&self.temp)?;
+        let mut temp = open_private(OpenOptions::new().write(true).truncate(true), &self.temp)?;
         temp.write_all(record.encode().as_bytes())?;
         temp.sync_all()?;
         drop(temp);

@@ -10,10 +10,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maximum size of a reply. The largest honest one is a page of the list: 250 leases, each with a name of 255 bytes,
-/// a TTL and a value below 8 KiB, in all below 2.1 MiB.
+/// Maximum size of a reply. The largest honest ones, with the longest names, labels and claims: a page of what a node knows, of 500 keys
+/// and at most 1,000 members of locks (3.6 MiB), and a page of the list: 250 leases, the last one a lock with 1,000 members (3.0 MiB). The
+/// inspection of a lock with as many takes 2.2 MiB. `tests/contract/largest.rs` makes each.
 const REPLY_MAX_BYTES: usize = 4 << 20;
-/// Maximum number of elements in a reply, lists included. That page has 751, a batch of 32 acquires below 400; each
+/// Maximum number of elements in a reply, lists included. The largest page has some 6,000, a batch of 32 acquires below 400; each
 /// takes the driver some fifty bytes, however short it is.
 const ELEMENTS_MAX: usize = 16 << 10;
 /// Maximum length of a line: a status, an error, a number or a length. Longer texts have their length in front.

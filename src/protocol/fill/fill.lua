@@ -1,12 +1,13 @@
 -- One page of what a process that lost its vote is filled with. It only adds: nothing here ends a lease, a block or a
 -- tombstone, and none is shortened. KEYS: 1 meta, 2 index
--- ARGV: as in marker.lua, 5 nonce, 6 page (from 1), 7 pages, 8 key head, 9 key tail, 10 view, 11 its record, then for
---       each entry:
+-- ARGV: as in marker.lua, 5 nonce, 6 page (from 1), 7 pages, 8 key head, 9 key tail, 10 view, 11 its record, 12 1: it is part
+--       of what is to be known after the fill that this process keeps its keys, then for each entry:
 --       kind, resource, px_ms, token, value
 -- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's, or M and a member's) |
 --        k the same where this process has the token's lease, else a block | b block (value: the token's claims) |
 --        f foreign lock (value: the lock's, '' = not known)
--- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or names another process)
+-- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or names another process, or
+--   what it was to keep is lost)
 --   | K C P
 -- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
 local no, V = judge(), ARGV[10]
@@ -15,6 +16,7 @@ if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 -- promise admits nobody.
 local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised', 'pending'), string.match(PASS, '^%x*')
 local keeps = no and no[1] == 'V' and x[5] == V -- in both lists of a change: it keeps its keys, and the record that it installed
+if ARGV[12] == '1' and not keeps then return { 'A' } end
 if not keeps and V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
 if not keeps and (not no or no[1] == 'V') then -- it votes in a view that the new one replaces
   judge('replaced')
@@ -115,7 +117,7 @@ local function copy_member(resource, token, px, value, claims, only_own)
   index[#index + 1], index[#index + 2] = ends, resource
   return true
 end
-for at = 12, #ARGV, 5 do
+for at = 13, #ARGV, 5 do
   local kind, resource, px, token, value = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
   if kind == 't' then
     local before, left = redis.call('MGET', resource)[1], redis.call('PTTL', resource)

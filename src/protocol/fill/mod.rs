@@ -33,6 +33,9 @@ pub struct FillArgs {
     pub page: u32,
     /// The number of pages of this fill.
     pub pages: u32,
+    /// The process is of both lists of a change, and its own keys are part of what it is to know: one that lost them since it
+    /// installed the view refuses the fill.
+    pub keeps: bool,
     /// Tombstones stand before what they may end, here and over all pages.
     pub entries: Vec<FillEntry>,
 }
@@ -78,7 +81,7 @@ pub(super) fn build(
     command.marker_args(context, sent_at);
     command.number(args.nonce).number(args.page.into()).number(args.pages.into());
     command.text(context.template.head()).text(context.template.tail());
-    command.text(&args.view.id.to_string()).text(&args.view.encode());
+    command.text(&args.view.id.to_string()).text(&args.view.encode()).number(args.keeps.into());
     for entry in &args.entries {
         match entry {
             FillEntry::Tombstone(Tombstone { resource, token, attempt, reason, left_ms }) => {

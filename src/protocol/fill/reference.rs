@@ -25,8 +25,9 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let (own, promised) = memory.marker.0.as_ref().map_or_else(Default::default, |m| (m.view.id, m.promised));
     // In both lists of a change: it keeps its keys.
     let keeps = votes && memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && own == view);
+    let has_lost = args.keeps && !keeps && !mutant::is(Mutant::KeptUnchecked);
     let is_above = (keeps || view > own) && view >= promised || mutant::is(Mutant::SameViewAgain);
-    if !is_above || !args.view.names(context.run, view) {
+    if has_lost || !is_above || !args.view.names(context.run, view) {
         return Reply::FillNotNeeded;
     }
     if votes && !keeps {

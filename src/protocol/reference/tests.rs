@@ -156,7 +156,7 @@ fn fill_for(node: &mut ReferenceNode, now_us: u64, number: u64, nonce: u64, entr
 }
 
 fn fill_of(nonce: u64, entries: &[FillEntry]) -> FillArgs {
-    FillArgs { view: view(1), nonce, page: 1, pages: 1, entries: entries.to_vec() }
+    FillArgs { view: view(1), nonce, page: 1, pages: 1, keeps: false, entries: entries.to_vec() }
 }
 
 /// A node has a key of one token and a block for another, as after its clock's quarantine. The first that is broken.
@@ -205,6 +205,13 @@ fn is_admitted_below_a_promise() -> bool {
     call(&mut node, NOW_US, &Request::Promise { view: id(2) });
     let admit = AdmitArgs { view: view(1), nonce: 1, pages: 1, seed: Fence(NOW_US), by_clock: false };
     matches!(call(&mut node, NOW_US, &Request::Admit(admit)), Reply::Member(m) if m.is_done)
+}
+
+/// A process of both lists of a change forgot: it is filled as if it had kept its keys.
+fn is_filled_without_its_keys() -> bool {
+    let mut node = ReferenceNode::new("run1");
+    call(&mut node, NOW_US, &Request::probe());
+    call(&mut node, NOW_US, &Request::Fill(FillArgs { keeps: true, ..fill_of(1, &[]) })) != Reply::FillNotNeeded
 }
 
 /// The list changes, and the only process of the former one has installed the view, but was not filled for it.
@@ -287,11 +294,13 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert_eq!((blocks_stand(), members_stand()), (Ok(()), Ok(())));
     assert!(!is_admitted_below_a_promise());
     assert!(!votes_unfilled_in_a_changed_list());
+    assert!(!is_filled_without_its_keys());
     for mutant in FOUND_BY_REFERENCE {
         let before = mutant::plant(Some(*mutant), false);
         let is_found = blocks_stand().is_err()
             || is_admitted_below_a_promise()
             || members_stand().is_err()
+            || is_filled_without_its_keys()
             || votes_unfilled_in_a_changed_list();
         mutant::restore(before);
         assert!(is_found, "{mutant:?} is not found");

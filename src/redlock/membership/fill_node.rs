@@ -126,11 +126,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Option<Filled> {
         let without_ttl = self.settings.params.quarantine;
         let voted = view.old().map_or_else(|| self.size_in(view), |old| old.names.len());
-        let mut plan = FillPlan::new(voted, target, without_ttl).of_at_least(least);
+        let (mut plan, mut keeps) = (FillPlan::new(voted, target, without_ttl).of_at_least(least), false);
         if let Some(old) = view.old() {
             let name = self.nodes[target].id();
             let run = view.entry(name).map(|entry| &entry.run);
-            plan = plan.for_change(old.before.get(name).map(|(run, _)| run) == run);
+            // Only one that was there when the others were read keeps what it knew.
+            let was_there = read.iter().any(|of| of.node == target);
+            keeps = was_there && old.before.get(name).map(|(run, _)| run) == run;
+            plan = plan.for_change(keeps);
         }
         for NodePages { node, pages, is_complete } in read.iter().filter(|pages| self.is_plausible(pages, read)) {
             for (high_water, now_us, entries) in pages {
@@ -143,7 +146,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let Fill { seed, pages } = plan.finish()?;
         let (nonce, count) = (self.entropy.bits(), u32::try_from(pages.len()).ok()?);
         for (page, entries) in (1..).zip(pages) {
-            let request = Request::Fill(FillArgs { view: Arc::clone(view), nonce, page, pages: count, entries });
+            let request = Request::Fill(FillArgs { view: Arc::clone(view), nonce, page, pages: count, keeps, entries });
             let is_taken = |answer: &NodeResult| matches!(answer, Ok(Reply::Filled { done }) if *done >= page);
             self.ask_for_page(target, request, view, is_taken).await?;
         }

@@ -4,7 +4,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::client::send;
+use crate::support::client::{Answer, send};
 use crate::support::poll;
 use crate::support::service::Service;
 
@@ -140,6 +140,25 @@ async fn l11_a_token_that_is_sent_again_under_another_owner_is_refused() {
     // The lease is as before.
     let seen = client.inspect("x").await.expect_status(200).json();
     assert_eq!(seen["holders"][0]["owner"], "ann");
+    client.release("x", &held.token()).await.expect_status(204);
+}
+
+/// The same request with another TTL joins its lease: the answer promises no more than the nodes hold, and a lease that has more time
+/// left keeps it.
+#[tokio::test]
+async fn l11_a_request_that_is_sent_again_with_another_ttl_promises_what_the_nodes_hold() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let token = ("token", "a-token-of-my-own-0123456789");
+    let validity = |answer: &Answer| answer.json()["valid_for_ms"].as_u64().expect("a number");
+    let held = client.acquired("x", &[token, ("ttl", "60s")]).await;
+    for (ttl, least, most, least_left) in [("5s", 1, 5_000, 20_000), ("90s", 60_001, 90_000, 60_001)] {
+        let again = client.acquire("x", &[token, ("ttl", ttl)]).await.expect_status(200);
+        assert_eq!((again.fence(), again.token()), (held.fence(), held.token()));
+        assert!((least..=most).contains(&validity(&again)), "{ttl}: {again:?}");
+        let left = client.inspect("x").await.expect_status(200).json()["holders"][0]["valid_for_ms"].as_u64();
+        assert!(left.is_some_and(|left| left >= least_left), "{ttl}: {left:?} left, {again:?}");
+    }
     client.release("x", &held.token()).await.expect_status(204);
 }
 

@@ -7,6 +7,7 @@ use redlockd::http::routes::{Operation, ROUTES, UiRoute};
 use tokio::task::JoinHandle;
 
 use super::{Access, as_principal, key};
+use crate::hooks::receiver::{HooksFile, Receiver, SECRET, target};
 use crate::support::client::{Answer, send};
 use crate::support::poll;
 use crate::support::service::Service;
@@ -39,6 +40,57 @@ async fn held_and_waited_for(service: &Service, i: usize) -> (Lock, JoinHandle<A
     (Lock { resource, token: lease.token(), secrets }, waiter)
 }
 
+/// Everything else that identifies something: a ticket, a set and its waiter, a permit, a shared and a kept lease, a lock of
+/// Terraform's; all of another principal's. And the task of the waiter.
+async fn other_kinds(service: &Service, held: &str) -> (Vec<Lock>, JoinHandle<Answer>) {
+    let client = service.client();
+    let post = |path: &str, fields: &[(&str, &str)]| as_principal(client.request("POST", path).form(fields), "all");
+    let secret = |resource: &str, texts: &[&str], answer: &Answer| {
+        let mut secrets: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        let body = answer.json();
+        let ids = ["token_id", "ticket", "token"].map(|member| body[member].as_str().unwrap_or_default().to_owned());
+        secrets.extend(ids.into_iter().chain([body["fence"].to_string(), resource.to_owned()]));
+        secrets.retain(|text| !text.is_empty() && text != "null");
+        Lock { resource: resource.to_owned(), token: answer.header("lock-token").to_owned(), secrets }
+    };
+    let mut locks = Vec::new();
+    let kinds: [(&str, &[(&str, &str)]); 3] = [
+        ("part/permit", &[("limit", "3"), ("ttl", "4m"), ("owner", "permit-owner")]),
+        ("part/shared", &[("mode", "shared"), ("ttl", "4m"), ("owner", "shared-owner")]),
+        ("part/kept", &[("keep", "4m"), ("owner", "kept-owner")]),
+    ];
+    for (resource, fields) in kinds {
+        let lease = post(&format!("/locks/{resource}"), fields).await.expect_status(201);
+        locks.push(secret(resource, &[fields[fields.len() - 1].1], &lease));
+    }
+    let fields = [("async", "true"), ("keep", "4m"), ("owner", "ticket-owner"), ("note", "ticket-note")];
+    let ticket = post(&format!("/locks/{held}"), &fields).await.expect_status(202);
+    locks.push(secret(held, &["ticket-owner", "ticket-note"], &ticket));
+    let set = [("resource", "part/set-a"), ("resource", "part/set-b"), ("ttl", "4m"), ("owner", "set-owner")];
+    let granted = post("/locks", &set).await.expect_status(201);
+    locks.push(secret("part/set-a", &["part/set-b", "set-owner", granted.header("lock-token")], &granted));
+    let waiting = [("resource", "part/set-b"), ("resource", "part/set-c"), ("wait", "4m"), ("owner", "set-waiter")];
+    let request = client.request("POST", "/locks").form(&waiting).bearer_auth(key("all"));
+    let waiter = tokio::spawn(async move { send(request).await });
+    locks.push(Lock {
+        resource: "part/set-c".to_owned(),
+        token: String::new(),
+        secrets: vec!["set-waiter".to_owned(), "part/set-c".to_owned()],
+    });
+    let info =
+        r#"{"ID":"terraform-id","Operation":"OperationTypeApply","Who":"terraform-who","Path":"terraform-path"}"#;
+    let lock = client.request("LOCK", "/terraform/part/tf").header("Content-Type", "application/json").body(info);
+    as_principal(lock, "all").await.expect_status(200);
+    let secrets = ["part/tf", "terraform-id", "terraform-who", "terraform-path"].map(str::to_owned).to_vec();
+    locks.push(Lock { resource: "part/tf".to_owned(), token: String::new(), secrets });
+    poll::until("they are held, and the set waits", || async {
+        let seen = as_principal(client.request("GET", "/locks/part/set-b"), "all").await.json();
+        (seen["waiting_here"] == 1).then_some(())
+    })
+    .await;
+    (locks, waiter)
+}
+
 /// Panics where the text names what the principal may not read.
 fn assert_hides(what: &str, text: &str, hidden: &[Lock]) {
     for secret in hidden.iter().flat_map(|lock| &lock.secrets) {
@@ -47,10 +99,14 @@ fn assert_hides(what: &str, text: &str, hidden: &[Lock]) {
 }
 
 /// The requests of every route, with the own name where the route has one. A release comes with a wrong tag.
-fn requests(own: &str) -> Vec<(&'static str, String)> {
+fn requests(own: &str, ticket: &str) -> Vec<(&'static str, String)> {
     let is_endless = |operation| matches!(operation, Operation::Events | Operation::Ui(UiRoute::Stream));
     let routes = ROUTES.iter().filter(|route| !is_endless(route.operation));
-    let named = routes.map(|route| (route.method, route.path.replace("{resource}", own).replace("{slug}", "locked")));
+    let path = |path: &str| path.replace("{resource}", own).replace("{slug}", "locked").replace("{ticket}", ticket);
+    let path = move |of: &str| {
+        path(of).replace("{name}", "hook-name").replace("{node}", "embedded-1").replace("{file}", "live.js")
+    };
+    let named = routes.map(move |route| (route.method, path(route.path)));
     let more = [
         "/locks?state=waited&limit=1",
         "/locks?state=held",
@@ -77,7 +133,12 @@ async fn every_endpoint_and_page_hides_what_its_client_may_not_read() {
     let rules = ["acquire", "force", "events"].map(|right| format!("{right}:{own}"));
     let rules: Vec<&str> = rules.iter().map(String::as_str).chain(["metrics"]).collect();
     let access = Access::of(&[("all", &["acquire:**", "force:**"]), ("one", &rules)]);
-    let service = access.service(&["--set", "list_refresh=100ms"]).await;
+    let receiver = Receiver::start().await;
+    // Its hook follows the hidden names; what the file says is for administrators.
+    let hooks = target("target-name", &receiver, "")
+        + "[[hook]]\nname = \"hook-name\"\ntarget = \"target-name\"\nevents = [\"lock.acquired\"]\n";
+    let file = HooksFile::with(&hooks);
+    let service = access.service(&["--set", "list_refresh=100ms", "--set", &file.setting()]).await;
     let ask = |method: &str, path: &str| as_principal(service.client().request(method, path), "one");
     let open = |path: &str| service.client().request("GET", path).bearer_auth(key("one")).send();
     let mut streams = [open("/events?renewals=true").await.expect("a stream"), open("/ui/stream").await.expect("one")];
@@ -93,14 +154,34 @@ async fn every_endpoint_and_page_hides_what_its_client_may_not_read() {
     })
     .await;
     let visible = locks.remove(OWN);
-    let (mut shown, tried) = (0, requests(&visible.resource));
+    let (others, waiter) = other_kinds(&service, &locks[0].resource).await;
+    locks.extend(others);
+    waiters.push(waiter);
+    let of_hooks = ["SECRET-path", "SECRET-of-headers", SECRET, "target-name"].map(str::to_owned).to_vec();
+    let hidden_hook = Lock { resource: "part/hooks".to_owned(), token: String::new(), secrets: of_hooks };
+    locks.push(hidden_hook);
+    // A ticket of its own; those of others are not there.
+    let fields = [("async", "true"), ("keep", "4m")];
+    let own_ticket = service.client().request("POST", &format!("/locks/{own}")).form(&fields);
+    let own_ticket = as_principal(own_ticket, "one").await.expect_status(202).json();
+    let own_ticket = own_ticket["ticket"].as_str().expect("an id");
+    let foreign =
+        locks.iter().flat_map(|lock| &lock.secrets).find(|secret| secret.starts_with("tk_")).expect("a ticket");
+    for method in ["GET", "PATCH", "DELETE"] {
+        let request =
+            service.client().request(method, &format!("/tickets/{foreign}")).header("Lock-Token", "x".repeat(22));
+        let body = if method == "PATCH" { request.form(&[("keep", "1m")]) } else { request };
+        let answer = as_principal(body, "one").await.expect_status(404);
+        assert!(!answer.text.contains("ticket-owner"), "{answer:?}");
+    }
+    let (mut shown, tried) = (0, requests(&visible.resource, own_ticket));
     for (method, path) in &tried {
         let request = service.client().request(method, path).header("If-Match", "\"1\"");
         let answer = as_principal(request.header("Lock-Token", "nobodys-token-0000000000"), "one").await;
         assert_hides(&format!("{method} {path}"), &format!("{:?} {}", answer.headers, answer.text), &locks);
         shown += usize::from(answer.text.contains("waiter-07"));
     }
-    assert!(tried.len() > 30 && shown >= 6, "{shown} of {} answers show what may be read", tried.len());
+    assert!(tried.len() > 60 && shown >= 6, "{shown} of {} answers show what may be read", tried.len());
     // The other names themselves are refused, and nothing of them is said but the name that was sent.
     for lock in &mut locks {
         lock.secrets.retain(|secret| *secret != lock.resource);

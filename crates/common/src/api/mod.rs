@@ -20,6 +20,3 @@ pub use nodes::{Finding, Health, NodeListChange, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
 pub use tickets::{Ticket, TicketLease};
-
-/// The only mode.
-pub const MODE_EXCLUSIVE: &str = "exclusive";

@@ -150,6 +150,12 @@ impl Stage {
     }
 }
 
+/// Whether a lock is refused for what a node holds that has not heard of a release: another node is out of reach, and cannot say more.
+fn is_left_on_a_node(refused: &Answer) -> bool {
+    let outcomes = refused.json()["nodes"].as_array().cloned().unwrap_or_default();
+    outcomes.iter().any(|node| !["held", "granted"].contains(&node["outcome"].as_str().unwrap_or_default()))
+}
+
 /// The other caller's answer. A node may be late on a machine that is busy otherwise, and a connection that was idle for long may
 /// be closed just as it is used again: who is refused for that, or for what an acquire without an answer left behind, asks again.
 async fn answered(service: Pid, request: impl Fn() -> RequestBuilder) -> Answer {
@@ -159,7 +165,8 @@ async fn answered(service: Pid, request: impl Fn() -> RequestBuilder) -> Answer 
     let is_over = || SystemClock.now().since(began) > SERVED_WITHIN + delay().saturating_sub(delayed);
     poll::until_over("another caller is served", is_over, || async {
         let answer = try_send(request().timeout(SERVED_WITHIN).bearer_auth(key(CALM))).await.ok()?;
-        let is_left_over = answer.status == 423 && answer.json()["reason"] == "lock-delay";
+        let is_left_over =
+            answer.status == 423 && (answer.json()["reason"] == "lock-delay" || is_left_on_a_node(&answer));
         (answer.status != 503 && !is_left_over).then_some(answer)
     })
     .await

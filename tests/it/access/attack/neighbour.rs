@@ -26,7 +26,6 @@ fn search(stage: &Stage, dir: &Path) -> usize {
             && let Ok(bytes) = std::fs::read(entry.path())
         {
             let text = String::from_utf8_lossy(&bytes);
-            // Names, owners and fences of embedded nodes are readable as far as the umask says; see docs/threat-model.md.
             for secret in [&stage.secrets[0], &stage.secrets[4]] {
                 assert!(!text.contains(secret.as_str()), "{} has {secret}", entry.path().display());
             }
@@ -90,8 +89,9 @@ async fn a_neighbour_on_the_host() {
                 }
                 _ => {
                     let access_dir = access_file.parent().expect("a directory");
-                    let found =
-                        search(stage, service_ref.data().path()) + search(stage, dir_ref) + search(stage, access_dir);
+                    // Also its lock files: who can open one can lock it, and the service does not start again.
+                    assert_eq!(search(stage, service_ref.data().path()), 0, "the service's files are for itself");
+                    let found = search(stage, dir_ref) + search(stage, access_dir);
                     assert!(found > 0, "nothing was readable: is this test blind?");
                     "files".to_owned()
                 }

@@ -1,5 +1,7 @@
-//! Somebody on the network between a caller and a service with TLS: reads what passes, changes it, cuts it off, repeats it
-//! and holds it back. The caller gets the service's answer or an error, and nothing readable passes.
+//! Somebody on the network. Between a caller and a service with TLS: reads what passes, changes it, cuts it off, repeats it
+//! and holds it back. The caller gets the service's answer or an error, and nothing readable passes. Between a service and its
+//! nodes without TLS: delays, withholds and cuts off what passes to one of three at a time, or changes what passes to one of them,
+//! in both directions. Two of three nodes decide, and nobody gets what another one holds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,12 +11,19 @@ use redlockd::redlock::random::Entropy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
+use super::super::hostile_redis::with_liar;
 use super::super::tls::{Authority, Secure};
-use super::{Access, CALM, CALM_LOCK, MEMORY_MAX_MIB, Stage, key, mutated, principals};
+use super::node::{exclusive, patient, votes};
+use super::{AT_ONCE, Access, CALM, CALM_LOCK, MEMORY_MAX_MIB, Stage, assert_sound, key, mutated, principals};
+use crate::support::chaos_proxy::{FAIR, Flow, Weather};
 use crate::support::client::{Client, try_send};
+use crate::support::cluster::Cluster;
+use crate::support::poll;
 use crate::support::seeded::Seeded;
+use crate::support::service::SHORT_TIMES;
 
 /// When a caller gives up whose answer was cut off.
 const HANGS_UP_AFTER: Duration = Duration::from_secs(5);
@@ -93,4 +102,69 @@ async fn somebody_on_the_network() {
         .await;
     let most = secure.memory() >> 20;
     assert!(u64::try_from(most).expect("small") < MEMORY_MAX_MIB, "{most} MiB");
+}
+
+/// What the attacker makes of one link.
+fn weather(random: &Seeded) -> Weather {
+    let delay = Flow::Delay(Duration::from_millis(random.between(1, 400)));
+    match random.below(9) {
+        0 => Weather { to_node: Flow::Silent, ..FAIR },
+        1 => Weather { to_client: Flow::Silent, ..FAIR },
+        2 => Weather { to_node: Flow::Hold, ..FAIR },
+        3 => Weather { to_client: Flow::Hold, ..FAIR },
+        4 => Weather { to_node: delay, ..FAIR },
+        5 => Weather { to_client: delay, ..FAIR },
+        6 => Weather { tells_close: false, ..FAIR },
+        _ => FAIR,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_who_withholds_what_passes_to_the_nodes() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service_with(&SHORT_TIMES).await;
+    over.until_all_vote().await;
+    let stage = Stage::of(&patient(over.client()), over.service.pid()).await;
+    let (client, proxies, attacked) = (&stage.client, &over.proxies, &Mutex::new(0));
+    stage
+        .play("network of the nodes", |random: Seeded| async move {
+            if random.below(AT_ONCE) > 0 {
+                return exclusive(client, &random).await;
+            }
+            // The former link is let go first: of three nodes, one at a time is out of reach.
+            let mut attacked = attacked.lock().await;
+            proxies[*attacked].set(FAIR);
+            let next = usize::try_from(random.below(3)).expect("small");
+            if next != *attacked && !votes(client).await.starts_with('3') {
+                return "fair weather".to_owned();
+            }
+            *attacked = next;
+            proxies[next].set(weather(&random));
+            if random.percent(20) {
+                proxies[next].reset();
+            }
+            "other weather".to_owned()
+        })
+        .await;
+    assert_sound("network of the nodes", &over.service);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_who_changes_what_passes_to_a_node() {
+    let (_cluster, liar, service) = with_liar().await;
+    poll::until("all vote", || async { (votes(service.client()).await == "3 of 3 vote").then_some(()) }).await;
+    let stage = Stage::of(&patient(service.client()), service.pid()).await;
+    let changing = |stream: u64| {
+        let random = Seeded::new(super::number("REDLOCKD_ATTACK_SEED").unwrap_or(1), u64::MAX >> stream);
+        move |bytes: &[u8]| if random.percent(60) { bytes.to_vec() } else { mutated(&random, bytes, 3) }
+    };
+    liar.set(changing(33));
+    liar.set_requests(changing(34));
+    let client = &stage.client;
+    stage
+        .play("network of a node", |random: Seeded| async move {
+            if random.below(AT_ONCE) == 0 { votes(client).await } else { exclusive(client, &random).await }
+        })
+        .await;
+    assert_sound("network of a node", &service);
 }
