@@ -691,8 +691,6 @@ fn a_kill_at_every_request_leaves_one_lease_and_at_least_one_call_back() {
         *killed.entry(last).or_default() += 1;
     }
     println!("{killed:?}");
-    let at = |name: &str| killed.keys().flatten().filter(|(request, _)| *request == name).count();
-    assert!(at("put") > 0 && at("raise") > 0 && at("release") > 0 && at("done") > 0, "{killed:?}");
 }
 
 /// `TICKET_SEEDS=20000 cargo test --lib crash_tests::no_seed`: more of them.
