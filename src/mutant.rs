@@ -129,6 +129,10 @@ mutants! {
         CallbackBeforeGranted,
         /// An instance that has not seen for long that a ticket waits goes on acquiring for it.
         TicketServedUnchecked,
+        /// A message whose time is over when an instance takes its ticket over is not tried.
+        MessageUntried,
+        /// A change of its end does not accept a grant.
+        KeepAcceptsNothing,
     }
     /// The tests of `redlock::tickets` with five nodes find each: of three, two that show a state are a majority.
     FOUND_WITH_FIVE_NODES {

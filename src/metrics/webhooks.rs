@@ -17,7 +17,7 @@ const BUCKETS: [f64; 6] = [0.05, 0.2, 0.5, 1.0, 5.0, 10.0];
 /// What a scrape reads.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WebhookTotals {
-    /// Messages to hooks that wait or are under way.
+    /// Messages to hooks and call-backs that wait or are under way.
     pub queued: usize,
     /// Hooks that are off.
     pub off: usize,
@@ -44,7 +44,7 @@ impl WebhookMetrics {
         Self {
             deliveries: deliveries.collect(),
             duration: histogram(r, "webhook_delivery_seconds", "How long tries took to their answer.", &BUCKETS),
-            queue: gauge(r, "webhook_queue", "Messages of hooks that wait for a try or are under way."),
+            queue: gauge(r, "webhook_queue", "Messages of hooks and call-backs that wait for a try or are under way."),
             off: gauge(r, "webhook_hooks_off", "Hooks that are switched off since their receiver failed or is gone."),
             dropped: counter(r, "webhook_dropped_total", "Messages of hooks that were dropped: off, or too many."),
         }

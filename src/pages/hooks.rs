@@ -65,6 +65,8 @@ pub(crate) struct TargetRow {
     pub target: api::HookTarget,
     /// Who may name it.
     pub open_to: String,
+    /// The next try of a call-back.
+    pub next: String,
     /// The last try.
     pub last: Option<TryCell>,
 }
@@ -101,6 +103,7 @@ impl HooksPage {
                 |names| if names.is_empty() { "nobody".to_owned() } else { names.join(", ") },
             ),
             last: target.last.as_ref().map(cell),
+            next: clock(target.next_try_in_ms),
             target: target.clone(),
         };
         let hook = |hook: &api::HookState| HookRow {
@@ -109,7 +112,7 @@ impl HooksPage {
                 "failing" => badge("failing", Severity::Warn),
                 _ => badge("on", Severity::Good),
             },
-            next: hook.next_try_in_ms.map_or_else(String::new, |ms| format::clock(Duration::from_millis(ms))),
+            next: clock(hook.next_try_in_ms),
             last: hook.last.as_ref().map(cell),
             hook: hook.clone(),
         };
@@ -120,6 +123,10 @@ impl HooksPage {
             done,
         }
     }
+}
+
+fn clock(ms: Option<u64>) -> String {
+    ms.map_or_else(String::new, |ms| format::clock(Duration::from_millis(ms)))
 }
 
 fn cell(last: &api::HookTry) -> TryCell {

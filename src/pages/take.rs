@@ -10,6 +10,8 @@ use crate::types::{NOTE_MAX_BYTES, ResourceName};
 pub(crate) struct TakeForm {
     /// For how long, as typed.
     pub kept_for: String,
+    /// Until when, as typed; one of the two is empty.
+    pub until: String,
     /// The note.
     pub note: String,
     /// Why it was rejected, in sentences.

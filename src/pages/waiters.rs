@@ -7,6 +7,7 @@ use super::layout::Layout;
 use super::paging::Paging;
 use super::table_query::TableQuery;
 use crate::manager::overview::{ListedWaiter, Overview};
+use crate::manager::tickets::listed::ListedTicket;
 use crate::manager::types::{CycleEdge, Deadlock};
 
 /// One waiter.
@@ -38,6 +39,23 @@ pub(crate) struct WaiterRow {
     pub holder: String,
     /// Whether a lease on the resource is listed.
     pub is_held: bool,
+    /// The ticket that waits here; empty for a request, and for waiters of other instances.
+    pub ticket: String,
+    /// The name of the target of the ticket's call-backs; empty without.
+    pub target: String,
+}
+
+/// A ticket of this instance whose grant nobody has accepted yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OfferedRow {
+    /// Its name.
+    pub id: String,
+    /// Name of the resource.
+    pub resource: String,
+    /// The name of the target of its call-backs; empty: its caller asks.
+    pub target: String,
+    /// Until when it is offered, in UTC.
+    pub until: String,
 }
 
 /// One deadlock.
@@ -108,6 +126,7 @@ pub(crate) struct WaitersPage {
     layout: Layout,
     deadlocks: Vec<DeadlockRow>,
     rows: Vec<WaiterRow>,
+    offered: Vec<OfferedRow>,
     resources: usize,
     /// Waiters of other instances that are only counted.
     further: usize,
@@ -173,12 +192,15 @@ impl WaitersPage {
             left_ms: q.left.map_or(0, format::ms),
             holder: holder.map(format::visible).unwrap_or_default(),
             is_held: holder.is_some(),
+            ticket: String::new(),
+            target: String::new(),
         };
         let rows = found[paging.from..paging.to].iter().map(row).collect();
         Self {
             layout,
             deadlocks: deadlock_rows(deadlocks, may_read, waiting, wall_ms),
             rows,
+            offered: Vec::new(),
             resources: overview.waiting.len(),
             further: overview.total_waiting().saturating_sub(waiting.len()),
             waiters_known: overview.waiters_known,
@@ -188,6 +210,29 @@ impl WaitersPage {
             age: format::time(overview.age),
             age_ms: format::ms(overview.age),
         }
+    }
+
+    /// Marks the tickets among the waiters of this instance, and adds those that are offered. `tickets`: those that the reader may
+    /// see.
+    #[must_use]
+    pub(crate) fn with_tickets(mut self, tickets: &[ListedTicket]) -> Self {
+        for ticket in tickets {
+            let (id, resource) = (ticket.id.to_string(), ticket.resource.to_string());
+            let target = ticket.target.clone().unwrap_or_default();
+            let Some(position) = ticket.position else {
+                self.offered.push(OfferedRow { id, resource, target, until: format::time_of_day(ticket.accept_by_ms) });
+                continue;
+            };
+            let owner = format::visible(&ticket.owner);
+            // The queue may have moved on since.
+            let is_it = |row: &&mut WaiterRow| {
+                row.is_here && row.position == position && row.resource == resource && row.owner == owner
+            };
+            if let Some(row) = self.rows.iter_mut().find(is_it) {
+                (row.ticket, row.target) = (id, target);
+            }
+        }
+        self
     }
 }
 
@@ -246,6 +291,24 @@ pub(super) mod tests {
         }
         let html = page(own()).render().expect("a page");
         for part in ["data-left=\"5000\"", "not known", "note of &#60;ann&#62;", "sort=left&#38;dir=asc"] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+        let ticket = |digit: &str, position: Option<usize>| ListedTicket {
+            id: crate::protocol::TicketId::parse(&format!("tk_{}", digit.repeat(32))).expect("an id"),
+            resource: waiting[0].resource.clone(),
+            owner: "bob".to_owned(),
+            target: Some("n8n".to_owned()),
+            position,
+            accept_by_ms: 36_000_000,
+        };
+        let tickets = [ticket("1", Some(1)), ticket("2", None), ticket("3", Some(2))];
+        let mut here = four();
+        here.instance = waiting[0].instance.clone();
+        let marked = WaitersPage::new(layout(), &here, &waiting, own(), &[], |_| true, 0).with_tickets(&tickets);
+        let marks: Vec<_> = marked.rows.iter().map(|row| (row.ticket.len(), row.target.as_str())).collect();
+        assert_eq!((marks, marked.offered.len()), (vec![(35, "n8n"), (0, "")], 1), "the third one has left its queue");
+        let html = marked.render().expect("a page");
+        for part in ["ticket tk_1111", "tk_2222", "offered to n8n until 10:00:00", "calls n8n"] {
             assert!(html.contains(part), "{part}: {html}");
         }
         let none = page(TableQuery { find: "nobody".to_owned(), ..own() }).render().expect("a page");

@@ -16,6 +16,7 @@ use super::message::{Body, Content};
 use super::target::{Target, parse_url};
 use super::transport::{Answer, Outgoing, Transport};
 use super::try_slots::{TrySlot, TrySlots};
+use super::under_way::UnderWay;
 use crate::auth::principal::PrincipalName;
 use crate::manager::callbacks::{
     Callback, CallbackEvent, CallbackKind, CallbackRefused, CallbackSender, DeliveryOutcome,
@@ -115,6 +116,7 @@ pub struct Deliveries<C, E, T> {
     slots: TrySlots,
     /// By the target's name.
     last_tries: Mutex<HashMap<String, LastTry>>,
+    pub(super) under_way: UnderWay,
     observer: TryObserver,
 }
 
@@ -130,8 +132,8 @@ pub(super) struct Try {
 impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
     /// With this content of the file.
     pub fn new((clock, entropy, transport): (C, E, T), file: WebhooksFile, observer: TryObserver) -> Self {
-        let (slots, last_tries) = (TrySlots::default(), Mutex::default());
-        Self { clock, entropy, transport, file: RwLock::new(Arc::new(file)), slots, last_tries, observer }
+        let (slots, last_tries, under_way) = (TrySlots::default(), Mutex::default(), UnderWay::default());
+        Self { clock, entropy, transport, file: RwLock::new(Arc::new(file)), slots, last_tries, under_way, observer }
     }
 
     /// The content in force.
@@ -232,7 +234,9 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
     ) -> DeliveryOutcome {
         let mut pauses = CALLBACK_PAUSES_S.iter();
         let mut pause_s = CALLBACK_PAUSES_S[0];
+        let counted = self.under_way.begin(callback.target());
         while self.clock.now() < until {
+            counted.next_try(None);
             let answer = match self.current(callback) {
                 Ok((target, url)) => {
                     let content =
@@ -264,6 +268,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
                 _ => Duration::ZERO,
             };
             let next = self.clock.now().plus(self.jittered(Duration::from_secs(pause_s)).max(asked));
+            counted.next_try((next < until).then_some(next));
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return DeliveryOutcome::Cancelled,

@@ -20,6 +20,10 @@ pub struct TargetStatus {
     pub target: Arc<Target>,
     /// The last try.
     pub last: Option<LastTry>,
+    /// Call-backs to it that are not accepted yet.
+    pub callbacks: usize,
+    /// Until the next try of one of them; `None`: none pauses.
+    pub next_try_in: Option<Duration>,
 }
 
 /// What is known of a hook.
@@ -46,7 +50,7 @@ pub struct HookStatus {
 /// Sums over all hooks, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HookTotals {
-    /// Messages that wait or are under way.
+    /// Messages that wait or are under way, those of call-backs included.
     pub queued: usize,
     /// Hooks that are off.
     pub off: usize,
@@ -58,9 +62,12 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
     /// Every target and hook, in the order of the file.
     pub fn status(&self) -> (Vec<TargetStatus>, Vec<HookStatus>) {
         let (file, now) = (self.deliveries.file(), self.deliveries.clock.now());
-        let last = |target: &Arc<Target>| self.deliveries.last_try(&target.name);
-        let targets =
-            file.targets.iter().map(|target| TargetStatus { target: Arc::clone(target), last: last(target) }).collect();
+        let target = |target: &Arc<Target>| {
+            let (callbacks, next) = self.deliveries.under_way.of(&target.name);
+            let (last, next_try_in) = (self.deliveries.last_try(&target.name), next.map(|next| next.since(now)));
+            TargetStatus { target: Arc::clone(target), last, callbacks, next_try_in }
+        };
+        let targets = file.targets.iter().map(target).collect();
         let queues = self.queues.lock();
         let status = |hook: &Arc<Hook>| {
             let queue = queues.get(&hook.name)?;
@@ -81,7 +88,8 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
     /// The sums.
     pub fn totals(&self) -> HookTotals {
         let queues = self.queues.lock();
-        let before = HookTotals { dropped: self.dropped_before.load(Ordering::Relaxed), ..HookTotals::default() };
+        let (queued, dropped) = (self.deliveries.under_way.len(), self.dropped_before.load(Ordering::Relaxed));
+        let before = HookTotals { queued, dropped, ..HookTotals::default() };
         queues.values().fold(before, |sum, queue| HookTotals {
             queued: sum.queued + queue.waiting() + queue.under_way,
             off: sum.off + usize::from(queue.off.is_some()),

@@ -1,6 +1,6 @@
 //! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message is written and signed (`message`,
 //! `signing`), what is stored of an address (`sealing`), one try (`transport`, `connection`, `resolver`), and all tries of a
-//! message (`deliveries` for call-backs, `hook_queue` for hooks; `try_slots` bounds those at a time). `hooks` turns events into messages and sends them;
+//! message (`deliveries` for call-backs, `hook_queue` for hooks; `try_slots` bounds those at a time, `under_way` counts call-backs). `hooks` turns events into messages and sends them;
 //! `hook_status` has what operators see.
 
 pub mod address;
@@ -19,6 +19,7 @@ pub mod signing;
 pub mod target;
 pub mod transport;
 mod try_slots;
+mod under_way;
 
 use std::path::Path;
 use std::sync::Arc;

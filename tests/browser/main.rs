@@ -23,4 +23,5 @@ mod receiver;
 #[path = "../it/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use the rest")]
 mod support;
+mod take;
 mod untrusted_text;

@@ -174,6 +174,7 @@ fn the_variables_that_are_mentioned_exist() {
         "REDLOCKD_READERS",
         "REDLOCKD_RESOURCE",
         "REDLOCKD_SLOT",
+        "REDLOCKD_TICKET",
         "REDLOCKD_TICKETS",
         "REDLOCKD_TICKET_NAMES",
         "REDLOCKD_TICKET_URL",

@@ -239,6 +239,20 @@ async fn a_page_takes_a_lock_and_only_who_took_it_gives_it_back() {
         let refused = post("/ui/take/deploy", "ann", &[("for", kept_for)]).await.expect_status(400);
         assert!(refused.text.contains(said), "{kept_for}: {}", refused.text);
     }
+    let far =
+        post("/ui/take/deploy", "ann", &[("until", "2999-01-01T08:00"), ("note", "far")]).await.expect_status(400);
+    for said in ["keeps a lock for 8h at most", "max_keep", "value=\"2999-01-01T08:00\"", "value=\"far\""] {
+        assert!(far.text.contains(said), "{said}: {}", far.text);
+    }
+    let in_an_hour =
+        jiff::Timestamp::from_millisecond(i64::try_from(SystemClock.wall_ms()).expect("small") + 3_600_000)
+            .expect("a time");
+    let until = in_an_hour.strftime("%Y-%m-%dT%H:%M").to_string();
+    let taken = post("/ui/take/until", "ann", &[("until", &until)]).await;
+    assert!(taken.text.contains("Taken."), "{}", taken.text);
+    let kept_until = as_principal(client.request("GET", "/locks/until"), "bob").await.json();
+    let kept_until = kept_until["holders"][0]["kept_until"].as_str().expect("a time").to_owned();
+    assert!(kept_until.starts_with(&format!("{until}:0")), "{kept_until}, {until}");
     let taken = post("/ui/take/deploy", "ann", &[("for", "4h"), ("note", "until Monday")]).await;
     assert!(taken.text.contains("Taken.") && taken.text.contains("until Monday"), "{}", taken.text);
     let shown = as_principal(client.request("GET", "/locks/deploy"), "bob").await.json();

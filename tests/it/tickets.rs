@@ -12,7 +12,7 @@ use crate::support::poll;
 use crate::support::service::Service;
 
 /// Leases that are long enough for another instance to take over, and nodes that may be slow, on a busy machine.
-const SETTINGS: [&str; 12] = [
+pub const SETTINGS: [&str; 12] = [
     "--set",
     "max_ttl=40s",
     "--set",

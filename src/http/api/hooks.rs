@@ -110,6 +110,8 @@ fn convert_target(status: &TargetStatus) -> api::HookTarget {
         secrets: target.secrets.len(),
         principals: target.principals.as_ref().map(|names| names.iter().map(ToString::to_string).collect()),
         last: status.last.as_ref().map(convert_try),
+        callbacks: status.callbacks,
+        next_try_in_ms: status.next_try_in.map(ms),
     }
 }
 

@@ -58,14 +58,16 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
     Ok(answer(&document(&state, &found, lease.as_ref(), is_own), format))
 }
 
-/// `PATCH`: another end of its lease. Cancel: it may or may not have taken effect.
+/// `PATCH`: another end of its lease, which accepts a grant of its own. Cancel: it may or may not have taken effect.
 pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
     let format = request_headers::accepted(request.headers(), &BOTH)?;
     let (token, kept_for) = read_keep(request, &state.settings).await?;
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
-    changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
-    Box::pin(state.manager.keep_ticket(&found, kept_for)).await.map_err(refused)?;
+    let is_own = changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
+    Box::pin(state.manager.keep_ticket(&found, kept_for, is_own)).await.map_err(refused)?;
+    // Its state may be another one now.
+    let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     let (found, lease) = Box::pin(state.manager.ticket_lease(found)).await.map_err(refused)?;
     audit_scope.note(|record| record.outcome = "extended".to_owned());
     Ok(answer(&document(&state, &found, lease.as_ref(), true), format))

@@ -190,7 +190,10 @@ pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> 
     let (overview, waiters) = visible_to(&state, &access).await;
     let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
     let (deadlocks, wall_ms) = (state.manager.deadlocks(), state.manager.wall_ms());
-    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, query, &deadlocks, may_read, wall_ms))
+    let mut tickets = state.manager.listed_tickets();
+    tickets.retain(|ticket| access.may(Right::Read, &ticket.resource));
+    let page = WaitersPage::new(layout, &overview, &waiters, query, &deadlocks, may_read, wall_ms);
+    html(StatusCode::OK, &page.with_tickets(&tickets))
 }
 
 /// `GET /ui/owners`.

@@ -1,6 +1,9 @@
 //! Acquires a lock from a page for a limited time, without a process that holds it: the service renews the lease. The user who
 //! acquired it may release it; the token is never shown. Works without scripts.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -56,8 +59,9 @@ pub(super) async fn take(State(state): State<AppState>, request: Request) -> Res
     });
     let (parts, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default().trim().to_owned();
-    let form = TakeForm { kept_for: field("for"), note: field("note"), errors: Vec::new() };
-    fields.finish(&["for", "note"])?;
+    let (kept_for, until) = (field("for"), field("until"));
+    let form = TakeForm { kept_for, until, note: field("note"), errors: Vec::new() };
+    fields.finish(&["for", "until", "note"])?;
     let refused = |form: TakeForm, kind: ProblemKind, error: String| {
         audit_scope.note(|record| record.outcome = kind.as_str().to_owned());
         let form = TakeForm { errors: vec![error], ..form };
@@ -84,6 +88,43 @@ pub(super) async fn take(State(state): State<AppState>, request: Request) -> Res
     }
 }
 
+/// For how long from now on, by the one of the two fields that is filled in. Errors: the sentence for the page.
+fn kept_for_of(form: &TakeForm, now_ms: u64, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let (least, most) = (format_duration(*range.start()), format_duration(*range.end()));
+    let longer = "Whoever runs the service can allow more: the setting max_keep";
+    if form.until.is_empty() {
+        let kept_for = parse_duration(&form.kept_for).map_err(|invalid| format!("For how long: {}.", invalid.0))?;
+        return match range.contains(&kept_for) {
+            true => Ok(kept_for),
+            false => Err(format!("For how long: from {least} to {most}. {longer}.")),
+        };
+    }
+    if !form.kept_for.is_empty() {
+        return Err("For how long, or until when: fill in one of the two.".to_owned());
+    }
+    let at_ms = time_ms(&form.until).ok_or("Until: must be a time in UTC, such as 2026-11-30T08:00.")?;
+    let kept_for = Duration::from_millis(at_ms.saturating_sub(now_ms));
+    match kept_for {
+        kept_for if kept_for < *range.start() => Err("Until: that time is over.".to_owned()),
+        kept_for if kept_for > *range.end() => {
+            let hours = kept_for.as_secs().div_ceil(3_600);
+            Err(format!(
+                "Until: that is {hours} h from now, and the service keeps a lock for {most} at most. {longer}."
+            ))
+        }
+        kept_for => Ok(kept_for),
+    }
+}
+
+/// In UTC, unless it names another offset. Milliseconds since 1970.
+fn time_ms(text: &str) -> Option<u64> {
+    let at = text.parse::<jiff::Timestamp>().ok().or_else(|| {
+        let at: jiff::civil::DateTime = text.parse().ok()?;
+        Some(at.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+    })?;
+    u64::try_from(at.as_millisecond()).ok()
+}
+
 /// What the form asks for. Errors: the sentence for the page.
 fn wanted(
     state: &AppState,
@@ -92,18 +133,13 @@ fn wanted(
     form: &TakeForm,
 ) -> Result<AcquireRequest, String> {
     let settings = &state.settings;
-    let range = settings.keep_range();
-    let kept_for = parse_duration(&form.kept_for).map_err(|invalid| format!("For how long: {}.", invalid.0))?;
-    if !range.contains(&kept_for) {
-        let (least, most) = (format_duration(*range.start()), format_duration(*range.end()));
-        return Err(format!("For how long: from {least} to {most}."));
-    }
+    let kept_for = kept_for_of(form, state.manager.wall_ms(), &settings.keep_range())?;
     let owner = access.principal().map_or_else(|| NOBODY.to_owned(), |principal| principal.name.to_string());
     let labels = Labels { owner, note: form.note.clone(), ..Labels::default() };
     labels.check().map_err(|(field, invalid)| format!("The {field}: {}.", invalid.0))?;
     let ttl = settings.kept_ttl(None, kept_for);
     let (resource, principal, kept_for) = (resource.clone(), access.shared_principal(), Some(kept_for));
-    let wait = std::time::Duration::ZERO;
+    let wait = Duration::ZERO;
     Ok(AcquireRequest {
         resource,
         mode: WantedMode::Exclusive,
@@ -145,4 +181,37 @@ pub(super) async fn give_back(State(state): State<AppState>, request: Request) -
 
 fn location(resource: &ResourceName, done: CompletedAction) -> String {
     format!("/ui/locks/{resource}?done={}", done.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_taken_for_a_time_or_until_one() {
+        let now_ms = 1_795_784_400_000; // 2026-11-27T13:00:00Z, a Friday
+        let range = Duration::from_secs(1)..=Duration::from_hours(24);
+        let asked = |kept_for: &str, until: &str| {
+            let form = TakeForm { kept_for: kept_for.into(), until: until.into(), ..TakeForm::default() };
+            kept_for_of(&form, now_ms, &range)
+        };
+        assert_eq!(asked("4h", ""), Ok(Duration::from_hours(4)));
+        for until in ["2026-11-28T08:00", "2026-11-28 08:00", "2026-11-28T09:00+01:00"] {
+            assert_eq!(asked("", until), Ok(Duration::from_hours(19)), "{until}");
+        }
+        for (kept_for, until, said) in [
+            ("", "", "For how long: "),
+            ("25h", "", "from 1s to 24h. Whoever runs the service can allow more: the setting max_keep."),
+            ("4h", "2026-11-28T08:00", "fill in one of the two"),
+            ("", "Monday", "must be a time in UTC"),
+            ("", "2026-11-27T12:59", "that time is over"),
+            ("", "2026-11-30T08:00", "that is 67 h from now, and the service keeps a lock for 24h at most"),
+        ] {
+            let refused = asked(kept_for, until).expect_err("refused");
+            assert!(refused.contains(said), "{refused}");
+        }
+        let longer = Duration::from_secs(1)..=Duration::from_hours(72);
+        let form = TakeForm { until: "2026-11-30T08:00".into(), ..TakeForm::default() };
+        assert_eq!(kept_for_of(&form, now_ms, &longer), Ok(Duration::from_hours(67)));
+    }
 }

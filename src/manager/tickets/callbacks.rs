@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::table::Served;
 use crate::manager::callbacks::{CallbackEvent, CallbackKind, DeliveryOutcome};
 use crate::manager::service::LockManager;
+use crate::mutant::{self, Mutant};
 use crate::protocol::{Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
@@ -18,6 +19,9 @@ use crate::types::Fence;
 /// `lock.ending` is sent when a tenth of the time for which the lease is kept is left, at most this.
 const ENDING_BEFORE_MAX: Duration = Duration::from_mins(5);
 const ENDING_PART: u64 = 10;
+/// For how long a message is tried at least, from when this instance begins: its time may have been over by then, where the instance
+/// that was to send it ended, or the nodes answered late. Each message is tried once.
+const TRIED_MIN: Duration = Duration::from_secs(5);
 
 /// Which message its end owes to the receiver: none where the receiver or the caller ended it.
 pub(super) fn message_of_end(ticket: &Ticket, head: TicketHead) -> Option<CallbackKind> {
@@ -111,6 +115,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.now().plus(Duration::from_millis(at_ms.saturating_sub(self.ticket_now_ms())))
     }
 
+    /// Until when a message is tried whose time is over then.
+    fn tried_until_ms(&self, until_ms: u64) -> u64 {
+        let least_ms = u64::try_from(TRIED_MIN.as_millis()).unwrap_or(u64::MAX);
+        match mutant::is(Mutant::MessageUntried) {
+            true => until_ms,
+            false => until_ms.max(self.ticket_now_ms().saturating_add(least_ms)),
+        }
+    }
+
     /// Sends one message until it is accepted, at the latest until `until_ms`. Never resolves without a receiver.
     ///
     /// Cancel: it may have arrived.
@@ -126,18 +139,26 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let Some(sender) = self.shared.tickets.sender() else { return std::future::pending().await };
         let callback = sender.open(target, sealed.as_deref(), served.id.as_str());
-        let event = event((&served.id, &served.ticket, &served.fences()), head, kind, kept_until_ms);
+        let shown = TicketHead { accept_by_ms: until_ms, ..head };
+        let event = event((&served.id, &served.ticket, &served.fences()), shown, kind, kept_until_ms);
         sender.deliver(callback, event, self.ticket_instant(until_ms), CancellationToken::new()).await
     }
 
     /// Offers the grant to the receiver, which accepts it, refuses it, or does not answer in time. Never resolves for a ticket
-    /// whose caller asks for it.
+    /// whose caller asks for it. A receiver that has accepted is not called again, however long the nodes take to store that: there are
+    /// receivers that can be called only once.
     pub(super) async fn offer_grant(&self, served: &Served, head: TicketHead) -> TicketHead {
-        let times = (head.kept_until_ms, head.accept_by_ms);
-        let outcome = self.send_about(served, head, CallbackKind::Granted, times).await;
+        let times = (head.kept_until_ms, self.tried_until_ms(head.accept_by_ms));
+        let outcome = match served.is_taken() {
+            true => DeliveryOutcome::Accepted,
+            false => self.send_about(served, head, CallbackKind::Granted, times).await,
+        };
         let now_ms = self.ticket_now_ms();
         match outcome {
-            DeliveryOutcome::Accepted => head.at(TicketPhase::Accepted, now_ms),
+            DeliveryOutcome::Accepted => {
+                served.set_taken();
+                head.at(TicketPhase::Accepted, now_ms)
+            }
             DeliveryOutcome::Gone => head.ended(TicketPhase::Ended, TicketEnd::Cancelled, now_ms),
             DeliveryOutcome::Undelivered | DeliveryOutcome::Cancelled => {
                 head.ended(TicketPhase::Ended, TicketEnd::Undelivered, now_ms)
@@ -159,7 +180,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Informs the receiver of the ticket's end, if that is owed.
     pub(super) async fn inform_of_end(&self, served: &Served, head: TicketHead) {
         if let (Some(kind), Some(callback)) = (message_of_end(&served.ticket, head), &served.ticket.body.callback) {
-            let until_ms = head.since_ms.saturating_add(callback.accept_ms);
+            let until_ms = self.tried_until_ms(head.since_ms.saturating_add(callback.accept_ms));
             self.send_about(served, head, kind, (0, until_ms)).await;
         }
     }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::table::Served;
-use super::types::{AskedTerms, TicketRequest};
+use super::types::{AskedTerms, TicketError, TicketRequest};
 use super::{TicketLimits, TicketSender};
 use crate::auth::principal::PrincipalName;
 use crate::manager::callbacks::{
@@ -143,8 +143,14 @@ impl Link {
     }
 }
 
+/// The service took the lock for one that nobody works under.
+const TAKEN_AWAY: &str = "the lock of a workflow that works under it was given up";
+
 /// A majority of the nodes granted an attempt for a ticket that was over.
 const LATE_GRANT: &str = "a late attempt of a ticket that is over was granted";
+
+/// What the first instance sent last, in which state of the ticket.
+type Killed = Option<(&'static str, Option<TicketPhase>)>;
 
 type Machines = Arc<[Mutex<ReferenceNode>; NODES]>;
 
@@ -174,6 +180,19 @@ impl TestNode {
     }
 }
 
+fn name_of(request: &Request) -> &'static str {
+    match request {
+        Request::Release(_) => "release",
+        Request::Ticket(args) => match args.order {
+            TicketOrder::Put => "put",
+            TicketOrder::Raise if args.head.phase == TicketPhase::Done => "done",
+            TicketOrder::Raise => "raise",
+            TicketOrder::Read => "read",
+        },
+        _ => "other",
+    }
+}
+
 impl Node for TestNode {
     fn id(&self) -> &NodeId {
         &self.id
@@ -185,6 +204,10 @@ impl Node for TestNode {
 
     async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
         let fate = self.link.fate();
+        if let Fate::Dead(_) = fate {
+            let phase = heads(&self.machines, &self.ticket).iter().map(|head| head.phase).max();
+            self.seen.lock().killed.get_or_insert((name_of(&request), phase));
+        }
         let lost = || Err(Unreachable::new(UnreachableKind::Timeout, "lost"));
         if matches!(fate, Fate::Lost | Fate::Dead(false)) || self.link.silent.lock().contains(&self.index) {
             self.link.delay().await;
@@ -226,6 +249,14 @@ struct Seen {
     refused: usize,
     fences: BTreeSet<u64>,
     accepted: bool,
+    /// The receiver can be called once, and refuses what comes later.
+    is_once: bool,
+    /// A workflow works under the lock, which the service has confirmed.
+    is_working: bool,
+    /// Until when it had the lease kept. Milliseconds since 1970.
+    kept_until_ms: u64,
+    /// The request with which the first instance was killed, and the state of the ticket.
+    killed: Killed,
     /// How many nodes granted each attempt that came after the end of the ticket.
     late_grants: BTreeMap<AttemptId, usize>,
 }
@@ -233,6 +264,22 @@ struct Seen {
 impl Seen {
     fn fail(&mut self, why: impl Into<String>) {
         self.violation.get_or_insert(why.into());
+    }
+
+    /// A grant is reported that so many nodes know. Whether the receiver refuses it.
+    fn is_refused(&mut self, known: usize, fence: Option<u64>) -> bool {
+        self.granted += 1;
+        self.fences.extend(fence);
+        if known < MAJORITY {
+            self.fail("a call-back before `granted` is on a majority");
+        }
+        if self.fences.len() > 1 {
+            self.fail("two leases for one ticket");
+        }
+        let is_refused = self.is_once && self.accepted;
+        // Its workflow is resumed, whatever becomes of the answer.
+        self.accepted |= self.is_once;
+        is_refused
     }
 
     /// What else was seen counts before a late grant that was undone.
@@ -283,17 +330,17 @@ impl CallbackSender for TestSender {
             if link.is_dead() {
                 return std::future::pending().await;
             }
+            // As with real deliveries: no try begins after the end.
+            if link.clock.now() >= until {
+                return DeliveryOutcome::Undelivered;
+            }
             match event.kind {
                 CallbackKind::Granted => {
                     let known = heads(&machines, &id).iter().filter(|head| head.phase >= TicketPhase::Granted).count();
-                    let mut seen = seen.lock();
-                    seen.granted += 1;
-                    seen.fences.extend(event.data["fence"].as_u64());
-                    if known < MAJORITY {
-                        seen.fail("a call-back before `granted` is on a majority");
-                    }
-                    if seen.fences.len() > 1 {
-                        seen.fail("two leases for one ticket");
+                    let is_refused = seen.lock().is_refused(known, event.data["fence"].as_u64());
+                    if is_refused {
+                        link.clock.sleep_until(until).await;
+                        return DeliveryOutcome::Undelivered;
                     }
                 }
                 CallbackKind::Refused => seen.lock().refused += 1,
@@ -424,7 +471,11 @@ impl World {
             if let Some(head) = heads.iter().max().filter(|head| head.phase >= TicketPhase::Granted && head.fence.0 > 0)
             {
                 // A later grant may have overtaken one that only a minority knew.
-                end_ms = head.kept_until_ms;
+                end_ms = head.kept_until_ms.max(self.seen.lock().kept_until_ms);
+            }
+            let undelivered = heads.iter().filter(|head| head.end == Some(TicketEnd::Undelivered)).count();
+            if undelivered >= MAJORITY && self.seen.lock().is_working {
+                self.fail(TAKEN_AWAY);
             }
             if is_over(&self.machines, &self.id) {
                 over_since.get_or_insert(now);
@@ -478,7 +529,7 @@ impl World {
     }
 }
 
-fn asked(world: &World) -> TicketRequest {
+fn asked(world: &World, accept: Duration) -> TicketRequest {
     TicketRequest {
         resource: resource(),
         others: Vec::new(),
@@ -492,8 +543,23 @@ fn asked(world: &World) -> TicketRequest {
         labels: Labels::default(),
         token: world.token.clone(),
         principal: None,
-        callback: Some((Callback::new("t", "target:t"), Duration::from_secs(40))),
+        callback: Some((Callback::new("t", "target:t"), accept)),
         permit: None,
+    }
+}
+
+fn holder(ttl: Duration, kept_for: Option<Duration>) -> AcquireRequest {
+    AcquireRequest {
+        resource: resource(),
+        mode: WantedMode::Exclusive,
+        ttl: Ttl::from_ms(u64::try_from(ttl.as_millis()).expect("short")).expect("in range"),
+        wait: Duration::ZERO,
+        kept_for,
+        labels: Labels::default(),
+        token: None,
+        refuses_deadlock: false,
+        principal: None,
+        keep: None,
     }
 }
 
@@ -505,10 +571,56 @@ async fn give_back(manager: &Manager, id: &TicketId) -> bool {
     }
 }
 
-/// One run. What must not be, if that was seen; and how many requests the first instance sent.
-async fn scenario(seed: u64, fault: Fault, has_liar: bool) -> (Option<String>, u64) {
+/// What a workflow does first when it is resumed. Whether the lock is its own.
+async fn confirm(world: &World, manager: &Manager) -> bool {
+    let kept_for_ms = u64::try_from(KEEP.as_millis()).expect("short");
+    loop {
+        let until_ms = world.clock.wall_ms() + kept_for_ms;
+        world.seen.lock().kept_until_ms = until_ms;
+        match manager.find_ticket(&world.id).await {
+            Ok(found) if found.is_over() => return false,
+            Ok(found) => match manager.keep_ticket(&found, KEEP, true).await {
+                Ok(()) => return true,
+                Err(TicketError::Over(_)) => return false,
+                Err(_) => {}
+            },
+            Err(_) => {}
+        }
+        world.clock.sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The workflow: works for a time, and gives the lock back at an instance that runs; or its time runs out.
+async fn workflow(world: &World, draws: &mut Draws) {
+    let [first, second] = &world.managers;
+    let gives_back = draws.below(3) > 0;
+    let works = Duration::from_millis(1_000 + draws.below(20_000));
+    let by_first = draws.below(2) == 0;
+    loop {
+        world.clock.sleep(LOOK_EVERY).await;
+        if world.seen.lock().accepted {
+            break;
+        }
+    }
+    if world.seen.lock().is_once && !confirm(world, second).await {
+        return;
+    }
+    world.seen.lock().is_working = true;
+    world.clock.sleep(works).await;
+    world.seen.lock().is_working = false;
+    let by = || if by_first && !world.links[0].is_dead() { first } else { second };
+    while gives_back && !give_back(by(), &world.id).await {
+        world.clock.sleep(LOOK_EVERY).await;
+    }
+}
+
+/// One run. What must not be, if that was seen; and the request with which the first instance was killed.
+async fn scenario(seed: u64, fault: Fault, has_liar: bool) -> (Option<String>, Killed) {
     let world = world(seed, fault).await;
     let mut draws = Draws::of(seed.wrapping_add(77));
+    let mut receiver = Draws::of(seed.wrapping_add(313));
+    let accept = Duration::from_millis(5_000 + receiver.below(36_000));
+    world.seen.lock().is_once = receiver.below(2) == 0;
     if has_liar {
         let phases = [TicketPhase::Granted, TicketPhase::Accepted, TicketPhase::Ended, TicketPhase::Done];
         let ends = [TicketEnd::Lost, TicketEnd::Cancelled, TicketEnd::Released, TicketEnd::Forced];
@@ -517,43 +629,18 @@ async fn scenario(seed: u64, fault: Fault, has_liar: bool) -> (Option<String>, u
         world.links.iter().for_each(|link| *link.liar.lock() = Some(lie));
     }
     let [first, second] = &world.managers;
-    let holder = AcquireRequest {
-        resource: resource(),
-        mode: WantedMode::Exclusive,
-        ttl: Ttl::from_ms(60_000).expect("in range"),
-        wait: Duration::ZERO,
-        kept_for: None,
-        labels: Labels::default(),
-        token: None,
-        refuses_deadlock: false,
-        principal: None,
-        keep: None,
-    };
-    let held = second.acquire(holder).await.and_then(PendingGrant::commit).expect("it is free");
+    let held =
+        second.acquire(holder(Duration::from_mins(1), None)).await.and_then(PendingGrant::commit).expect("it is free");
     let begun = world.clock.now();
     *world.links[0].armed.lock() = Some((begun, 0));
-    let (own, request, link) = (first.clone(), asked(&world), Arc::clone(&world.links[0]));
+    let (own, request, link) = (first.clone(), asked(&world, accept), Arc::clone(&world.links[0]));
     // A process that has ended answers nobody.
     let making = tokio::task::spawn_local(async move { own.make_ticket(request).await.is_ok() && !link.is_dead() });
     let work = async {
         world.clock.sleep(Duration::from_millis(draws.below(400))).await;
         // The second instance reaches its nodes: the lock is free then, if not before.
         let _ = second.release(&held.resource, &held.token).await;
-        // The workflow: works for a time, and gives the lock back; or its time runs out.
-        let gives_back = draws.below(3) > 0;
-        let works = Duration::from_millis(1_000 + draws.below(20_000));
-        loop {
-            world.clock.sleep(LOOK_EVERY).await;
-            if world.seen.lock().accepted {
-                break;
-            }
-        }
-        world.clock.sleep(works).await;
-        if gives_back {
-            while !give_back(second, &world.id).await {
-                world.clock.sleep(LOOK_EVERY).await;
-            }
-        }
+        workflow(&world, &mut draws).await;
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -563,15 +650,15 @@ async fn scenario(seed: u64, fault: Fault, has_liar: bool) -> (Option<String>, u
     }
     let is_answered = making.is_finished() && making.await.unwrap_or(false);
     world.check_end(is_answered);
-    let requests = world.links[0].armed.lock().map_or(0, |(_, count)| count);
-    (world.seen.lock().verdict(), requests)
+    let seen = world.seen.lock();
+    (seen.verdict(), seen.killed)
 }
 
-fn run(seed: u64, fault: Fault, bug: Option<Mutant>) -> (Option<String>, u64) {
+fn run(seed: u64, fault: Fault, bug: Option<Mutant>) -> (Option<String>, Killed) {
     run_with(seed, fault, bug, false)
 }
 
-fn run_with(seed: u64, fault: Fault, bug: Option<Mutant>, has_liar: bool) -> (Option<String>, u64) {
+fn run_with(seed: u64, fault: Fault, bug: Option<Mutant>, has_liar: bool) -> (Option<String>, Killed) {
     let before = plant(bug, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let work = scenario(seed, fault, has_liar);
@@ -597,9 +684,13 @@ const REQUESTS: u64 = 160;
 
 #[test]
 fn a_kill_at_every_request_leaves_one_lease_and_at_least_one_call_back() {
+    let mut killed = BTreeMap::<_, usize>::new();
     for at in 1..=REQUESTS {
-        assert_eq!(run(at, Fault::KilledAt(at), None).0, None, "killed at request {at}");
+        let (seen, last) = run(at, Fault::KilledAt(at), None);
+        assert_eq!(seen, None, "killed at request {at}");
+        *killed.entry(last).or_default() += 1;
     }
+    println!("{killed:?}");
 }
 
 /// `TICKET_SEEDS=20000 cargo test --lib crash_tests::no_seed`: more of them.
@@ -734,4 +825,25 @@ fn a_late_attempt_that_is_granted_is_undone() {
     });
     let late: Vec<u64> = late.collect();
     assert!(late.len() > 3, "{late:?}");
+}
+
+/// By the keeper, where nobody ends it.
+#[tokio::test(start_paused = true)]
+async fn a_kept_lease_ends_within_a_second_of_its_time_and_not_before() {
+    let ends = async {
+        for seed in 0..8 {
+            let world = world(seed, Fault::KilledAt(u64::MAX)).await;
+            world.clock.sleep(Duration::from_millis(seed * 137)).await;
+            let request = holder(TTL, Some(KEEP));
+            let lease = world.managers[1].acquire(request).await.and_then(PendingGrant::commit).expect("it is free");
+            let (token, now_us) = (lease.token.hash(), world.clock.wall_ms() * 1_000);
+            let kept_until_ms = world.machines[0].lock().leases_of(now_us, &resource())[0].0.labels().kept_until_ms;
+            while world.holds(&token) >= MAJORITY {
+                world.clock.sleep(Duration::from_millis(10)).await;
+            }
+            let ended_ms = world.clock.wall_ms();
+            assert!((kept_until_ms..=kept_until_ms + 1_000).contains(&ended_ms), "{seed}: {ended_ms}, {kept_until_ms}");
+        }
+    };
+    tokio::task::LocalSet::new().run_until(ends).await;
 }

@@ -85,7 +85,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.exchange(page, Duration::ZERO, false).await;
         }
         to_read.truncate(READS_MAX);
-        let reads = to_read.iter().map(|served| self.read_served(served));
+        let reads = to_read.iter().map(|served| async move { _ = self.read_served(served).await });
         futures_util::stream::iter(reads).for_each_concurrent(CONCURRENT_READS, |read| read).await;
         due.retain(|id| self.shared.tickets.get(id).is_none());
         due.sort_unstable();
@@ -143,9 +143,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             && !mutant::is(Mutant::TicketNeverYielded)
     }
 
-    pub(super) async fn read_served(&self, served: &Served) {
+    /// Whether its state is known.
+    pub(super) async fn read_served(&self, served: &Served) -> bool {
         match self.find_on_nodes(&served.id).await {
-            TicketFound::Known(_, head) => served.set(head),
+            TicketFound::Known(_, head) => {
+                served.set(head);
+                return true;
+            }
             // The nodes have forgotten it, so no request can name it: its lease must end, too.
             TicketFound::Absent => {
                 if served.head().phase == TicketPhase::Waiting || self.release_ticket_lease(&served.ticket).await {
@@ -158,6 +162,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             TicketFound::Unknown => {}
         }
+        false
     }
 
     /// Resolves when no majority has shown this instance for [`UNCHECKED_MAX`] that it still waits. Compares at each poll: a process that was

@@ -8,6 +8,7 @@ mod crash_tests;
 mod exchange;
 mod grant;
 mod lease;
+pub mod listed;
 pub mod requests;
 mod serve;
 pub(in crate::manager) mod table;

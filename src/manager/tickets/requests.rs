@@ -14,6 +14,7 @@ use crate::manager::acquire::principal_tag;
 use crate::manager::callbacks::{Callback, CallbackRefused};
 use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
+use crate::mutant::{self, Mutant};
 use crate::protocol::{
     LeaseRecord, TICKET_MAX_BYTES, TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase,
     TicketTerms, TicketsArgs, ticket_bytes,
@@ -233,7 +234,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Its caller is about to learn that it is granted. Returns it as it is then. Only the receiver of call-backs accepts what it
     /// is offered: a reader of such a ticket may not be the one that waits for it.
     pub async fn accept_ticket(&self, found: FoundTicket) -> Result<FoundTicket, TicketError> {
-        if found.head.phase != TicketPhase::Granted || found.ticket.body.callback.is_some() {
+        match found.ticket.body.callback {
+            Some(_) => Ok(found),
+            None => self.accept(found).await,
+        }
+    }
+
+    /// Accepts it if it is granted.
+    async fn accept(&self, found: FoundTicket) -> Result<FoundTicket, TicketError> {
+        if found.head.phase != TicketPhase::Granted {
             return Ok(found);
         }
         let head = found.head.at(TicketPhase::Accepted, self.ticket_now_ms());
@@ -286,22 +295,30 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Gives its lease another end, from now on.
-    pub async fn keep_ticket(&self, found: &FoundTicket, kept_for: Duration) -> Result<(), TicketError> {
+    /// Gives its lease another end, from now on. Who does so to its own ticket works under the lease, so that this accepts it: also where
+    /// its receiver's 2xx was lost, and the receiver can be called only once.
+    pub async fn keep_ticket(&self, found: &FoundTicket, kept_for: Duration, is_own: bool) -> Result<(), TicketError> {
         if found.head.phase == TicketPhase::Waiting {
             return Err(TicketError::Waiting);
         }
-        let (found, lease) = self.ticket_lease(found.clone()).await?;
-        let Some(lease) = lease else { return Err(TicketError::Over(found.head.end.unwrap_or(TicketEnd::Lost))) };
+        let over = |found: &FoundTicket| TicketError::Over(found.head.end.unwrap_or(TicketEnd::Lost));
+        let (mut found, lease) = self.ticket_lease(found.clone()).await?;
+        let Some(lease) = lease else { return Err(over(&found)) };
         let mut labels = lease.labels;
         self.set_kept_until(&mut labels, kept_for).map_err(TicketError::Keep)?;
+        if is_own && !mutant::is(Mutant::KeepAcceptsNothing) {
+            found = self.accept(found).await?;
+        }
+        if found.is_over() {
+            return Err(over(&found));
+        }
         let each = found.ticket.resources().zip(&lease.fences);
         let each = each.map(|(name, fence)| Box::pin(self.keep_lease_of(&found.ticket, (name, *fence), &labels)));
         match join_all(each).await.into_iter().all(|is_kept| is_kept) {
             true => Ok(()),
             // It may have ended meanwhile: then not the votes are what lacked.
             false => match Box::pin(self.ticket_lease(self.find_ticket(&found.id).await?)).await? {
-                (found, None) => Err(TicketError::Over(found.head.end.unwrap_or(TicketEnd::Lost))),
+                (found, None) => Err(over(&found)),
                 (_, Some(_)) => Err(self.ticket_no_quorum()),
             },
         }

@@ -198,18 +198,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let is_offered = head.phase == TicketPhase::Granted;
         // The tries of a message go on while the lease is looked at.
         let mut offer = Box::pin(self.offer_grant(served, head));
-        let (mut announced_ms, mut announcement) = (0, None);
+        let (mut announced_ms, mut announcement, mut promised_until) = (0, None, None);
         loop {
-            let records = match Box::pin(self.kept_ticket_lease(&served.ticket, head)).await {
+            let begun = self.now();
+            let pause = match Box::pin(self.kept_ticket_lease(&served.ticket, head)).await {
                 LeaseSeen::Gone => return Box::pin(self.ticket_lease_is_over(served, head)).await,
+                // A try under way is awaited and counts while what was seen last is promised still.
+                LeaseSeen::Unknown if promised_until.is_some_and(|until| self.now() < until) => RETRY,
                 LeaseSeen::Unknown => return self.clock().sleep(RETRY).await,
-                LeaseSeen::Stands(records, _) => records,
+                LeaseSeen::Stands(records, left) => {
+                    promised_until = Some(begun.plus(left.saturating_sub(self.engine().settings.params.lock_delay)));
+                    let kept_until_ms = records.iter().map(|record| record.labels().kept_until_ms).min().unwrap_or(0);
+                    served.set_fences(records.iter().map(|record| record.fence));
+                    if std::mem::replace(&mut announced_ms, kept_until_ms) != kept_until_ms || announcement.is_none() {
+                        announcement = Some(Box::pin(self.announce_end(served, head, kept_until_ms)));
+                    }
+                    self.lease_check_pause(kept_until_ms)
+                }
             };
-            let kept_until_ms = records.iter().map(|record| record.labels().kept_until_ms).min().unwrap_or(0);
-            served.set_fences(records.iter().map(|record| record.fence));
-            if std::mem::replace(&mut announced_ms, kept_until_ms) != kept_until_ms || announcement.is_none() {
-                announcement = Some(Box::pin(self.announce_end(served, head, kept_until_ms)));
-            }
             let announcing = async {
                 match announcement.as_mut() {
                     Some(announcement) => announcement.await,
@@ -226,16 +232,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     return Box::pin(self.end_offer(served, head, over)).await;
                 }
                 () = announcing => {}
-                () = self.clock().sleep(self.lease_check_pause(kept_until_ms)) => {}
+                () = self.clock().sleep(pause) => {}
             }
         }
     }
 
-    /// A grant was accepted, or was not accepted at this instance. Another instance that also serves the ticket may have newer
-    /// state.
+    /// A grant was accepted, or was not accepted at this instance. Another instance may have newer state, so that only what was read
+    /// just before is ended.
     async fn end_offer(&self, served: &Served, head: TicketHead, next: TicketHead) {
-        if next.phase == TicketPhase::Ended {
-            self.read_served(served).await;
+        if next.phase == TicketPhase::Ended && !self.read_served(served).await {
+            return self.clock().sleep(RETRY).await;
         }
         if served.head() == head {
             self.raise(served, next).await;

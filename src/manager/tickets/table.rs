@@ -1,7 +1,7 @@
 //! The tickets that this instance serves.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ pub(in crate::manager) struct Served {
     pub(super) is_adopted: bool,
     /// The end of the lease of which the receiver was informed that it is near. Milliseconds since 1970.
     announced_ms: AtomicU64,
+    /// Its receiver has accepted the grant, which the nodes may not have stored yet.
+    is_taken: AtomicBool,
     /// Of its leases, in the order of the resources; empty until they were seen.
     fences: Mutex<Box<[Fence]>>,
 }
@@ -110,6 +112,7 @@ impl Served {
             permit: Mutex::new(None),
             is_adopted,
             announced_ms: AtomicU64::new(0),
+            is_taken: AtomicBool::new(false),
             fences: Mutex::default(),
         }
     }
@@ -191,6 +194,14 @@ impl Served {
 
     pub(super) fn set_announced(&self, kept_until_ms: u64) {
         self.announced_ms.store(kept_until_ms, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        self.is_taken.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_taken(&self) {
+        self.is_taken.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn asked(&self, at_ms: u64) {

@@ -120,6 +120,46 @@ async fn only_its_receiver_accepts_a_grant_and_410_gives_it_back() {
     poll::until("the lock is free", || async { (client.inspect("x").await.status == 404).then_some(()) }).await;
 }
 
+/// A receiver that can be called only once was called by an instance that ended before it had stored the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_that_keeps_its_lease_accepts_it() {
+    let Called { receiver, service, file: _file } = called().await;
+    let client = service.client();
+    receiver.answer([409; 100]);
+    let mine = ticket(client, "x", "target:n8n", &[("accept", "15s")]).await;
+    receiver.until_kind("lock.granted").await;
+    let id = mine["ticket"].as_str().expect("an id");
+    let path = format!("/tickets/{id}");
+    let waits = ticket(client, "x", "target:n8n", &[]).await["ticket"].as_str().expect("an id").to_owned();
+    let page = client.get("/ui/waiters").await.text;
+    for shown in [format!("{id}</span>, offered to n8n until "), format!("ticket {waits}, calls n8n")] {
+        assert!(page.contains(&shown), "{shown}: {page}");
+    }
+    let metrics = client.get("/metrics").await.text;
+    assert!(metrics.contains("redlockd_webhook_queue 1\n"), "the call-back that is under way: {metrics}");
+    poll::until("it is shown when it is tried next", || async {
+        let hooks = client.get("/hooks").await.json();
+        let is_paused = hooks["targets"][0]["callbacks"] == 1 && hooks["targets"][0]["next_try_in_ms"].is_number();
+        (is_paused && client.get("/ui/hooks").await.text.contains("next try in")).then_some(())
+    })
+    .await;
+    send(client.request("DELETE", &format!("/tickets/{waits}"))).await.expect_status(204);
+    let kept = send(client.request("PATCH", &path).form(&[("keep", "3m")])).await.expect_status(200).json();
+    assert_eq!(kept["state"], "accepted", "{kept}");
+    let tries = receiver.received().len();
+    let next = ticket(client, "x", "target:n8n", &[("accept", "5s"), ("wait", "17s")]).await;
+    assert_eq!(
+        until_state(client, &next, "ended").await["ended_by"],
+        "wait-timeout",
+        "the time to accept is over by then"
+    );
+    assert_eq!(state(client, &mine).await["state"], "accepted");
+    let later = receiver.received().split_off(tries);
+    assert!(later.iter().all(|one| one.kind() == "lock.refused"), "it is not offered any more: {:?}", kinds(&later));
+    send(client.request("DELETE", &path)).await.expect_status(204);
+    send(client.request("PATCH", &path).form(&[("keep", "3m")])).await.expect_problem(410, "ticket-ended");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_nobody_accepts_goes_to_the_next() {
     let Called { receiver, service, file: _file } = called().await;
@@ -431,25 +471,57 @@ async fn the_http_steps_of_the_n8n_workflow() {
             .replace("{{ $execution.id }}", "17")
             .replace("{{ $('Ask for the lock').item.json.ticket }}", asked["ticket"].as_str().unwrap_or_default())
     };
+    // Executes one; `wait`: in place of six hours.
+    let execute = async |name: &str, asked: &Value, wait: &str| {
+        let http = node(name);
+        let given = http["bodyParameters"]["parameters"].as_array().cloned().unwrap_or_default();
+        let fields: Vec<(String, String)> = given
+            .iter()
+            .map(|one| (filled(&one["name"], asked), filled(&one["value"], asked).replace("6h", wait)))
+            .collect();
+        let path = filled(&http["url"], asked);
+        assert!(!path.contains("{{"), "an expression that n8n would have to fill in: {path}");
+        assert_eq!(http["genericAuthType"], "httpHeaderAuth", "{name}");
+        let request = client.request(http["method"].as_str().expect("text"), &path);
+        send(if fields.is_empty() { request } else { request.form(&fields) }).await
+    };
+    // What each node is followed by: where it succeeds, and where it fails.
+    let next = |name: &str| {
+        let outputs = workflow["connections"][name]["main"].as_array().cloned().unwrap_or_default();
+        [0, 1].map(|output| outputs.get(output).map_or(Value::Null, |next| next[0]["node"].clone()))
+    };
+    assert_eq!(next("Wait until it is granted"), [json!("Was it granted?"), Value::Null]);
+    assert_eq!(next("Was it granted?"), [json!("Keep it"), Value::Null]);
+    for name in ["Keep it", "Deploy"] {
+        assert_eq!(next(name)[1], "Give it back after a failure", "{name}");
+    }
+    assert_eq!((next("Keep it")[0].clone(), next("Deploy")[0].clone()), (json!("Deploy"), json!("Give it back")));
+    assert_eq!(next("Give it back after a failure")[0], "Failed");
+    let waits = node("Wait until it is granted");
+    assert_eq!(
+        (&waits["limitWaitTime"], &waits["resumeAmount"], &waits["resumeUnit"]),
+        (&json!(true), &json!(7), &json!("hours"))
+    );
+    // Refused: the message resumes the workflow, and neither its type nor the service lets it work.
+    let held = client.acquired("deploy/prod", &[("keep", "1m")]).await;
+    let refused = execute("Ask for the lock", &asked, "1s").await.expect_status(202).json();
+    let kind = receiver.until_kind("lock.refused").await.kind();
+    assert_ne!(node("Was it granted?")["conditions"]["conditions"][0]["rightValue"], kind);
+    execute("Keep it", &refused, "").await.expect_problem(410, "ticket-ended");
+    client.release("deploy/prod", &held.token()).await.expect_status(204);
     // The Wait node has not stored its state yet when the lock is granted.
     receiver.answer([409, 200, 409]);
-    let ask = node("Ask for the lock");
-    let given = ask["bodyParameters"]["parameters"].as_array().expect("a list");
-    let fields: Vec<(String, String)> =
-        given.iter().map(|one| (filled(&one["name"], &asked), filled(&one["value"], &asked))).collect();
-    let request = client.request(ask["method"].as_str().expect("text"), &filled(&ask["url"], &asked));
-    asked = send(request.form(&fields)).await.expect_status(202).json();
+    asked = execute("Ask for the lock", &asked, "6h").await.expect_status(202).json();
     until_state(client, &asked, "accepted").await;
     let resumed = receiver.received().pop().expect("a message");
     let condition = &node("Was it granted?")["conditions"]["conditions"][0];
     assert_eq!(
         (condition["leftValue"].as_str(), condition["rightValue"].as_str()),
-        (Some("={{ $json.body.type }}"), Some(resumed.kind().as_str()))
+        (Some("={{ $json.body?.type ?? 'none' }}"), Some(resumed.kind().as_str()))
     );
     assert_eq!(client.inspect("deploy/prod").await.json()["holders"][0]["owner"], "n8n-17");
-    let give = node("Give it back");
-    let path = filled(&give["url"], &asked);
-    assert!(!path.contains("{{"), "an expression that n8n would have to fill in: {path}");
-    send(client.request(give["method"].as_str().expect("text"), &path)).await.expect_status(204);
+    execute("Keep it", &asked, "").await.expect_status(200);
+    execute("Give it back", &asked, "").await.expect_status(204);
+    execute("Give it back after a failure", &asked, "").await.expect_problem(410, "ticket-ended");
     assert_eq!(until_state(client, &asked, "ended").await["ended_by"], "released");
 }

@@ -32,6 +32,12 @@ pub struct HookTarget {
     /// The last try, of whatever message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<HookTry>,
+    /// Call-backs of tickets to it that are not accepted yet.
+    #[serde(default)]
+    pub callbacks: usize,
+    /// Until the next try of one of them; absent: none pauses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try_in_ms: Option<u64>,
 }
 
 /// A subscription.
