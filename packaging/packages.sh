@@ -82,6 +82,7 @@ install -d "$tree/etc/redlockd"
 chmod 600 "$tree/etc/redlockd/redlockd.toml"    # it may get the nodes' passwords
 "$static" man | gzip -9n > "$tree/usr/share/man/man1/redlockd.1.gz"
 "$static" completions bash > "$tree/usr/share/bash-completion/completions/redlockd"
+install -D -m 644 -t "$tree/usr/share/redlockd" clients/python/redlockd.py clients/node/redlockd.mjs
 install -D -m 644 LICENSE "$tree/usr/share/doc/redlockd/copyright"
 printf '/etc/redlockd/redlockd.toml\n/etc/logrotate.d/redlockd\n' > "$tree/DEBIAN/conffiles"
 depends=''

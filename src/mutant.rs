@@ -251,6 +251,11 @@ mutants! {
         /// Tombstones come after what they may end.
         TombstonesLast,
     }
+    /// The tests of `redlock::membership::fill_plan` with leases that are held together find each.
+    FOUND_BY_MEMBER_FILLS {
+        /// A member is copied whatever slot and fence others show for it.
+        MembersNotCompared,
+    }
     /// The tests of `redlock::membership::derive` find each.
     FOUND_BY_DERIVE {
         /// One node's word is enough for the address of another one.

@@ -126,6 +126,7 @@ macro_rules! set_cases_on {
             a_set_is_ordinary_leases
             a_shared_set_is_members_beside_others
             who_has_waited_longest_is_next
+            an_intent_is_not_filled
             a_set_that_is_refused_takes_nothing
             a_token_that_holds_some_of_a_set_acquires_the_rest
             a_set_that_arrives_after_the_cancel_of_one_of_it_is_refused

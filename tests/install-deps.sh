@@ -39,6 +39,11 @@ optional mariadbd 'the recipe for MariaDB (tests/it/fencing.rs)' mariadb-server
 optional psql 'the recipe for PostgreSQL (tests/it/fencing.rs)' postgresql
 optional sqlite3 'the recipe for SQLite (tests/it/fencing.rs)' sqlite3
 optional busybox 'the shell of Alpine (tests/it/recipes.rs, fencing.rs)' busybox
+optional node 'the Node.js client (tests/it/clients.rs, sets.rs)' nodejs
+optional npm 'what needs packages of npm (tests/it/interop.rs, hooks/verify.rs)' npm
+optional logrotate 'the rotation of the audit log (tests/it/cli_packages.rs)' logrotate
+optional systemd-analyze 'the check of the unit (tests/it/cli_packages.rs)' systemd
+optional dpkg-deb 'the Debian package (tests/it/cli_packages.rs)' dpkg
 optional webhook 'the recipe for the program webhook (tests/it/workflows.rs)' webhook
 optional prometheus 'tests/it/prometheus.rs' prometheus
 optional promtool 'the check of metrics and alerts (tests/it/metrics.rs, prometheus.rs)' prometheus

@@ -24,6 +24,13 @@ const DEFAULT_URL = 'http://127.0.0.1:5625'
 /** Milliseconds for connecting to one instance, and for one answer. */
 const CONNECT_TIMEOUT = 2_000
 const ANSWER_TIMEOUT = 10_000
+/**
+ * After this time without an answer an instance is asked whether it is alive, and this long it has to answer that. The last one has
+ * longer: nobody else can be asked, and a machine that pauses for a second must not fail a job. Milliseconds.
+ */
+const PROBE_AFTER = 500
+const PROBE_TIMEOUT = 500
+const LAST_PROBE_TIMEOUT = 2_500
 /** A renewal is due after this part of the TTL: two of three may fail. */
 const RENEWALS_PER_TTL = 3
 /** One try of a renewal may take this part of the TTL, and at most this many milliseconds. */
@@ -37,8 +44,12 @@ const RETRY_FIRST = 100
 const RETRY_MAX = 2_000
 /** Pause before the next request of a wait that is longer than the service's limit. Milliseconds. */
 const RETRY_HELD = 20
+/** Two clocks that are further apart were stepped, or one stood still. Milliseconds. */
+const CLOCKS_DIFFER = 20
 /** Longest single timer: timers stand still while the machine is suspended, leases do not. Milliseconds. */
 const SLEEP_MAX = 500
+/** Longest timer that Node.js has. Milliseconds. */
+const TIMER_MAX = 2 ** 31 - 1
 /** After a wait longer than this, the lease is extended once: its deadline then counts from a request without a wait. */
 const LONG_WAIT = 1_000
 /**
@@ -94,13 +105,22 @@ export class TicketOver extends RedlockdError {
   }
 }
 
+const readClocks = () => [performance.now(), Date.now()]
+let [elapsed, since] = [0, readClocks()]
+
 /**
- * An instant on two clocks. The monotonic one may stand still while the machine is suspended and the wall clock may be
- * stepped back, so the larger of both differences counts: a lease is given up too early at worst, never too late.
+ * A clock made of two, in milliseconds. The monotonic one stands still while the machine is suspended and the wall clock may be
+ * stepped back, so what passed is the larger of both differences: a lease is given up too early at worst. Both count from when they
+ * last differed, so that a step back does not hide a later suspend.
  */
-const now = () => ({ monotonic: performance.now(), wall: Date.now() })
-const after = (instant, ms) => ({ monotonic: instant.monotonic + ms, wall: instant.wall + ms })
-const untilThen = (instant) => Math.min(instant.monotonic - performance.now(), instant.wall - Date.now())
+function now() {
+  const read = readClocks()
+  const [less, more] = read.map((value, i) => value - since[i]).sort((a, b) => a - b)
+  const sum = elapsed + more
+  if (more - less > CLOCKS_DIFFER) [elapsed, since] = [sum, read]
+  return sum
+}
+const untilThen = (instant) => instant - now()
 
 /** Resolves after `ms`, or with `true` as soon as `signal` is aborted. */
 function pause(ms, signal) {
@@ -211,21 +231,24 @@ export class Client {
   }
 
   /**
-   * One request, to the instances in turn until one gives an answer that the next could not better. Resolves to
-   * `{ document, started }`: the JSON answer or null, and when the answered request was sent. `timeout`: milliseconds
-   * for each instance.
+   * One request, to the instances in turn until one gives an answer that the next could not better. One that hangs is passed over
+   * after a second, as the last one after three. Resolves to `{ document, started }`: the JSON answer or null, and when the answered
+   * request was sent. `wait`: for how many milliseconds the service may let it wait; each instance is asked for what is left then.
+   * `timeout`: milliseconds for each instance beyond that.
    */
-  async request(method, path, { body, token, headers, timeout = ANSWER_TIMEOUT, signal } = {}) {
+  async request(method, path, { body, token, headers, timeout = ANSWER_TIMEOUT, wait, signal } = {}) {
     const reasons = []
     let [maybeDone, refused] = [false, undefined]
-    const first = this.#first
-    for (let i = 0; i < this.#urls.length; i++) {
-      const index = (first + i) % this.#urls.length
+    const [first, count, waitEnd] = [this.#first, this.#urls.length, now() + (wait ?? 0)]
+    for (let i = 0; i < count; i++) {
+      const index = (first + i) % count
       const url = this.#urls[index]
       const started = now()
+      let sent = { path, body, headers, timeout }
+      if (wait !== undefined) sent = askedToWait(sent, Math.max(0, untilThen(waitEnd)))
       let answer
       try {
-        answer = await this.#send(url, method, path, { body, token, headers, timeout, signal })
+        answer = await this.#send(url, method, { ...sent, key: this.#key, token, signal }, i + 1 === count)
       } catch (error) {
         signal?.throwIfAborted()
         reasons.push(`${url.text}: ${error.message}`)
@@ -244,9 +267,11 @@ export class Client {
     throw new Unavailable(refused?.message ?? `no instance answers: ${reasons.join('; ')}`, maybeDone)
   }
 
-  #send(url, method, path, { body, token, headers, timeout, signal }) {
+  /** `isLast`: whether it is the last instance; undefined: it is not asked whether it is alive. */
+  #send(url, method, { path, body, key, token, headers, timeout, signal }, isLast) {
+    const probe = isLast ? LAST_PROBE_TIMEOUT : PROBE_TIMEOUT
     const sent = { accept: 'application/json', 'user-agent': `redlockd-node/${VERSION}`, ...headers }
-    if (this.#key) sent.authorization = `Bearer ${this.#key}`
+    if (key) sent.authorization = `Bearer ${key}`
     if (token) sent['lock-token'] = token
     const data = body === undefined ? undefined : JSON.stringify(body)
     if (data) Object.assign(sent, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(data) })
@@ -255,17 +280,26 @@ export class Client {
       const options = { method, headers: sent, agent: false, signal, ca: this.#ca }
       const request = (url.secure ? https : http).request(url.text + path, options)
       const end = (message) => request.destroy(new Error(message))
-      const connecting = setTimeout(() => end(`no connection within ${CONNECT_TIMEOUT} ms`), CONNECT_TIMEOUT)
-      const answering = setTimeout(() => end(`no answer within ${Math.round(timeout)} ms`), timeout + CONNECT_TIMEOUT)
+      const connect = Math.min(CONNECT_TIMEOUT, timeout)
+      let limit = setTimeout(() => end(`no connection within ${Math.round(connect)} ms`), connect)
+      let isOver = false
+      const probing = isLast !== undefined && timeout > PROBE_AFTER + probe ? setTimeout(() => probeOnce(), PROBE_AFTER) : undefined
       const finish = (settle, value) => {
-        clearTimeout(connecting)
-        clearTimeout(answering)
+        isOver = true
+        clearTimeout(limit)
+        clearTimeout(probing)
         settle(value)
+      }
+      const probeOnce = async () => {
+        const isAlive = await this.#isAlive(url, probe, isLast)
+        if (!isAlive && !isOver) end(`no answer within ${PROBE_AFTER + probe} ms`)
       }
       request.on('socket', (socket) => {
         socket.on(url.secure ? 'secureConnect' : 'connect', () => {
+          if (isOver) return
           isConnected = true
-          clearTimeout(connecting)
+          clearTimeout(limit)
+          limit = setTimeout(() => end(`no answer within ${Math.round(timeout)} ms`), Math.min(timeout, TIMER_MAX))
           socket.setKeepAlive(true, 5_000)
         })
       })
@@ -291,6 +325,28 @@ export class Client {
       request.end(data)
     })
   }
+
+  /**
+   * Whether it answers that it is alive. Of the last instance any answer will do: it may come from a proxy that passes on no more than
+   * the API. The key is not sent.
+   */
+  async #isAlive(url, timeout, isLast) {
+    try {
+      const { status } = await this.#send(url, 'GET', { path: '/health/live', timeout })
+      return isLast || status < 300
+    } catch {
+      return false
+    }
+  }
+}
+
+/** A preference is cut to the service's maximum; a field or query above it is refused. */
+function askedToWait(request, wait) {
+  const timeout = request.timeout + wait
+  if (wait >= 1_000) return { ...request, timeout, headers: { ...request.headers, prefer: `wait=${Math.floor(wait / 1_000)}` } }
+  const text = `${Math.floor(wait)}ms`
+  if (request.body) return { ...request, timeout, body: { ...request.body, wait: text } }
+  return { ...request, timeout, path: `${request.path}?wait=${text}` }
 }
 
 function refusal(status, problem) {
@@ -306,7 +362,7 @@ function refusal(status, problem) {
 /** Until when a lease can be relied on: counted from before the request, plus what it waited, less 1 % of that. */
 function deadlineOf(lease, started) {
   const waited = lease.waited_ms ?? 0
-  return after(started, waited - Math.ceil(waited / 100) + lease.valid_for_ms)
+  return started + waited - Math.ceil(waited / 100) + lease.valid_for_ms
 }
 
 /**
@@ -336,12 +392,12 @@ export class Lock {
     const duration = (value, name) => (value === undefined ? undefined : `${milliseconds(value, name)}ms`)
     const body = { owner, note, metadata, mode, limit, ttl: duration(ttl, 'ttl'), keep: duration(keep, 'keep') }
     const token = randomBytes(24).toString('base64url')
-    const end = after(now(), milliseconds(wait, 'wait'))
+    const end = now() + milliseconds(wait, 'wait')
     let [retry, maybeHeld] = [RETRY_FIRST, false]
     for (;;) {
       const left = Math.max(0, untilThen(end))
       try {
-        const { document, started } = await acquireOnce(client, resource, body, token, left, signal)
+        const { document, started } = await client.request('POST', lockPath(resource), { body, token, wait: left, signal })
         const lock = new Lock(client, resource, token, document, deadlineOf(document, started), margin)
         await lock.#begin(renew)
         return lock
@@ -390,7 +446,7 @@ export class Lock {
     const { document, started } = await this.#client.request('PATCH', lockPath(this.resource), options)
     const deadline = deadlineOf(document, started)
     // An extend never shortens what was promised.
-    if (deadline.monotonic > this.#deadline.monotonic) this.#deadline = deadline
+    this.#deadline = Math.max(this.#deadline, deadline)
   }
 
   /** Ends the lease. Rejects with LockLost where it had ended before; then another holder may have been at work. */
@@ -434,9 +490,9 @@ export class Lock {
   }
 
   async #renew() {
-    let due = after(now(), this.#ttl / RENEWALS_PER_TTL)
+    let due = now() + this.#ttl / RENEWALS_PER_TTL
     for (;;) {
-      const end = after(this.#deadline, -this.#margin)
+      const end = this.#deadline - this.#margin
       const left = Math.min(untilThen(due), untilThen(end))
       if (left > 0) {
         if (await pause(Math.min(left, SLEEP_MAX), this.#stopped.signal)) return
@@ -447,10 +503,10 @@ export class Lock {
       const timeout = Math.max(1, Math.min(this.#ttl / TRIES_PER_TTL, TRY_MAX, untilThen(end)))
       try {
         await this.#extendBefore(end, timeout)
-        due = after(now(), this.#ttl / RENEWALS_PER_TTL)
+        due = now() + this.#ttl / RENEWALS_PER_TTL
       } catch (error) {
         if (error instanceof Lost) return this.#lose(error.message)
-        due = after(now(), jittered(Math.min(this.#ttl / PAUSES_PER_TTL, PAUSE_MAX)))
+        due = now() + jittered(Math.min(this.#ttl / PAUSES_PER_TTL, PAUSE_MAX))
       }
     }
   }
@@ -494,7 +550,7 @@ export class Ticket {
     const durations = { keep: duration(keep, 'keep'), wait: duration(wait, 'wait'), ttl: duration(ttl, 'ttl'), accept: duration(accept, 'accept') }
     const body = { async: true, owner, note, metadata, mode, limit, callback, ...durations }
     const token = randomBytes(24).toString('base64url')
-    const end = after(now(), ANSWER_TIMEOUT)
+    const end = now() + ANSWER_TIMEOUT
     for (let retry = RETRY_FIRST; ; retry = Math.min(retry * 2, RETRY_MAX)) {
       try { // with the same token it is the same ticket
         const { document } = await client.request('POST', lockPath(resource), { body, token })
@@ -522,14 +578,12 @@ export class Ticket {
    * keeps its place. Rejects with TicketOver, Refused, Unavailable.
    */
   async wait(time) {
-    const end = after(now(), time === undefined ? 1e12 : milliseconds(time, 'time'))
+    const end = now() + (time === undefined ? 1e12 : milliseconds(time, 'time'))
     let retry = RETRY_FIRST
     while (this.id) {
       const poll = Math.min(Math.max(0, untilThen(end)), POLL_MAX)
-      // A preference is cut to the service's maximum; a query above it is refused.
-      const [query, headers] = poll >= 1_000 ? ['', { prefer: `wait=${Math.floor(poll / 1_000)}` }] : [`?wait=${Math.floor(poll)}ms`, {}]
       try {
-        this.#read(await this.#request('GET', { headers, timeout: poll + POLL_LATE }, query))
+        this.#read(await this.#request('GET', { wait: poll, timeout: POLL_LATE }))
       } catch (error) {
         if (!(error instanceof Unavailable) || untilThen(end) <= 0) throw error
         await pause(jittered(retry))
@@ -558,8 +612,8 @@ export class Ticket {
     this.state = 'ended'
   }
 
-  async #request(method, options = {}, query = '') {
-    const path = `/tickets/${encodeURIComponent(this.id)}${query}`
+  async #request(method, options = {}) {
+    const path = `/tickets/${encodeURIComponent(this.id)}`
     return (await this.#client.request(method, path, { ...options, token: this.token })).document
   }
 
@@ -570,13 +624,6 @@ export class Ticket {
     const resource = this.resource ?? document.resources ?? document.resource
     return Object.assign(this, { document, state, endedBy, fence, fences, resource })
   }
-}
-
-async function acquireOnce(client, resource, body, token, wait, signal) {
-  // A preference is cut to the service's maximum; a field above it is refused.
-  const [field, headers] = wait >= 1_000 ? [{}, { prefer: `wait=${Math.floor(wait / 1_000)}` }] : [{ wait: `${Math.floor(wait)}ms` }, {}]
-  const options = { body: { ...body, ...field }, token, headers, timeout: ANSWER_TIMEOUT + wait, signal }
-  return client.request('POST', lockPath(resource), options)
 }
 
 /** Gives back what an acquire that was given up may have been granted. */

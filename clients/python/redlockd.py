@@ -31,9 +31,14 @@ __all__ = ["Client", "Lock", "lock", "Ticket", "Error", "Refused", "Held", "Lost
 __version__ = "0.1.0"
 
 DEFAULT_URL = "http://127.0.0.1:5625"
-#: Seconds for connecting to one instance, and for one answer.
+#: Seconds for connecting to the last instance, and for one answer.
 CONNECT_TIMEOUT = 2.0
 ANSWER_TIMEOUT = 10.0
+#: After so many seconds without an answer an instance is asked whether it is alive, and so many it has to answer that. The last
+#: one has longer: nobody else can be asked, and a machine that pauses for a second must not fail a job.
+PROBE_AFTER = 0.5
+PROBE_TIMEOUT = 0.5
+LAST_PROBE_TIMEOUT = 2.5
 #: A renewal is due after this part of the TTL: two of three may fail.
 RENEWALS_PER_TTL = 3
 #: One try of a renewal may take this part of the TTL, and at most this many seconds.
@@ -107,10 +112,33 @@ class TicketOver(Error):
         self.ended_by = ended_by
 
 
-def _now():
-    """Seconds on a clock that also counts while the machine is suspended, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.clock_gettime(clock) if clock is not None else time.monotonic()
+class _LargerElapsed:
+    """A clock made of two. The monotonic one may stand still while the machine is suspended (on macOS it does), and the wall
+    clock may be stepped back, so what passed is the larger of both differences: a lease is given up too early at worst. Both
+    count from when they last differed, so that a step back does not hide a later suspend."""
+
+    DIFFER = 0.02  # seconds: more than two readings of coarse clocks are apart
+
+    def __init__(self, monotonic=time.monotonic, wall=time.time):
+        self._clocks, self._mutex, self._elapsed = (monotonic, wall), threading.Lock(), 0.0
+        self._since = (monotonic(), wall())
+
+    def __call__(self):
+        with self._mutex:
+            read = tuple(clock() for clock in self._clocks)
+            passed = [now - before for now, before in zip(read, self._since)]
+            now = self._elapsed + max(passed)
+            if max(passed) - min(passed) > self.DIFFER:
+                self._elapsed, self._since = now, read
+            return now
+
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+    def _now():
+        """Seconds on Linux's clock that also counts while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+else:
+    _now = _LargerElapsed()
 
 
 def _duration(value, name):
@@ -231,24 +259,31 @@ class Client:
         """State, latency and votes of each node."""
         return self.request("GET", "/nodes")[0]
 
-    def request(self, method, path, body=None, token=None, headers=None, query=None, timeout=ANSWER_TIMEOUT, until=None):
-        """One request, to the instances in turn until one gives an answer that the next could not better.
+    def request(self, method, path, body=None, token=None, headers=None, query=None, timeout=ANSWER_TIMEOUT, until=None,
+                wait=None):
+        """One request, to the instances in turn until one gives an answer that the next could not better. One that hangs is
+        passed over after a second, as the last one after three.
 
-        Returns (document or None, instant at which the answered request was sent). `timeout`: seconds for each
-        instance; `until`: instant after which none is asked. Raises Held, Lost, Refused, Unavailable.
+        Returns (document or None, instant at which the answered request was sent). `wait`: for how many seconds the service
+        may let it wait; each instance is asked for what is left then. `timeout`: seconds for each instance beyond that;
+        `until`: instant after which none is asked. Raises Held, Lost, Refused, Unavailable.
         """
-        if query:
-            path += "?" + urllib.parse.urlencode(query)
         reasons, maybe_done, refused = [], False, None
-        first = self._first
-        for index in ((first + i) % len(self._urls) for i in range(len(self._urls))):
-            url, started = self._urls[index], _now()
+        first, begun = self._first, _now()
+        for tried in range(1, len(self._urls) + 1):
+            index = (first + tried - 1) % len(self._urls)
+            url, started, limit = self._urls[index], _now(), timeout
             if until is not None:
                 if started >= until:
                     break
-                timeout = min(timeout, until - started)
+                limit = min(timeout, until - started)
+            sent = {"headers": dict(headers or {}), "query": dict(query or {}), "body": body}
+            if wait is not None:
+                left = max(0.0, wait - (started - begun))
+                limit += left
+                _ask_to_wait(sent, left)
             try:
-                status, document = self._send(url, method, path, body, token, headers, timeout)
+                status, document = self._send(url, method, path, token=token, timeout=limit, is_last=tried == len(self._urls), **sent)
             except _NotSent as error:
                 reasons.append(f"{url.text}: {error}")
                 continue
@@ -268,38 +303,102 @@ class Client:
             raise Unavailable(str(refused), maybe_done) from refused
         raise Unavailable("no instance answers: " + "; ".join(reasons), maybe_done)
 
-    def _send(self, url, method, path, body, token, headers, timeout):
-        connect = min(CONNECT_TIMEOUT, timeout)
+    def _send(self, url, method, path, body, token, headers, query, timeout, is_last):
+        if self._key:
+            headers["Authorization"] = "Bearer " + self._key
+        if token:
+            headers["Lock-Token"] = token
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(body).encode()
+        if query:
+            path += "?" + urllib.parse.urlencode(query)
+        connection = self._connect(url, CONNECT_TIMEOUT if is_last else PROBE_AFTER + PROBE_TIMEOUT, timeout)
+        try:
+            with _Watch(self, url, connection.sock, timeout, is_last):
+                status, kind, data = _exchange(connection, method, url.prefix + path, body, headers)
+        finally:
+            connection.close()
+        document = json.loads(data) if data and "json" in kind else None
+        if document is not None and not isinstance(document, dict):
+            raise ValueError("its answer is no JSON object")
+        return status, document
+
+    def _connect(self, url, connect, timeout):
+        connect = min(connect, timeout)
         if url.secure:
             connection = http.client.HTTPSConnection(url.host, url.port, timeout=connect, context=self._tls)
         else:
             connection = http.client.HTTPConnection(url.host, url.port, timeout=connect)
         try:
-            try:
-                connection.connect()
-            except OSError as error:
-                raise _NotSent(str(error) or type(error).__name__) from error
-            _notice_dead_peers(connection.sock)
-            connection.sock.settimeout(timeout)
-            sent = {"Accept": "application/json", "User-Agent": f"redlockd-python/{__version__}", **(headers or {})}
-            if self._key:
-                sent["Authorization"] = "Bearer " + self._key
-            if token:
-                sent["Lock-Token"] = token
-            if body is not None:
-                sent["Content-Type"] = "application/json"
-                body = json.dumps(body).encode()
-            connection.request(method, url.prefix + path, body, sent)
-            response = connection.getresponse()
-            data = response.read(ANSWER_MAX + 1)
-            if len(data) > ANSWER_MAX:
-                raise ValueError("its answer is larger than any of redlockd's")
-            document = json.loads(data) if data and "json" in response.getheader("Content-Type", "") else None
-            if document is not None and not isinstance(document, dict):
-                raise ValueError("its answer is no JSON object")
-            return response.status, document
-        finally:
+            connection.connect()
+        except OSError as error:
             connection.close()
+            raise _NotSent(str(error) or type(error).__name__) from error
+        _notice_dead_peers(connection.sock)
+        connection.sock.settimeout(timeout)
+        return connection
+
+
+def _exchange(connection, method, path, body, headers):
+    """Sends one request; status, type and bytes of its answer."""
+    connection.request(method, path, body, {"Accept": "application/json", "User-Agent": f"redlockd-python/{__version__}", **headers})
+    response = connection.getresponse()
+    data = response.read(ANSWER_MAX + 1)
+    if len(data) > ANSWER_MAX:
+        raise ValueError("its answer is larger than any of redlockd's")
+    return response.status, response.getheader("Content-Type", ""), data
+
+
+def _ask_to_wait(request, seconds):
+    """A preference is cut to the service's maximum; a field or query above it is refused."""
+    if seconds >= 1:
+        request["headers"]["Prefer"] = f"wait={int(seconds)}"
+    elif request["body"] is not None:
+        request["body"] = {**request["body"], "wait": _duration(seconds, "wait")}
+    else:
+        request["query"]["wait"] = _duration(seconds, "wait")
+
+
+class _Watch:
+    """Ends a request whose instance does not even answer that it is alive: a request that waits may take minutes. Of the last
+    instance any answer will do: it may come from a proxy that passes on no more than the API. The key is not sent."""
+
+    def __init__(self, client, url, sock, timeout, is_last):
+        self._client, self._url, self._sock, self._is_last = client, url, sock, is_last
+        self._limit = LAST_PROBE_TIMEOUT if is_last else PROBE_TIMEOUT
+        self._is_needed = timeout > PROBE_AFTER + self._limit
+        self._answered, self._hangs = threading.Event(), False
+
+    def __enter__(self):
+        if self._is_needed:
+            threading.Thread(target=self._run, name="redlockd probe", daemon=True).start()
+
+    def __exit__(self, kind, error, trace):
+        self._answered.set()
+        if self._hangs and kind is not None and issubclass(kind, Exception):
+            raise TimeoutError(f"no answer within {round((PROBE_AFTER + self._limit) * 1000)} ms") from error
+
+    def _run(self):
+        if self._answered.wait(PROBE_AFTER) or self._is_alive() or self._answered.is_set():
+            return
+        self._hangs = True
+        try:
+            # Of a socket, also where TLS is around it: the thread that reads is woken.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+        except OSError:
+            pass  # it was closed meanwhile
+
+    def _is_alive(self):
+        try:
+            connection = self._client._connect(self._url, self._limit, self._limit)
+            try:
+                status = _exchange(connection, "GET", self._url.prefix + "/health/live", None, {})[0]
+            finally:
+                connection.close()
+        except (_NotSent, OSError, http.client.HTTPException, ValueError):
+            return False
+        return self._is_last or status < 300
 
 
 class _NotSent(Exception):
@@ -441,13 +540,7 @@ class Lock:
         return self
 
     def _acquire_once(self, token, wait):
-        body, headers = dict(self._body), {}
-        if wait >= 1:
-            headers["Prefer"] = f"wait={int(wait)}"  # is cut to the service's maximum; a field above it is refused
-        else:
-            body["wait"] = _duration(wait, "wait")
-        path = _lock_path(self.resource)
-        lease, started = self.client.request("POST", path, body, token, headers, timeout=ANSWER_TIMEOUT + wait)
+        lease, started = self.client.request("POST", _lock_path(self.resource), self._body, token, wait=wait)
         return lease, _deadline(lease, started)
 
     def valid_for(self):
@@ -546,13 +639,9 @@ class Ticket:
         end = _now() + (1e9 if seconds is None else _seconds(seconds, "seconds"))
         pause = RETRY_FIRST
         while self.id:
-            left = max(0.0, end - _now())
-            poll = min(left, POLL_MAX)
-            # A preference is cut to the service's maximum; a query above it is refused.
-            headers = {"Prefer": f"wait={int(poll)}"} if poll >= 1 else {}
-            query = {} if poll >= 1 else {"wait": _duration(poll, "seconds")}
+            poll = min(max(0.0, end - _now()), POLL_MAX)
             try:
-                self._read(self._request("GET", headers=headers, query=query, timeout=poll + POLL_LATE))
+                self._read(self._request("GET", wait=poll, timeout=POLL_LATE))
             except Unavailable:
                 if _now() >= end:
                     raise

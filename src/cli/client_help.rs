@@ -21,7 +21,8 @@ Examples:
       both locks or none; the command is ended if one of them is lost
 
 The command's environment has REDLOCKD_RESOURCE, REDLOCKD_FENCE (pass it to the protected system; of
-several locks both list them in order, with blanks), REDLOCKD_TOKEN_FILE and REDLOCKD_DEADLINE_MS (Unix time in ms at the start; renewals extend it).
+several locks both list them in order, with blanks), REDLOCKD_TOKEN_FILE and REDLOCKD_DEADLINE_MS
+(Unix time in ms at the start; renewals extend it).
 
 Exit codes: the command's own, 128+n for signal n; 64 wrong usage, 69 no instance or no quorum,
 73 the token file cannot be written, 75 the lock is held (-E), 76 the lease was lost, 77 not
@@ -51,10 +52,11 @@ Examples:
   redlockd acquire --ttl 2m db/orders db/stock
       both or none, with one token
   redlockd acquire --async --keep 2h --wait 6h --token-file lease.token deploy/prod
-      the lease, if the lock is free; else a ticket (`redlockd ticket wait`), which waits without a process
+      the lease, if the lock is free; else a ticket (`redlockd ticket wait`), which waits without a
+      process
 
-Exit codes: 0 acquired, or there is a ticket, 64 wrong usage, 69 no instance or no quorum, 73 the token file cannot be
-written, 75 the lock is held, 77 not allowed.";
+Exit codes: 0 acquired, or there is a ticket, 64 wrong usage, 69 no instance or no quorum, 73 the
+token file cannot be written, 75 the lock is held, 77 not allowed.";
 
 pub(super) const KEEP_EXAMPLES: &str = "\
 Examples:

@@ -227,7 +227,7 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
             ("note", holder.note.clone()),
             ("fence", holder.fence.to_string()),
             ("acquired_at", holder.acquired_at.clone()),
-            ("valid_for_ms", holder.valid_for_ms.to_string()),
+            ("valid_for_ms", holder.valid_for_ms.unwrap_or_default().to_string()),
             ("renewals", holder.renewals.to_string()),
         ]);
         all.extend(holder.kept_until.clone().map(|until| ("kept_until", until)));
@@ -251,7 +251,15 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
     let holders: Vec<Vec<String>> = lock
         .holders
         .iter()
-        .map(|h| vec![shown(h.slot), one_line(&h.owner), h.fence.to_string(), h.token_id.clone(), left(h.valid_for_ms)])
+        .map(|h| {
+            vec![
+                shown(h.slot),
+                one_line(&h.owner),
+                h.fence.to_string(),
+                h.token_id.clone(),
+                left(h.valid_for_ms.unwrap_or_default()),
+            ]
+        })
         .collect();
     let mut text = format!("{head}\n\n{}", table(&["NODE", "STATE", "HOLDS", "TTL ms"], &nodes, colour));
     if holders.len() > 1 {
@@ -277,7 +285,8 @@ pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
                 item.state.clone(),
                 of(|h| one_line(&h.owner)),
                 holder
-                    .map(|h| if is_human { left(h.valid_for_ms) } else { h.valid_for_ms.to_string() })
+                    .and_then(|h| h.valid_for_ms)
+                    .map(|ms| if is_human { left(ms) } else { ms.to_string() })
                     .unwrap_or_default(),
                 of(|h| h.fence.to_string()),
                 item.waiting.to_string(),

@@ -123,9 +123,10 @@ fn line(lock: &api::Lock, request: &LockRequest, left: Duration) -> String {
 pub(super) fn held_by(holder: &api::Holder) -> String {
     let owner = if holder.owner.is_empty() { "a holder without a name" } else { &holder.owner };
     let note = if holder.note.is_empty() { String::new() } else { format!(" ({})", one_line(&holder.note)) };
-    match holder.valid_for_ms.div_ceil(1_000) {
-        0 => format!("last held by {}{note}, whose time is over", one_line(owner)),
-        seconds => format!("held by {}{note} for {seconds} s unless renewed", one_line(owner)),
+    match holder.valid_for_ms {
+        None => format!("held by {}{note}", one_line(owner)),
+        Some(0) => format!("last held by {}{note}, whose time is over", one_line(owner)),
+        Some(left) => format!("held by {}{note} for {} s unless renewed", one_line(owner), left.div_ceil(1_000)),
     }
 }
 
@@ -143,7 +144,7 @@ mod tests {
             metadata: std::collections::BTreeMap::new(),
             fence: 1,
             acquired_at: String::new(),
-            valid_for_ms: 1_001,
+            valid_for_ms: Some(1_001),
             kept_until: None,
             kept_for_ms: None,
             renewals: 0,
@@ -184,7 +185,9 @@ mod tests {
         let names = crate::client::names::LockNames::new([name("x"), name("a/b")]).expect("two");
         let text = line(&lock, &LockRequest { names, ..request }, Duration::from_secs(9));
         assert!(text.starts_with("waiting for x, a/b, a/b, position 2 of 2, held by ci"), "{text}");
-        let over = api::Holder { valid_for_ms: 0, ..lock.holders[0].clone() };
+        let over = api::Holder { valid_for_ms: Some(0), ..lock.holders[0].clone() };
         assert_eq!(held_by(&over), "last held by ci\\u{1b}[31m (n), whose time is over");
+        let unknown = api::Holder { valid_for_ms: None, ..over };
+        assert_eq!(held_by(&unknown), "held by ci\\u{1b}[31m (n)");
     }
 }

@@ -233,6 +233,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let now = inspection.and_then(|inspection| self.held_by_others(params, vec![inspection]));
         if let Some(now) = now.filter(|now| !now.holders.is_empty()) {
             (held.reason, held.holders) = (now.reason, now.holders);
+            (held.about.all_named, held.about.ends_known) = (now.about.all_named, now.about.ends_known);
         }
         error
     }

@@ -415,10 +415,13 @@ impl EventHub {
     }
 }
 
-/// Sets whose lease ended, and for how long it was held.
+/// Sets whose lease ended, how it shared its resource, and for how long it was held.
 pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
     event.owner = Some(end.owner.to_string()).filter(|owner| !owner.is_empty());
     event.after_ms = u64::try_from(held.as_millis()).ok();
+    if let Some(mode) = end.mode {
+        set_mode(event, mode);
+    }
 }
 
 /// Sets the resource and the lease (the id of its token) of an event.

@@ -51,7 +51,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// A grant is about to be answered: lists, events and the pages know of it from now on.
     pub(super) fn record_grant(&self, lease: &GrantedLease) {
         let hash = lease.token.hash();
-        self.record_own_lease(&hash, (&lease.resource, &lease.labels), lease.deadline);
+        self.record_own_lease(&hash, (&lease.resource, &lease.labels, lease.mode), lease.deadline);
         self.record_change(&lease.resource, |until| LeaseChange::Granted(lease.record(), until(lease.deadline)));
         if lease.kept_for.is_some() {
             self.shared.keeper.keep(&lease.resource, &lease.record(), lease.deadline);

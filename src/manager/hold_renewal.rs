@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::events::{EventKind, set_lease};
+use super::events::{EventKind, set_lease, set_mode};
 use super::service::LockManager;
 use super::types::{ExtendError, ExtendRequest, GoneReason, GrantedLease, HeldLeaseEvent, LeaseOutcome, LostReason};
 use crate::redlock::clock::{BootTime, Clock};
@@ -117,6 +117,7 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
             let (events, lease) = (&self.manager.shared.events, &self.lease);
             events.publish(EventKind::Lost, self.manager.wall_ms(), |event| {
                 set_lease(event, &lease.resource, &lease.token.hash());
+                set_mode(event, lease.mode);
                 event.reason = Some(reason.as_str().to_owned());
                 event.owner = Some(lease.labels.owner.clone()).filter(|owner| !owner.is_empty());
                 event.after_ms = Some(self.manager.wall_ms().saturating_sub(lease.labels.acquired_at_ms));

@@ -212,7 +212,7 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
     fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
         let KeptView { resource, token, record } = lease;
         let labels = record.labels();
-        self.record_own_lease(token, (resource, &labels), deadline);
+        self.record_own_lease(token, (resource, &labels, record.mode), deadline);
         self.record_change(resource, |until| LeaseChange::Extended(record.clone(), until(deadline)));
         self.shared.waiting.extended(resource, deadline, record.mode.wanted());
         let (mode, principal) = (record.mode, &*labels.principal);

@@ -57,7 +57,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(refusal) => return Err(self.extend_error(&request.resource, &hash, refusal)),
         };
         let labels = extended.record.labels();
-        self.record_own_lease(&hash, (&request.resource, &labels), extended.deadline);
+        self.record_own_lease(&hash, (&request.resource, &labels, extended.record.mode), extended.deadline);
         if request.kept_for.is_some() {
             self.shared.keeper.keep(&request.resource, &extended.record, extended.deadline);
         }
@@ -199,7 +199,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
         let release = self.shared.waiting.release(resource, token, is_ours);
         let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
-        let end = self.shared.own_leases.remove(resource, token).or_else(|| Some(self.end_of(&stored?.labels())));
+        let end = self.shared.own_leases.remove(resource, token).or_else(|| Some(self.end_of(&stored?)));
         if reason != LeaseOutcome::KeptOut {
             self.stop_keeping(resource, token);
         }
@@ -304,15 +304,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if longest.is_zero() { shown } else { shown.min(longest) }
     }
 
-    fn end_of(&self, labels: &Labels) -> OwnEnd {
-        OwnEnd { since: self.granted_at(labels), owner: labels.owner.as_str().into() }
+    fn end_of(&self, record: &LeaseRecord) -> OwnEnd {
+        let labels = record.labels();
+        OwnEnd { since: self.granted_at(&labels), owner: labels.owner.into(), mode: Some(record.mode) }
     }
 
     fn named(&self, record: &LeaseRecord) -> EndedLease {
         let labels = record.labels();
         let held = Duration::from_millis(self.wall_ms().saturating_sub(labels.acquired_at_ms));
         let held = Some(held).filter(|_| labels.acquired_at_ms > 0);
-        EndedLease { token_id: record.token.id(), fence: record.fence, owner: labels.owner, held }
+        EndedLease { token_id: record.token.id(), mode: record.mode, fence: record.fence, owner: labels.owner, held }
     }
 
     /// Who ended whose lease, how and why.
@@ -326,6 +327,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 event.token_id = Some(lease.token_id.to_string());
                 event.owner = Some(lease.owner.clone()).filter(|owner| !owner.is_empty());
                 event.fence = Some(lease.fence.0);
+                set_mode(event, lease.mode);
                 event.after_ms = lease.held.and_then(|held| u64::try_from(held.as_millis()).ok());
             }
         });

@@ -13,6 +13,7 @@ mod event_kind;
 pub mod events;
 pub mod fence_check;
 mod granted_lease;
+mod held_refusals;
 pub(crate) mod hold_renewal;
 pub mod incident_file;
 mod incidents;

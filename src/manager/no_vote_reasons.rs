@@ -6,8 +6,12 @@ use super::types::NodeSummary;
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
-/// `n1, n2: reason; n3: reason`; empty if every node voted. `summaries` have what the probes know of the nodes.
+/// `n1, n2: reason; n3: reason`; empty if every node voted. `summaries` have what the probes know of the nodes: all that is
+/// known where there are no outcomes.
 pub(super) fn reasons(outcomes: &[NodeOutcome], summaries: &[NodeSummary]) -> String {
+    if outcomes.is_empty() {
+        return of_probes(summaries);
+    }
     let mut nodes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for outcome in outcomes {
         let summary = summaries.iter().find(|summary| summary.node == outcome.node);

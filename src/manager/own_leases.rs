@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::redlock::clock::BootTime;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{Mode, ResourceName, TokenHash};
 
 /// Maximum of own leases that are remembered; for further ones a failed extend cannot answer how much time
 /// is left.
@@ -49,6 +49,7 @@ struct NamedLease {
     resource: ResourceName,
     token: TokenHash,
     owner: Box<str>,
+    mode: Mode,
 }
 
 /// What is known of a lease of this instance that has ended.
@@ -58,6 +59,8 @@ pub(crate) struct OwnEnd {
     pub since: BootTime,
     /// Its owner label; empty where it is not known.
     pub owner: Box<str>,
+    /// How it shared its resource, where that is known.
+    pub mode: Option<Mode>,
 }
 
 /// A lease of this instance that ran out.
@@ -105,13 +108,13 @@ impl OwnLeases {
         token: &TokenHash,
         deadline: BootTime,
         since: BootTime,
-        (resource, owner): (&ResourceName, &str),
+        (resource, owner, mode): (&ResourceName, &str, Mode),
     ) {
         let (mut state, key) = (self.state.lock(), key(resource, token));
         let known = state.leases.get(&key).map(|own| (own.since, own.named.is_some()));
         if known.is_some() || state.leases.len() < OWN_LEASES_MAX {
             let has_name = known.is_some_and(|(_, is_named)| is_named) || state.named < NAMED_MAX;
-            let named = || NamedLease { resource: resource.clone(), token: token.clone(), owner: owner.into() };
+            let named = || NamedLease { resource: resource.clone(), token: token.clone(), owner: owner.into(), mode };
             let named = has_name.then(|| Box::new(named()));
             state.put(key, OwnLease { deadline, since: known.map_or(since, |(since, _)| since), named });
         }
@@ -122,7 +125,8 @@ impl OwnLeases {
         let mut state = self.state.lock();
         let own = state.leases.remove(&key(resource, token))?;
         state.named -= usize::from(own.named.is_some());
-        Some(OwnEnd { since: own.since, owner: own.named.map(|named| named.owner).unwrap_or_default() })
+        let (owner, mode) = own.named.map(|named| (named.owner, named.mode)).unzip();
+        Some(OwnEnd { since: own.since, owner: owner.unwrap_or_default(), mode })
     }
 
     /// Time left until its deadline, where this instance granted or extended it: zero for some minutes after it.
@@ -148,8 +152,8 @@ impl OwnLeases {
                 lapsed.push_back((*key, own.deadline));
                 let (deadline, since) = (own.deadline, own.since);
                 expired.extend(own.named.take().map(|named| {
-                    let NamedLease { resource, token, owner } = *named;
-                    ExpiredLease { resource, token, deadline, end: OwnEnd { since, owner } }
+                    let NamedLease { resource, token, owner, mode } = *named;
+                    ExpiredLease { resource, token, deadline, end: OwnEnd { since, owner, mode: Some(mode) } }
                 }));
             }
             runs
@@ -179,19 +183,19 @@ mod tests {
     fn own_leases_are_known_until_they_run_out() {
         let (own, at) = (OwnLeases::default(), |s| BootTime::default().plus(Duration::from_secs(s)));
         let name = ResourceName::parse("x").expect("valid");
-        own.record(&token("a"), at(9), at(1), (&name, "me"));
-        own.record(&token("a"), at(10), at(3), (&name, "me"));
-        own.record(&token("b"), at(20), at(2), (&name, ""));
+        own.record(&token("a"), at(9), at(1), (&name, "me", Mode::Exclusive));
+        own.record(&token("a"), at(10), at(3), (&name, "me", Mode::Shared));
+        own.record(&token("b"), at(20), at(2), (&name, "", Mode::Exclusive));
         assert_eq!(own.valid_for(&name, &token("a"), at(4)), Some(Duration::from_secs(6)));
         assert_eq!(own.valid_for(&name, &token("c"), at(4)), None);
-        let end = OwnEnd { since: at(1), owner: "me".into() };
+        let end = OwnEnd { since: at(1), owner: "me".into(), mode: Some(Mode::Shared) };
         let lease = ExpiredLease { resource: name.clone(), token: token("a"), deadline: at(10), end };
         assert_eq!(own.sweep(at(10)), [lease], "from the first grant to the last deadline");
         assert!(own.has(&name, &token("b")) && !own.has(&name, &token("a")));
         assert_eq!(own.valid_for(&name, &token("a"), at(11)), Some(Duration::ZERO), "it is known to have passed");
         own.sweep(at(11).plus(LAPSED_KEPT));
         assert_eq!(own.valid_for(&name, &token("a"), at(11)), None);
-        own.record(&token("b"), at(9_000), at(2), (&name, "b"));
+        own.record(&token("b"), at(9_000), at(2), (&name, "b", Mode::Exclusive));
         assert_eq!(
             (own.remove(&name, &token("b")).map(|end| end.since), own.remove(&name, &token("b"))),
             (Some(at(2)), None)

@@ -1,4 +1,4 @@
-//! Answers that change nothing: refusals with their details, one resource, the list, the nodes, the gauges.
+//! Answers that change nothing: one resource, the list, the nodes, the gauges.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use super::node_state::{describe, quarantine_reason};
 use super::service::{Gauges, LockManager};
 use super::types::*;
 use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock};
-use crate::redlock::acquire::{AcquireParams, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::inspect::{ClusterInspection, HeldMember, ResourceState};
 use crate::redlock::monitor::NodeHealth;
@@ -275,80 +274,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    pub(super) fn held_refusal(&self, params: &AcquireParams, refusal: Refusal) -> HeldRefusal {
-        let blocked_by = if params.resources.len() > 1 { self.blocked_by(params, &refusal) } else { Vec::new() };
-        let resource = &refusal.resource;
-        let left = refusal.holder_left.unwrap_or_default();
-        let records = refusal.holder.iter().filter(|_| refusal.members.is_empty()).chain(&refusal.members);
-        let holders: Vec<HolderInfo> = records.map(|record| self.holder(record, left, true)).collect();
-        let reason = match holders.iter().map(|holder| holder.valid_for).max() {
-            // A waiter of another instance is before it.
-            None if refusal.is_intent => HeldReason::Lease,
-            None => HeldReason::Foreign,
-            Some(valid_for) if valid_for.is_zero() => HeldReason::LockDelay,
-            Some(_) => HeldReason::Lease,
-        };
-        HeldRefusal {
-            about: Box::new(HeldResources { resource: resource.clone(), blocked_by }),
-            reason,
-            holders,
-            waiting: self.shared.waiting.queue(|queue| queue.waiter_count(resource)),
-            waiting_elsewhere: self.shared.cluster_waiters.waiting_for(resource, self.now()),
-            free_in: refusal.free_in,
-            nodes: refusal.nodes,
-        }
-    }
-
-    /// Each resource of a set that was held, in the order of the request.
-    fn blocked_by(&self, params: &AcquireParams, refusal: &Refusal) -> Vec<BlockedBy> {
-        let all = || std::iter::once(refusal).chain(&refusal.others);
-        let blocked = params.resources.iter().filter_map(|resource| {
-            let refusal = all().find(|refusal| refusal.resource == *resource)?;
-            let left = refusal.holder_left.unwrap_or_default();
-            let is_confirmed = refusal.holder_nodes >= self.engine().quorum();
-            let holder = refusal.holder.as_ref().map(|record| self.holder(record, left, is_confirmed));
-            Some(BlockedBy { resource: resource.clone(), holder })
-        });
-        blocked.collect()
-    }
-
-    /// The refusal of a request that did not ask the nodes, since others of this instance are before it; `None` without a
-    /// resource. Leases of its own token do not refuse it.
-    pub(super) fn held_by_others(&self, params: &AcquireParams, known: Vec<Inspection>) -> Option<HeldRefusal> {
-        let own = params.token.id();
-        let is_own = |found: &Inspection| found.holders().iter().any(|holder| holder.token_id == own);
-        let is_held = |found: &Inspection| found.state != LockState::Free && !is_own(found);
-        let blocked_by = known.iter().filter(|found| is_held(found) && params.resources.len() > 1).map(|found| {
-            let holder = found.holders().first().cloned();
-            BlockedBy { resource: found.resource.clone(), holder }
-        });
-        let blocked_by = blocked_by.collect();
-        let index = known.iter().position(is_held).unwrap_or(0);
-        Some(self.held_on(known.into_iter().nth(index)?, blocked_by))
-    }
-
-    fn held_on(&self, inspection: Inspection, blocked_by: Vec<BlockedBy>) -> HeldRefusal {
-        let (reason, holders, free_in) = match inspection.state {
-            LockState::Free => (HeldReason::Lease, Vec::new(), None),
-            LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
-            LockState::Held(holders) => {
-                // The last shared lease ends the wait; of permits any one.
-                let ends = || holders.iter().map(|holder| holder.valid_for);
-                let left = if permits_free(&holders).is_some() { ends().min() } else { ends().max() };
-                let left = left.unwrap_or_default().saturating_add(self.engine().settings.params.lock_delay);
-                let delayed = holders.iter().all(|holder| holder.valid_for.is_zero() && holder.is_confirmed);
-                let reason = if delayed { HeldReason::LockDelay } else { HeldReason::Lease };
-                (reason, holders, Some(left))
-            }
-        };
-        let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
-        let (waiting, waiting_elsewhere) = (inspection.waiting_here, inspection.waiting - inspection.waiting_here);
-        let about = Box::new(HeldResources { resource: inspection.resource, blocked_by });
-        HeldRefusal { about, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
-    }
-
     /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms has no validity.
-    fn holder(&self, record: &LeaseRecord, left: Duration, is_confirmed: bool) -> HolderInfo {
+    pub(super) fn holder(&self, record: &LeaseRecord, left: Duration, is_confirmed: bool) -> HolderInfo {
         let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
         let labels = record.labels();
         HolderInfo {
@@ -377,11 +304,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             _ => None,
         };
         let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);
-        let summaries = self.nodes();
-        let reasons = match nodes.is_empty() {
-            true => no_vote_reasons::of_probes(&summaries),
-            false => no_vote_reasons::reasons(&nodes, &summaries),
-        };
+        let reasons = no_vote_reasons::reasons(&nodes, &self.nodes());
         NoQuorum { quorum: self.count(granted), nodes, reasons, retry_after }
     }
 }

@@ -31,7 +31,7 @@ use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
 use crate::redlock::random::Entropy;
-use crate::types::{Labels, ResourceName, TokenHash};
+use crate::types::{Labels, Mode, ResourceName, TokenHash};
 use crate::waiting::absent_callers;
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
@@ -311,10 +311,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn record_own_lease(
         &self,
         token: &TokenHash,
-        (resource, labels): (&ResourceName, &Labels),
+        (resource, labels, mode): (&ResourceName, &Labels, Mode),
         deadline: BootTime,
     ) {
-        self.shared.own_leases.record(token, deadline, self.granted_at(labels), (resource, &labels.owner));
+        self.shared.own_leases.record(token, deadline, self.granted_at(labels), (resource, &labels.owner, mode));
     }
 
     /// When a lease with these labels was granted, as far as the wall clocks of instances agree.

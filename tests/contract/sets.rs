@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireSetArgs, EndReason, Found, GrantedLease, IntentArgs, ListArgs, MAX_CLAIMS, NoVote, NodeInspection, Released,
-    Reply, Request, RequestTime, SET_MAX, StoredLock,
+    AcquireSetArgs, EndReason, Found, GrantedLease, IntentArgs, ListArgs, MAX_CLAIMS, NoVote, NodeInspection, ReadArgs,
+    ReadEntry, Released, Reply, Request, RequestTime, SET_MAX, StoredLock,
 };
 use redlockd::types::{Fence, Mode, WantedMode};
 
@@ -222,4 +222,13 @@ pub fn a_foreign_lock_of_any_type_keeps_a_set_out(node: &mut impl Server) {
     assert!(node.foreign_delete(&name("b")) && node.foreign_delete(&name("c")));
     granted(node, &set(&["a", "b", "c"], 1, 1, 10_000));
     assert!(!node.foreign_acquire(&name("b"), b"theirs", 20_000), "a set keeps foreign clients out");
+}
+
+/// An intent decides the order for two seconds, nobody's exclusion: a process that forgot is filled without it.
+pub fn an_intent_is_not_filled(node: &mut impl Subject) {
+    assert_eq!(node.ask(&intent("a", 9, 1)), Reply::Intent { is_own: true });
+    assert!(matches!(node.ask(&acquire("b", 1, 1, 10_000)), Reply::Granted { .. }));
+    let read = Request::Read(ReadArgs { cursor: 0, count: 500 });
+    let Reply::Knowledge { next: None, entries, .. } = node.ask(&read) else { panic!("one page") };
+    assert!(matches!(&entries[..], [ReadEntry::Lease { resource, .. }] if *resource == name("b")), "{entries:?}");
 }

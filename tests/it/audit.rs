@@ -121,6 +121,35 @@ async fn every_change_has_a_line_with_its_caller_and_outcome() {
 }
 
 #[tokio::test]
+async fn a_line_says_how_the_lease_shares_its_lock() {
+    let audited = Audited::start(&[]).await;
+    let client = audited.client();
+    let mode = async |answer: &Answer| audited.line(answer).await["mode"].as_str().unwrap_or("-").to_owned();
+    let writer = client.acquired("x", &[]).await;
+    assert_eq!(mode(&writer).await, "-");
+    assert_eq!(mode(&client.extend("x", &writer.token(), &[]).await.expect_status(200)).await, "-");
+    // A downgrade is an extend, and no longer that of an exclusive lease.
+    let reader = client.extend("x", &writer.token(), &[("mode", "shared")]).await.expect_status(200);
+    assert_eq!(
+        (summary(&audited.line(&reader).await), mode(&reader).await.as_str()),
+        ("extend x extended -".to_owned(), "shared")
+    );
+    assert_eq!(mode(&client.acquired("x", &[("mode", "shared")]).await).await, "shared");
+    let permit = client.acquired("pool", &[("limit", "3")]).await;
+    assert_eq!(mode(&permit).await, "permit");
+    assert_eq!(mode(&client.extend("pool", &permit.token(), &[]).await.expect_status(200)).await, "permit");
+    // Each lease of a set has its own.
+    let set = client.request("POST", "/locks").form(&[("resource", "a"), ("resource", "b")]);
+    let token = send(set).await.expect_status(201).token();
+    client.extend("a", &token, &[("mode", "shared")]).await.expect_status(200);
+    let both = client.request("PATCH", "/locks?resource=a&resource=b").header("Lock-Token", &token);
+    let both = send(both).await.expect_status(200);
+    let lines = audited.lines_of(both.header("x-request-id"), 2).await;
+    let modes: Vec<_> = lines.iter().map(|line| (line["resource"].as_str(), line["mode"].as_str())).collect();
+    assert_eq!(modes, [(Some("a"), Some("shared")), (Some("b"), None)]);
+}
+
+#[tokio::test]
 async fn forced_ends_and_refused_ones_have_the_lease_and_the_reason() {
     let audited = Audited::start(&[]).await;
     let client = audited.client();

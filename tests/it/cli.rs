@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use crate::support::cluster::{Cluster, node_args};
-use crate::support::daemon::{Daemon, Ended, Running, ended, redlockd};
+use crate::support::daemon::{Daemon, Ended, Running, cluster, ended, redlockd};
+use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 use crate::support::service::SHORT_TIMES;
 
@@ -146,6 +147,24 @@ fn nodes_and_health_say_yes_and_no() {
     for args in [&["nodes"][..], &["list"], &["status", "x"], &["acquire", "x"]] {
         assert_eq!(daemon.ask(args).code, Some(69), "{args:?}");
     }
+}
+
+/// A7: a list that may be incomplete says which nodes do not vote, and why.
+#[tokio::test]
+async fn an_incomplete_list_says_why() {
+    let mut nodes = cluster(3).await;
+    let daemon = Daemon::over(&nodes, &[]);
+    poll::until_true("all vote", || daemon.ask(&["list"]).code == Some(0)).await;
+    nodes[0].kill();
+    nodes[2].kill();
+    let beginning = "redlockd: the list may be incomplete: too few nodes vote: n0: ";
+    // The probes notice one node after the other.
+    poll::until_true("it says why", || {
+        let list = daemon.ask(&["list"]);
+        assert!(!list.err.contains("n1"), "{list:?}");
+        list.code == Some(69) && list.err.starts_with(beginning) && list.err.contains("; n2: ")
+    })
+    .await;
 }
 
 /// The first line of a request's head that begins with `name`, from a server that answers 401.

@@ -2,6 +2,7 @@
 //! password. What follows from what is tested beside its rules.
 
 use crate::support::daemon::{Daemon, Ended, ended, redlockd};
+use crate::support::poll;
 use crate::support::redis_server::{Options, RedisServer};
 
 fn over(command: &str, nodes: &[RedisServer], more: &[&str]) -> Ended {
@@ -76,4 +77,32 @@ async fn a_wrong_password_is_told_and_not_shown() {
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(done.out.contains("authentication failed") && !done.out.contains("hunter2"), "{done:?}");
     assert_eq!(ended(&mut redlockd(&["doctor"])).code, Some(64));
+}
+
+/// Shared leases and permits are in a hash beside their lock's key: each is counted as a lease, none as foreign.
+#[tokio::test]
+async fn leases_that_are_held_together_are_counted_each() {
+    let nodes = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+    assert_eq!(over("init", &nodes, &PATIENT).code, Some(0));
+    let daemon = Daemon::over(&nodes, &PATIENT);
+    poll::until_true("a quorum is connected", || daemon.ask(&["acquire", "--ttl", "1m", "x"]).code == Some(0)).await;
+    for name in ["a/b", "a/b", "c"] {
+        daemon.get(&["acquire", "--shared", "--ttl", "1m", name]);
+    }
+    daemon.get(&["acquire", "--permits", "3", "--ttl", "1m", "gpu"]);
+    let lost = daemon.json(&["acquire", "--permits", "3", "--ttl", "1m", "--json", "gpu"]);
+    let done = patient(&nodes);
+    assert_eq!((done.code, done.out.matches("6 lease(s)").count()), (Some(0), 3), "{done:?}");
+    assert!(done.out.ends_with("no problems\n") && !done.out.contains("other Redlock clients"), "{done:?}");
+    // One of two permits is lost on a quorum; one on a node has been over for long.
+    let token = redlockd::types::Token::parse(lost["token"].as_str().expect("a token")).expect("a token");
+    for node in &nodes[1..] {
+        assert_eq!(node.ask::<u64>(&["HDEL", "redlockd:m:gpu", token.hash().as_str()]).await, 1);
+    }
+    let over_ms = "1000|s|000000|60000|1|p,|{}";
+    nodes[0].ask::<u64>(&["HSET", "redlockd:m:c", &"0".repeat(64), over_ms]).await;
+    let done = patient(&nodes);
+    assert_eq!((done.code, done.out.matches("6 lease(s)").count()), (Some(0), 1), "{done:?}");
+    let remark = format!("remark: gpu: the lease {} is on 1 of 3 nodes", lost["token_id"].as_str().expect("an id"));
+    assert!(done.out.contains(&remark) && done.out.matches(": the lease ").count() == 1, "{done:?}");
 }

@@ -1,12 +1,14 @@
 //! Every example of the help texts and of docs/command-line.md is run as it stands, in a directory
 //! of its own with a service of its own. Only addresses are replaced, since they are examples.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::support::cluster::Cluster;
 use crate::support::daemon::{Daemon, Ended, Running, ended, redlockd};
 use crate::support::poll;
 use crate::support::redis_server::RedisServer;
@@ -121,8 +123,12 @@ fn the_examples_of_tickets() {
 #[test]
 fn the_examples_of_the_page_on_the_command_line() {
     let text = include_str!("../../docs/command-line.md");
+    assert!(!text.contains("```text"), "a block that no test runs");
     let mut ran = 0;
     for block in text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()) {
+        if SCRIPTS.iter().any(|start| block.starts_with(start)) {
+            continue;
+        }
         let (daemon, dir) = (Daemon::start(), directory());
         for line in block.lines() {
             let done = run_asking(line, &daemon, dir.path());
@@ -131,6 +137,51 @@ fn the_examples_of_the_page_on_the_command_line() {
         }
     }
     assert!(ran >= 15, "{ran}");
+}
+
+/// Blocks of docs/command-line.md that are one script each.
+const SCRIPTS: [&str; 2] = ["redlockd acquire --async", "for n in n1 n2 n3; do"];
+
+fn script(start: &str) -> String {
+    let text = include_str!("../../docs/command-line.md");
+    let block = text.split("```sh\n").find(|block| block.starts_with(start)).expect(start);
+    block.split("```").next().expect("an end of the block").to_owned()
+}
+
+/// A ticket is waited for where the lock is held, and there is none where it is free.
+#[tokio::test]
+async fn the_script_with_a_ticket_on_the_page_on_the_command_line() {
+    for is_held in [false, true] {
+        let (daemon, dir) = (Daemon::start(), directory());
+        if is_held {
+            daemon.get(&["acquire", "--ttl", "2s", "--owner", "other", "deploy/prod"]);
+        }
+        let done = ended(shell(&script(SCRIPTS[0]), dir.path()).env("REDLOCKD_URL", daemon.url()));
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let lease = std::fs::read_to_string(dir.path().join("lease.txt")).expect("written");
+        assert_eq!(lease.contains("ticket=tk_"), is_held, "{lease}");
+        let token = dir.path().join("lease.token").display().to_string();
+        daemon.get(&["extend", "--token-file", &token, "deploy/prod"]);
+    }
+}
+
+/// Three real nodes; `ssh` is a stand-in.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_script_that_restarts_nodes_on_the_page_on_the_command_line() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let dir = directory();
+    let ssh = "#!/bin/sh\necho \"$@\" >> restarted\n";
+    std::fs::write(dir.path().join("ssh"), ssh).expect("writable");
+    std::fs::set_permissions(dir.path().join("ssh"), std::fs::Permissions::from_mode(0o755)).expect("own file");
+    let line = format!("PATH=.:$PATH\n{}", script(SCRIPTS[1]));
+    let mut command = shell(&line, dir.path());
+    command.env("REDLOCKD_URL", over.client().base());
+    let done = tokio::task::block_in_place(|| ended(&mut command));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let restarted = std::fs::read_to_string(dir.path().join("restarted")).expect("written");
+    let expected: String = (1..=3).map(|n| format!("n{n} systemctl restart redis\n")).collect();
+    assert_eq!(restarted, expected, "{done:?}");
 }
 
 /// The shell blocks of the README and of the documents for users and operators.

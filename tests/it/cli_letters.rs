@@ -10,6 +10,7 @@ use redlockd::redlock::clock::{Clock, SystemClock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::io::AsyncBufReadExt;
 
 use crate::support::daemon::{Daemon, Ended, Running, ended, line_in, redlockd};
 use crate::support::poll;
@@ -181,6 +182,45 @@ fn b6_a_missing_key_is_said_in_the_words_of_the_command_line() {
     }
 }
 
+/// B7: each command asks a first instance that hangs once, then whether it is alive, and then the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn b7_an_instance_that_hangs_is_asked_whether_it_is_alive_and_skipped() {
+    let good = Daemon::start();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let hung = format!("http://{}", listener.local_addr().expect("bound"));
+    let (sender, asked) = std::sync::mpsc::channel();
+    let hangs = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut request = tokio::io::BufReader::new(stream).lines();
+            sender.send(request.next_line().await.ok().flatten()).expect("the test reads them");
+            open.push(request);
+        }
+    });
+    let ask = |args: &[&str]| {
+        let urls = ["--url", &hung, "--url", &good.url()];
+        let begun = SystemClock.now();
+        let done = tokio::task::block_in_place(|| ended(&mut redlockd(&[&args[..1], &urls[..], &args[1..]].concat())));
+        (done, SystemClock.now().since(begun))
+    };
+    let status = (&["status", "x"][..], 1, "GET /locks/x HTTP/1.1");
+    let run = (&["run", "-q", "--wait", "1m", "x", "--", "true"][..], 0, "POST /locks/x HTTP/1.1");
+    let took = [run, status, status, status].map(|(args, code, first)| {
+        let (done, took) = ask(args);
+        assert_eq!(done.code, Some(code), "{done:?}");
+        for line in [first, "GET /health/live HTTP/1.1"] {
+            let next = asked.recv_timeout(poll::PATIENCE).expect("a request");
+            assert_eq!(next.as_deref(), Some(line));
+        }
+        took
+    });
+    assert!(asked.try_recv().is_err());
+    // The second that it costs is half a second for each of the two; a busy machine makes some of these slower, not all.
+    let fastest = took.iter().min().expect("four");
+    assert!(*fastest < Duration::from_secs(2), "{took:?}");
+    hangs.abort();
+}
+
 /// B13: other systems get a sentence from the compiler, and the README says it before.
 #[test]
 fn b13_other_systems_are_refused_when_it_is_built() {
@@ -190,6 +230,30 @@ fn b13_other_systems_are_refused_when_it_is_built() {
     }
     let readme = include_str!("../../README.md");
     assert!(readme.contains("needs Linux") && readme.find("needs Linux") < readme.find("cargo run"));
+}
+
+/// B14: no command for people is missing from the synopsis or too many in the completions.
+#[test]
+fn b14_the_synopsis_has_both_forms_of_run_and_completions_have_no_watchdog() {
+    let page = ended(&mut redlockd(&["man", "run"])).out.replace("\\fB", "").replace("\\fR", "").replace('\\', "");
+    let synopsis = page.split(".SH SYNOPSIS\n").nth(1).and_then(|rest| rest.split(".SH ").next()).expect("a synopsis");
+    let forms: Vec<&str> = synopsis.lines().filter(|line| *line != ".br").collect();
+    assert_eq!(
+        forms,
+        ["redlockd run [OPTIONS] NAME [--] COMMAND...", "redlockd run [OPTIONS] NAME NAME... -- COMMAND..."]
+    );
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let done = ended(&mut redlockd(&["completions", shell]));
+        assert!(done.out.contains("skip-if-held") && !done.out.contains("watchdog"), "{shell}");
+    }
+}
+
+/// C1: as people type it.
+#[test]
+fn c1_a_url_needs_no_scheme() {
+    let daemon = Daemon::start();
+    let done = ended(&mut redlockd(&["run", "--url", daemon.url().trim_start_matches("http://"), "x", "--", "true"]));
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{done:?}");
 }
 
 /// C2, C3, C10: another protocol, a name that does not resolve, and what may be appended to the access file.
@@ -206,6 +270,33 @@ fn mistakes_are_named() {
     assert!(key.err.contains("rlk_"), "{key:?}");
     let past = ["key", "new", "--name", "ci", "--allow", "metrics", "--expires", "2020-01-01"];
     assert_eq!(ended(&mut redlockd(&past)).code, Some(64));
+}
+
+/// C7: at a terminal durations have units, and every answer is a table; `list` is in `people_get_tables`.
+#[test]
+fn c7_answers_at_a_terminal_are_for_people() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let token = dir.path().join("token").display().to_string();
+    for (line, label, heading) in [
+        (format!("acquire --ttl 4m --token-file {token} x"), "valid for    ", ""),
+        (format!("extend --ttl 4m --token-file {token} x"), "valid for    ", ""),
+        ("status x".to_owned(), "valid for    ", "NODE        STATE"),
+        ("keep --for 1h y".to_owned(), "valid for    ", ""),
+        ("nodes".to_owned(), "", "NODE        STATE"),
+    ] {
+        let mut script = Command::new("script");
+        let line = format!("{} {line}", env!("CARGO_BIN_EXE_redlockd"));
+        script.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", "1").env("SHELL", "/bin/sh");
+        script.env("REDLOCKD_URL", daemon.url()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let out = ended(&mut script).out;
+        assert!(!out.contains("_ms") && !out.lines().any(|line| line.contains('=')), "{line}: {out}");
+        assert!(out.lines().any(|line| line.starts_with(heading)), "{line}: {out}");
+        let value = out.lines().find_map(|line| line.strip_prefix(label)).expect(label);
+        let units: Vec<&str> = value.split_whitespace().skip(1).step_by(2).collect();
+        let has_units = !units.is_empty() && units.iter().all(|unit| ["h", "m", "s"].contains(unit));
+        assert!(label.is_empty() || has_units, "{line}: {out}");
+    }
 }
 
 /// C8: no control sequences on a terminal that knows none, and none where nothing was waited for.

@@ -212,6 +212,35 @@ fn the_files_that_are_mentioned_exist() {
     assert!(mentioned > 40, "{mentioned}");
 }
 
+/// A document that says which test shows a statement names tests that there are; `…` stands for the rest of a name.
+#[test]
+fn the_tests_that_are_mentioned_exist() {
+    let roots = ["src", "tests", "crates", "clients/rust"].map(|dir| files(&path(dir)));
+    let sources = roots.iter().flatten().filter(|file| file.extension().is_some_and(|kind| kind == "rs"));
+    let text: String = sources.map(|file| std::fs::read_to_string(file).expect("readable")).collect();
+    let functions: Vec<&str> = text.split("fn ").skip(1).filter_map(|rest| rest.split(['(', '<']).next()).collect();
+    // Cases of the contract are functions, too, of which macros make tests.
+    let mut mentioned = 0;
+    for document in ["docs/modes.md", "docs/verification.md"] {
+        for quoted in read(document).split('`').skip(1).step_by(2) {
+            let name = quoted.rsplit("::").next().unwrap_or_default();
+            let is_name = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_…".contains(c));
+            // Fields, settings and metrics have fewer words, or say whose they are.
+            let is_test = is_name && (name.ends_with('…') || name.matches('_').count() >= 3);
+            if !is_test || name.starts_with("redlockd_") {
+                continue;
+            }
+            let exists = match name.strip_suffix('…') {
+                Some(head) => functions.iter().any(|function| function.starts_with(head)),
+                None => functions.contains(&name),
+            };
+            assert!(exists, "{document} mentions the test {quoted}");
+            mentioned += 1;
+        }
+    }
+    assert!(mentioned > 60, "{mentioned}");
+}
+
 /// The messages that docs/faq.md explains are those of the program: each run of words in them stands in a source.
 #[test]
 fn the_messages_that_are_explained_are_printed() {

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use crate::support::daemon::{Daemon, ended};
 
 /// `TRY` takes the lock or fails with 1, `WAIT` waits for it, `WAIT1` waits for a second; `HELD` is a holder in the background,
-/// which ends when the file `go` is written.
-const SAME: [&str; 31] = [
+/// which ends when the file `go` is written; `TRYS`, `WAITS` and `HELDS` do so beside others of their kind. `QUEUED`: whether one
+/// waits.
+const SAME: [&str; 38] = [
     "TRY true",
     "TRY false",
     "TRY sh -c 'exit 7'",
@@ -40,10 +41,17 @@ const SAME: [&str; 31] = [
     "HELD; TRY echo never",
     "HELD; WAIT1 echo never",
     "HELD; (sleep 0.3; echo 1<> go) & WAIT echo mine",
+    "TRYS sh -c 'exit 7'",
+    "TRYS TRYS echo both",
+    "HELDS; TRYS echo beside",
+    "HELDS; TRY echo never",
+    "HELD; TRYS echo never",
+    "HELD; (until QUEUED; do sleep 0.05; done; echo 1<> go) & WAITS echo mine",
+    "HELDS; (until QUEUED; do sleep 0.05; done; echo 1<> go) & WAIT echo mine",
 ];
 
 /// With the exit code under flock and under run.
-const DIFFERENT: [(&str, i32, i32); 2] = [
+const DIFFERENT: [(&str, i32, i32); 3] = [
     // flock has one code for all of its own errors, run has those of shells.
     ("TRY /nowhere/at/all 2>/dev/null", 69, 127),
     // A child that is left keeps flock's lock; run ends it.
@@ -52,22 +60,24 @@ const DIFFERENT: [(&str, i32, i32); 2] = [
         1,
         0,
     ),
+    // With flock, shared locks that overlap keep an exclusive one waiting.
+    ("HELDS; WAIT true & until QUEUED; do sleep 0.05; done; TRYS true", 0, 1),
 ];
 
-/// The script with one kind of lock; exit code and standard output.
-fn outcome(script: &str, words: [&str; 4], daemon: &Daemon) -> (Option<i32>, String) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let [try_now, wait, wait_1, held] = words.map(|word| word.replace("DIR", &dir.path().display().to_string()));
-    // The longer name first.
-    let script =
-        script.replace("WAIT1", &wait_1).replace("WAIT", &wait).replace("TRY", &try_now).replace("HELD", &held);
-    let binary = Path::new(env!("CARGO_BIN_EXE_redlockd")).parent().expect("a directory");
-    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
-    let mut command = Command::new("bash");
-    command.args(["-c", &script]).current_dir(dir.path()).env("PATH", path).env("REDLOCKD_URL", daemon.url());
-    command.env("XDG_RUNTIME_DIR", dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let done = ended(&mut command);
-    (done.code, done.out)
+/// What stands for a word: under flock, and under run. A word that begins with another one comes before it.
+fn words() -> [(&'static str, String, String); 8] {
+    let queued = "grep -q -- \"-> FLOCK .*:$(stat -c %i DIR/f) \" /proc/locks";
+    let of = |word, flock: &str, run: &str| (word, flock.to_owned(), run.to_owned());
+    [
+        of("WAIT1", "flock -w 1 DIR/f", "redlockd run -q -E 1 --wait 1s x --"),
+        of("WAITS", "flock -s DIR/f", "redlockd run -q --wait 1m --shared x --"),
+        of("WAIT", "flock DIR/f", "redlockd run -q --wait 1m x --"),
+        of("TRYS", "flock -s -n DIR/f", "redlockd run -q -E 1 --shared x --"),
+        of("TRY", "flock -n DIR/f", "redlockd run -q -E 1 x --"),
+        of("HELDS", &holder("flock -s -n DIR/f"), &holder("redlockd run --shared x --")),
+        of("HELD", &holder("flock -n DIR/f"), &holder("redlockd run x --")),
+        of("QUEUED", queued, "redlockd status --plain x | grep -q '^waiting=1$'"),
+    ]
 }
 
 /// A holder that has the lock before the next command, and ends when it reads from `go`.
@@ -77,23 +87,25 @@ fn holder(lock: &str) -> String {
     format!("mkfifo go has; {lock} {job} & trap 'echo 1<> go' EXIT; read x < has")
 }
 
+/// The script with one kind of lock; exit code and standard output.
+fn outcome(script: &str, words: &[(&str, String)], daemon: &Daemon) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = words.iter().fold(script.to_owned(), |script, (word, text)| script.replace(word, text));
+    let script = script.replace("DIR", &dir.path().display().to_string());
+    let binary = Path::new(env!("CARGO_BIN_EXE_redlockd")).parent().expect("a directory");
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("bash");
+    command.args(["-c", &script]).current_dir(dir.path()).env("PATH", path).env("REDLOCKD_URL", daemon.url());
+    command.env("XDG_RUNTIME_DIR", dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = ended(&mut command);
+    (done.code, done.out)
+}
+
 fn both(script: &str) -> [(Option<i32>, String); 2] {
     let daemon = Daemon::start();
-    let flock = holder("flock -n DIR/f");
-    let run = holder("redlockd run x --");
-    [
-        outcome(script, ["flock -n DIR/f", "flock DIR/f", "flock -w 1 DIR/f", &flock], &daemon),
-        outcome(
-            script,
-            [
-                "redlockd run -q -E 1 x --",
-                "redlockd run -q --wait 1m x --",
-                "redlockd run -q -E 1 --wait 1s x --",
-                &run,
-            ],
-            &daemon,
-        ),
-    ]
+    let (flock, run): (Vec<_>, Vec<_>) =
+        words().into_iter().map(|(word, flock, run)| ((word, flock), (word, run))).unzip();
+    [outcome(script, &flock, &daemon), outcome(script, &run, &daemon)]
 }
 
 #[test]
@@ -111,7 +123,7 @@ fn the_differences_are_the_documented_ones() {
         assert_eq!((flock.0, run.0), (Some(with_flock), Some(with_run)), "{script}: {flock:?} {run:?}");
     }
     let document = include_str!("../../docs/comparison.md");
-    for word in ["a child that", "127", "`flock -s`"] {
+    for word in ["a child that", "127", "an exclusive one that waits"] {
         assert!(document.contains(word), "docs/comparison.md does not say: {word}");
     }
 }

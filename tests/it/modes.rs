@@ -98,6 +98,109 @@ async fn permits_have_numbers_and_all_who_share_them_the_same_limit() {
     assert_eq!(next["slot"], one.json()["slot"], "the only one that is free");
     let list = client.get("/locks?prefix=pool").await.json();
     assert_eq!((&list["items"][0]["free"], holders(&list["items"][0]).len()), (&json!(0), 3), "{list}");
+    // A token is for one lease: also where another limit would be refused anyway, its own answer is the one that helps.
+    let own = [("limit", "5"), ("token", &held[0].token())];
+    let other = client.acquire("pool", &own).await.expect_problem(409, "mode-differs").json();
+    assert_eq!((&other["mode"], &other["limit"]), (&json!("permit"), &json!(3)), "{other}");
+    let metrics = client.get("/metrics").await.text;
+    for (outcome, count) in [("granted", 4), ("locked", 1), ("limit-differs", 3), ("mode-differs", 1)] {
+        let line = format!("redlockd_lock_acquire_total{{mode=\"permit\",outcome=\"{outcome}\"}} {count}");
+        assert!(metrics.lines().any(|seen| seen == line), "{line}: {metrics}");
+    }
+}
+
+/// Holders that share end each by itself, and a node names some of many, and no ends: a refusal says no more than that.
+#[tokio::test]
+async fn a_refusal_says_of_each_holder_only_what_the_nodes_said() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    over.until_all_vote().await;
+    let client = over.client();
+    let refused = async || client.acquire("x", &[]).await.expect_problem(423, "locked").json();
+    let ends = |body: &Value| {
+        let all = body["holders"].as_array().expect("holders");
+        all.iter().map(|holder| holder.get("valid_for_ms").and_then(Value::as_u64)).collect::<Vec<_>>()
+    };
+    client.acquired("x", &[SHARED, ("ttl", "10s")]).await;
+    let one = refused().await;
+    assert!(matches!(ends(&one)[..], [Some(ms)] if (5_000..=10_000).contains(&ms)), "{one}");
+    client.acquired("x", &[SHARED, ("ttl", "60s")]).await;
+    let two = refused().await;
+    assert_eq!(ends(&two), [None, None], "not the end of the last one for each: {two}");
+    assert_eq!((&two["reason"], two.get("holders_complete")), (&json!("held"), None), "{two}");
+    assert_eq!(two["detail"], "x is held by 2 shared leases");
+    for _ in 0..10 {
+        client.acquired("x", &[SHARED, ("ttl", "60s")]).await;
+    }
+    let many = refused().await;
+    assert_eq!(many["holders_complete"], false, "{many}");
+    assert!(many["detail"].as_str().is_some_and(|text| text.starts_with("x is held by at least ")), "{many}");
+    // Of full permits all are named, and the first end of any of them is not that of each.
+    for _ in 0..3 {
+        client.acquired("pool", &[OF_THREE, ("ttl", "60s")]).await;
+    }
+    let full = client.acquire("pool", &[OF_THREE]).await.expect_problem(423, "locked").json();
+    assert_eq!((ends(&full), full.get("holders_complete")), (vec![None; 3], None), "{full}");
+    assert_eq!(full["reason"], "held", "{full}");
+}
+
+/// Members that are over leave the nodes with later changes: a release, or one acquire of 32.
+#[tokio::test]
+async fn members_that_are_over_leave_the_nodes_with_later_changes() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    over.until_all_vote().await;
+    let client = over.client();
+    let members = async |name: &str| {
+        let mut counts = Vec::new();
+        for server in &cluster.servers {
+            counts.push(server.ask::<usize>(&["HLEN", &format!("redlockd:m:{name}")]).await);
+        }
+        counts
+    };
+    let names = ["released", "acquired"];
+    let mut long = Vec::new();
+    for name in names {
+        client.acquired(name, &[SHARED, ("ttl", "2s")]).await;
+        long.push(client.acquired(name, &[SHARED, ("ttl", "60s")]).await);
+        long.push(client.acquired(name, &[SHARED, ("ttl", "60s")]).await);
+        poll::until("the first one is over", || async {
+            (holders(&client.inspect(name).await.json()).len() == 2).then_some(())
+        })
+        .await;
+        assert_eq!(members(name).await, [3; 3], "nothing has changed since");
+    }
+    client.release("released", &long[0].token()).await.expect_status(204);
+    poll::until("each node has one left", || async { (members("released").await == [1; 3]).then_some(()) }).await;
+    for _ in 0..32 {
+        client.acquired("acquired", &[SHARED, ("ttl", "60s")]).await;
+    }
+    poll::until("each node has removed the one", || async { (members("acquired").await == [34; 3]).then_some(()) })
+        .await;
+}
+
+/// What an exclusive lease asks of the nodes: an acquire and a release on each, as without modes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exclusive_lease_takes_the_same_requests_as_without_modes() {
+    let cluster = waiting::Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let verbs = ["acquire", "release", "acquire_shared", "acquire_set", "update", "downgrade", "intent", "cancel"];
+    let calls = async || {
+        let mut all = Vec::new();
+        for verb in verbs {
+            all.push(here.calls(verb).await);
+        }
+        all
+    };
+    let before = calls().await;
+    for _ in 0..5 {
+        let lease = here.acquire("x", &[]).await;
+        assert_eq!(here.release("x", &lease).await, 204);
+    }
+    poll::until("all are counted", || async { (here.calls("release").await - before[1] >= 15).then_some(()) }).await;
+    let after = calls().await;
+    let each: Vec<usize> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    assert_eq!(each, [15, 15, 0, 0, 0, 0, 0, 0], "{verbs:?}");
 }
 
 #[tokio::test]
@@ -165,8 +268,11 @@ async fn kept_and_held_leases_are_shared_like_any_other() {
 
 /// How many readers there are; `REDLOCKD_READERS` says otherwise.
 fn readers() -> usize {
-    std::env::var("REDLOCKD_READERS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
+    std::env::var("REDLOCKD_READERS").ok().and_then(|text| text.parse().ok()).unwrap_or(500)
 }
+
+/// So many begin to wait before the next ones do: all at once would take longer than anything may on a busy machine.
+const ARRIVE_TOGETHER: usize = 50;
 
 /// Readers of two instances wait behind a writer of one of them, which waits for the readers that hold: it is served after
 /// those, and all others at once after it.
@@ -177,8 +283,9 @@ async fn readers_and_a_writer_over_two_instances() {
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let held = [here.acquire("x", &[SHARED]).await, there.acquire("x", &[SHARED]).await];
     assert!(held.iter().all(|lease| lease.status == 201), "{held:?}");
-    let wait = ("wait", "60s");
-    let writer = here.queue("x", &[wait, ("ttl", "60s"), ("owner", "writer")]);
+    // Until all have arrived, and what they are compared with was measured.
+    let wait = ("wait", "5m");
+    let writer = here.queue("x", &[wait, ("ttl", "5m"), ("owner", "writer")]);
     here.until_waiting(1).await;
     poll::until("its intent is on the nodes", || async {
         let mut found = 0;
@@ -190,11 +297,20 @@ async fn readers_and_a_writer_over_two_instances() {
     .await;
     // Also one that does not wait is not let in past it, at either instance.
     assert_eq!(here.acquire("x", &[SHARED]).await.status, 423);
-    assert_eq!(there.acquire("x", &[SHARED]).await.status, 423);
-    let readers: Vec<_> =
-        (0..2 * each).map(|i| if i.is_multiple_of(2) { &here } else { &there }.queue("x", &[SHARED, wait])).collect();
-    here.until_waiting(each + 1).await;
-    there.until_waiting(each).await;
+    let behind = there.acquire("x", &[SHARED]).await;
+    assert_eq!((behind.status, &behind.body["reason"]), (423, &json!("held")), "nothing is over: {behind:?}");
+    assert_eq!(
+        behind.body["detail"], "x is held by 2 shared leases, and other requests wait and come first",
+        "{behind:?}"
+    );
+    let mut readers = Vec::new();
+    while readers.len() < 2 * each {
+        for _ in 0..ARRIVE_TOGETHER.min(each - readers.len() / 2) {
+            readers.extend([&here, &there].map(|instance| instance.queue("x", &[SHARED, wait])));
+        }
+        here.until_waiting(readers.len() / 2 + 1).await;
+        there.until_waiting(readers.len() / 2).await;
+    }
     for (lease, instance) in held.iter().zip([&here, &there]) {
         assert_eq!(instance.release("x", lease).await, 204);
     }
@@ -228,8 +344,7 @@ async fn readers_and_a_writer_over_two_instances() {
         println!("{} readers in {took:?}; a cycle takes {cycle:?}, as many answers {answers:?}", 2 * each);
         println!("requests to nodes: {acquires} acquires, {updates} updates, {cancels} cancels");
     }
-    // The aim is 2 cycles and the answers; other work on the machine comes on top of either.
-    assert!(took < 3 * (2 * cycle + answers) + Duration::from_secs(1), "{took:?}: {cycle:?}, {answers:?}");
+    assert!(took < 2 * cycle + answers, "{took:?}: {cycle:?}, {answers:?}");
 }
 
 /// An acquire and a release of a free name, when many others wait for something else: the median.
@@ -260,18 +375,21 @@ async fn time_of_answers(instances: [&Instance; 2], readers: usize) -> Duration 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_contenders_for_three_permits_settle() {
     const CONTENDERS: usize = 100;
-    /// On average: the one that is granted, and one at the other instance, which the end of a permit wakes too.
+    /// On average, and in the median: the one that is granted, and one at the other instance, which the end of a permit wakes too.
     const ROUNDS_PER_GRANT: usize = 3;
     let cluster = waiting::Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let calls = async || here.calls("acquire_shared").await + there.calls("acquire_shared").await;
     let (before, held) = (calls().await, std::sync::Mutex::new(BTreeSet::new()));
+    let counts = std::sync::Mutex::new(vec![before]);
     let turn = async |i: usize| {
         let instance = if i.is_multiple_of(2) { &here } else { &there };
         let lease = instance.acquire("pool", &[OF_THREE, ("wait", "60s")]).await;
         assert_eq!(lease.status, 201, "{lease:?}");
         let slot = lease.body["slot"].as_u64().expect("a number");
         assert!(slot < 3 && held.lock().expect("no panic").insert(slot), "no two have the same: {slot}");
+        let count = calls().await;
+        counts.lock().expect("no panic").push(count);
         // Others are granted and refused while it is held.
         let now = instance.client.get(instance.url("/locks/pool")).send().await.expect("an answer");
         assert_eq!(now.status(), 200);
@@ -281,6 +399,17 @@ async fn a_hundred_contenders_for_three_permits_settle() {
     futures_util::future::join_all((0..CONTENDERS).map(turn)).await;
     let rounds = (calls().await - before) / cluster.servers.len();
     assert!(rounds <= ROUNDS_PER_GRANT * CONTENDERS, "{rounds} rounds for {CONTENDERS} grants");
+    let mut counts = counts.into_inner().expect("no panic");
+    counts.sort_unstable();
+    // Between one grant and the next, beginning with all that ask at first.
+    let mut calls: Vec<usize> = counts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    calls.sort_unstable();
+    #[expect(clippy::print_stdout, reason = "what was measured, for --nocapture")]
+    {
+        println!("{rounds} rounds; requests to nodes between two grants: {calls:?}");
+    }
+    let median = calls[calls.len() / 2];
+    assert!(median <= ROUNDS_PER_GRANT * cluster.servers.len(), "{median} requests per grant in the median: {calls:?}");
     assert_eq!(here.waiting().await + there.waiting().await, 0);
 }
 

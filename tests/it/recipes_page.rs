@@ -1,6 +1,5 @@
 //! The recipes of docs/recipes.md: scripts under dash, bash and busybox, with signals and failing jobs; cron lines, units,
 //! manifests and Makefiles read by what reads them, and their commands run.
-#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::daemon::{Daemon, Ended, Running, ended, is_running, line_in};
 use crate::support::poll;
+use crate::support::programs::skipped;
 use crate::support::terraform::install;
 
 const DOCUMENT: &str = include_str!("../../docs/recipes.md");
@@ -30,6 +30,22 @@ pub fn blocks(heading: &str, language: &str) -> Vec<String> {
 
 pub fn block(heading: &str, language: &str) -> String {
     blocks(heading, language).remove(0)
+}
+
+/// A script for this shell, which also starts itself again with it.
+pub fn for_shell(script: &str, shell: &str) -> String {
+    let again = format!("-- {shell} \"$0\"");
+    script.replacen("#!/bin/sh", &format!("#!{shell}"), 1).replace("-- sh \"$0\"", &again)
+}
+
+/// The command of the crontab, and its variables.
+pub fn cron_line() -> (Vec<String>, String) {
+    let text = block("Cron on many hosts", "crontab");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let line = lines.pop().expect("a line");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(&words[..6], ["15", "3", "*", "*", "*", "app"]);
+    (lines.into_iter().map(str::to_owned).collect(), words[6..].join(" "))
 }
 
 pub fn executable(dir: &Path, name: &str, text: &str) {
@@ -57,11 +73,11 @@ fn in_each_shell(recipe: &str, test: impl AsyncFn(&Path)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for shell in SHELLS {
         if !Path::new(shell.split(' ').next().expect("a program")).exists() {
-            eprintln!("{shell} is not installed: its part of the test is skipped");
+            skipped(&format!("{shell} is missing: `make deps` installs it"));
             continue;
         }
         let dir = tempfile::tempdir().expect("a directory");
-        executable(dir.path(), "recipe.sh", &recipe.replacen("#!/bin/sh", &format!("#!{shell}"), 1));
+        executable(dir.path(), "recipe.sh", &for_shell(recipe, shell));
         runtime.block_on(test(dir.path()));
     }
 }
@@ -103,6 +119,13 @@ fn a_script_that_never_runs_twice() {
         let failed = ended(command(&daemon, dir, "./recipe.sh").arg("--fast"));
         assert_eq!((failed.code, failed.out.as_str()), (Some(3), "built\nstate=held\n"), "{failed:?}");
         assert!(is_free(&daemon, "deploy/prod"));
+        // Also where it is no path that was called, nor executable.
+        let text = std::fs::read_to_string(dir.join("recipe.sh")).expect("written");
+        std::fs::write(dir.join("deploy"), &text).expect("writable");
+        let mut words = text.lines().next().and_then(|line| line.strip_prefix("#!")).expect("a shell").split(' ');
+        let mut start = command(&daemon, dir, words.next().expect("a program"));
+        let failed = ended(start.args(words).arg("deploy"));
+        assert_eq!((failed.code, failed.out.as_str()), (Some(3), "built\nstate=held\n"), "{failed:?}");
         executable(dir, "build.sh", LONG_JOB);
         executable(dir, "upload.sh", "#!/bin/sh\n: > after\n");
         for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
@@ -183,10 +206,9 @@ fn runs_once(daemon: &Daemon, line: &str) {
 
 #[test]
 fn cron_and_systemd_on_many_hosts() {
-    let line = block("Cron on many hosts", "crontab");
-    let words: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(&words[..6], ["15", "3", "*", "*", "*", "app"]);
-    let of_cron = words[6..].join(" ");
+    let (variables, of_cron) = cron_line();
+    assert_eq!(variables[0], "PATH=/usr/local/bin:/usr/bin:/bin");
+    assert!(variables.len() == 2 && variables[1].starts_with("REDLOCKD_URL=http://"), "{variables:?}");
     let units = blocks("A systemd timer on many hosts", "ini");
     let of_unit = units[0].lines().find_map(|l| l.strip_prefix("ExecStart=")).expect("a command").to_owned();
     for line in [of_cron, of_unit] {
@@ -217,26 +239,12 @@ pub fn words(command: &Value) -> Vec<String> {
     command.as_sequence().expect("a command").iter().map(|w| w.as_str().expect("text").to_owned()).collect()
 }
 
-#[tokio::test]
-async fn the_manifests_for_kubernetes() {
+/// The sidecar is tested with its probe (`recipes_plugs.rs`).
+#[test]
+fn the_job_for_kubernetes_runs_once() {
     let job = yaml("Kubernetes: a job on a schedule");
     let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
-    let line = words(&container["command"]).join(" ").replace("10m", "5m");
-    runs_once(&Daemon::start(), &line);
-    let pod = yaml("Kubernetes: one replica leads");
-    let sidecar = &pod["spec"]["containers"][1];
-    let probe = &sidecar["readinessProbe"]["httpGet"];
-    assert_eq!((probe["path"].as_str(), probe["port"].as_u64()), (Some("/leader"), Some(4040)));
-    let args = words(&sidecar["command"]);
-    assert_eq!((args[0].as_str(), args[3].as_str()), ("redlockd", "0.0.0.0:4040"));
-    let args: Vec<&str> =
-        args[1..].iter().map(|w| if w.ends_with(":4040") { "127.0.0.1:0" } else { w.as_str() }).collect();
-    let daemon = Daemon::start();
-    let mut leader = Running::spawn(&mut daemon.command(&args));
-    poll::until_true("it leads", || !is_free(&daemon, "scheduler/leader")).await;
-    leader.signal(Signal::TERM);
-    assert_eq!(leader.end().await.code, Some(143));
-    assert!(is_free(&daemon, "scheduler/leader"));
+    runs_once(&Daemon::start(), &words(&container["command"]).join(" ").replace("10m", "5m"));
 }
 
 /// A directory where the other recipes find what they call.

@@ -7,7 +7,10 @@ use std::path::Path;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
-use crate::recipes_page::{LONG_JOB, SHELLS, block, blocks, command, executable, is_free, words, yaml};
+use crate::recipes_page::{
+    LONG_JOB, SHELLS, block, blocks, command, cron_line, executable, for_shell, is_free, words, yaml,
+};
+use crate::support::client::{Client, try_send};
 use crate::support::daemon::{Daemon, Running, ended, is_running, line_in};
 use crate::support::poll;
 
@@ -24,6 +27,8 @@ struct Recipe {
     job: &'static str,
     /// It keeps the lock after the job (`--at-least`).
     stays: bool,
+    /// It goes on without the lock (`--on-lost warn`).
+    goes_on: bool,
     /// Its exit code when the job fails with 3; `None`: it starts the job again.
     failure: Option<i32>,
     /// What becomes of `make`, which has one code for every failure of a job.
@@ -37,9 +42,9 @@ fn recipes(dir: &Path, shell: &str) -> Vec<Recipe> {
     std::fs::create_dir_all(dir.join("done")).expect("writable");
     std::fs::write(dir.join("tasks/one"), "").expect("writable");
     for (name, heading) in [("script.sh", "A script that never runs twice"), ("agents.sh", "Agents that must not")] {
-        executable(dir, name, &block(heading, "sh").replacen("#!/bin/sh", &format!("#!{shell}"), 1));
+        executable(dir, name, &for_shell(&block(heading, "sh"), shell));
     }
-    let cron = block("Cron on many hosts", "crontab").split_whitespace().skip(6).collect::<Vec<_>>().join(" ");
+    let cron = cron_line().1;
     let unit = blocks("A systemd timer on many hosts", "ini").remove(0);
     let unit = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command").to_owned();
     let job = &yaml("Kubernetes: a job on a schedule")["spec"]["jobTemplate"]["spec"]["template"]["spec"];
@@ -49,6 +54,7 @@ fn recipes(dir: &Path, shell: &str) -> Vec<Recipe> {
         ("cron", cron, "cron/nightly", "nightly", Some(3)),
         ("systemd", unit, "cron/nightly", "nightly", Some(3)),
         ("CronJob", job, "cron/nightly", "nightly", Some(3)),
+        ("Terraform", block("Terraform", "sh"), "tf/net", "terraform", Some(3)),
         ("CI", block("CI", "sh"), "staging/db", "integration-test.sh", Some(3)),
         ("make", "make -s deploy".to_owned(), "deploy/prod", "build.sh", Some(2)),
         ("script", "./script.sh".to_owned(), "deploy/prod", "build.sh", Some(3)),
@@ -56,8 +62,8 @@ fn recipes(dir: &Path, shell: &str) -> Vec<Recipe> {
         ("leader", block("A leader", "sh"), "scheduler/leader", "scheduler.sh", None),
     ];
     let recipe = |(heading, line, lock, job, failure): (_, String, _, _, _)| {
-        let stays = line.contains("--at-least");
-        Recipe { heading, line: local(line), lock, job, stays, failure, is_make: heading == "make" }
+        let (stays, goes_on) = (line.contains("--at-least"), line.contains("--on-lost warn"));
+        Recipe { heading, line: local(line), lock, job, stays, goes_on, failure, is_make: heading == "make" }
     };
     all.into_iter().map(recipe).collect()
 }
@@ -88,7 +94,7 @@ async fn every_recipe_ends_with_its_job_under_each_shell() {
 }
 
 async fn fails_and_is_interrupted(dir: &Path, shell: &str, recipe: &Recipe) {
-    let Recipe { heading, line, lock, job, stays, failure, is_make } = recipe;
+    let Recipe { heading, line, lock, job, stays, failure, is_make, .. } = recipe;
     if let Some(code) = failure {
         let daemon = Daemon::start();
         // `--at-least 10m` stays until one TTL covers the rest.
@@ -147,7 +153,8 @@ async fn every_recipe_ends_its_job_if_the_client_is_killed() {
 async fn pull_of_each(plug: Plug) {
     let dir = tempfile::tempdir().expect("a directory");
     let all = recipes(dir.path(), SHELLS[1]);
-    futures_util::future::join_all(all.iter().map(|recipe| pull(recipe.heading, plug))).await;
+    let ends = all.iter().filter(|recipe| !recipe.goes_on);
+    futures_util::future::join_all(ends.map(|recipe| pull(recipe.heading, plug))).await;
 }
 
 /// A job that says who it is and when it worked.
@@ -203,19 +210,119 @@ fn client_of(pid: &str) -> Pid {
 
 /// Terraform goes on: an apply that is ended halfway leaves a broken state.
 #[tokio::test]
-async fn terraform_goes_on_without_its_lock_and_says_so() {
-    let dir = tempfile::tempdir().expect("a directory");
-    executable(dir.path(), "terraform", "#!/bin/sh\necho $$ > pid\nread x < go\nexit 5\n");
-    assert!(std::process::Command::new("mkfifo").arg(dir.path().join("go")).status().expect("mkfifo").success());
-    let line = block("Terraform", "sh").replace("redlockd run", "redlockd run --ttl 2s");
-    let mut daemon = Daemon::start();
-    let script = start(&daemon, dir.path(), SHELLS[1], &format!("{} 2> said", line.trim()));
-    line_in(&dir.path().join("pid")).await;
-    daemon.kill();
-    let said = || std::fs::read_to_string(dir.path().join("said")).unwrap_or_default();
-    poll::until_true("it is said", || said().contains("continues WITHOUT the lock")).await;
-    std::fs::write(dir.path().join("go"), "go\n").expect("it reads");
-    assert_eq!(script.end().await.code, Some(5));
+async fn terraform_goes_on_without_its_lock() {
+    for plug in [Plug::ServiceKilled, Plug::ServiceFrozen, Plug::ClientKilled] {
+        let dir = tempfile::tempdir().expect("a directory");
+        executable(dir.path(), "terraform", "#!/bin/sh\necho $$ > pid\nread x < go\nexit 5\n");
+        assert!(std::process::Command::new("mkfifo").arg(dir.path().join("go")).status().expect("mkfifo").success());
+        let line = block("Terraform", "sh").replace("redlockd run", "redlockd run --ttl 2s");
+        let mut daemon = Daemon::start();
+        let script = start(&daemon, dir.path(), SHELLS[1], &format!("{} 2> said", line.trim()));
+        let pid = line_in(&dir.path().join("pid")).await;
+        match plug {
+            Plug::ServiceKilled => daemon.kill(),
+            Plug::ServiceFrozen => daemon.freeze(),
+            Plug::ClientKilled => kill_process(client_of(&pid), Signal::KILL).expect("our own grandchild"),
+        }
+        if plug == Plug::ClientKilled {
+            poll::until_true("the lock is free", || is_free(&daemon, "tf/net")).await;
+        } else {
+            let said = || std::fs::read_to_string(dir.path().join("said")).unwrap_or_default();
+            poll::until_true("it is said", || said().contains("continues WITHOUT the lock")).await;
+        }
+        assert!(is_running(&pid), "{plug:?}");
+        std::fs::write(dir.path().join("go"), "go\n").expect("it reads");
+        let code = if plug == Plug::ClientKilled { 137 } else { 5 };
+        assert_eq!(script.end().await.code, Some(code), "{plug:?}");
+        poll::until_true("it ends by itself", || !is_running(&pid)).await;
+    }
+}
+
+/// The manifest's sidecar, as each of two pods has it, and what its readiness probe asks.
+struct Sidecar {
+    running: Running,
+    page: Client,
+    probe: String,
+}
+
+impl Sidecar {
+    fn start(daemon: &Daemon) -> Self {
+        let pod = yaml("Kubernetes: one replica leads");
+        let sidecar = &pod["spec"]["containers"][1];
+        let probe = &sidecar["readinessProbe"]["httpGet"];
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+        let asked = format!(":{}", probe["port"].as_u64().expect("a port"));
+        let mut args: Vec<String> = words(&sidecar["command"]).into_iter().skip(1).collect();
+        let listens = args.iter_mut().find(|word| **word == format!("0.0.0.0{asked}"));
+        let listen = format!("127.0.0.1:{port}");
+        listen.clone_into(listens.expect("the probe asks where the sidecar answers"));
+        let args: Vec<&str> = args.iter().map(|word| if word == "15s" { "3s" } else { word }).collect();
+        let running = Running::spawn(daemon.command(&args).process_group(0));
+        let page = Client::new(&format!("http://{listen}"));
+        Self { running, page, probe: probe["path"].as_str().expect("a path").to_owned() }
+    }
+
+    /// The status that the probe gets; `None`: nobody answers.
+    async fn ready(&self) -> Option<u16> {
+        Some(try_send(self.page.request("GET", &self.probe)).await.ok()?.status)
+    }
+
+    async fn until_ready_is(&self, status: u16) {
+        let what = format!("the probe gets {status}");
+        poll::until(&what, || async { (self.ready().await == Some(status)).then_some(()) }).await;
+    }
+}
+
+/// Ctrl-C, SIGTERM and SIGKILL of the sidecar that leads: the other pod gets ready.
+#[tokio::test]
+async fn of_two_pods_the_one_that_leads_is_ready() {
+    let daemon = Daemon::start();
+    let mut leader = Sidecar::start(&daemon);
+    leader.until_ready_is(200).await;
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::KILL, 137)] {
+        let other = Sidecar::start(&daemon);
+        other.until_ready_is(503).await;
+        assert_eq!(leader.ready().await, Some(200), "{signal:?}");
+        let (first, second) = (leader.page.get("/").await.json(), other.page.get("/").await.json());
+        assert!(first["is_leader"] == true && first["fence"].is_u64(), "{first}");
+        assert!(second["is_leader"] == false && second["fence"].is_null(), "{second}");
+        kill_process_group(Pid::from_child(leader.running.child()), signal).expect("our own group");
+        assert_eq!(leader.running.end().await.code, Some(code));
+        other.until_ready_is(200).await;
+        leader = other;
+    }
+    leader.running.signal(Signal::TERM);
+    assert_eq!(leader.running.end().await.code, Some(143));
+    assert!(is_free(&daemon, "scheduler/leader"));
+}
+
+/// The service is killed, or freezes: no pod is ready when the lease is over.
+#[tokio::test]
+async fn no_pod_is_ready_beyond_its_lease() {
+    for plug in [Plug::ServiceKilled, Plug::ServiceFrozen] {
+        let mut daemon = Daemon::start();
+        let leader = Sidecar::start(&daemon);
+        leader.until_ready_is(200).await;
+        if plug == Plug::ServiceKilled {
+            daemon.kill()
+        } else {
+            daemon.freeze()
+        }
+        let pulled = SystemClock.now();
+        let last_ready = std::cell::Cell::new(pulled);
+        poll::until("the probe gets 503", || async {
+            // Before the request: the answer was true at some time after it.
+            let asked = SystemClock.now();
+            let status = leader.ready().await;
+            if status == Some(200) {
+                last_ready.set(asked);
+            }
+            (status == Some(503)).then_some(())
+        })
+        .await;
+        let last_ready = last_ready.get();
+        assert!(last_ready.since(pulled).as_millis() < u128::from(TTL_MS), "{plug:?}");
+    }
 }
 
 /// With curl alone: where the service freezes, the script ends its job before the lease is over.

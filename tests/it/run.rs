@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use redlockd::redlock::clock::{Clock, SystemClock};
+use rustix::process::Signal;
 
-use crate::support::daemon::{Daemon, Ended, Running, ended, line_in, redlockd};
+use crate::support::daemon::{Daemon, Ended, Running, cluster, ended, line_in, redlockd};
 use crate::support::poll;
 
 /// Names in `dir` that begin like a token file.
@@ -217,6 +218,31 @@ fn too_few_votes_are_explained() {
     {
         assert!(done.err.contains(part), "{part}: {}", done.err);
     }
+}
+
+/// A7: nodes that stop under a waiter: it waits on, and the line says which nodes do not vote, and why.
+#[tokio::test]
+async fn a_wait_says_which_nodes_have_stopped() {
+    let mut nodes = cluster(3).await;
+    let daemon = Daemon::over(&nodes, &[]);
+    poll::until_true("it is held", || daemon.ask(&["acquire", "--ttl", "5m", "x"]).code == Some(0)).await;
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let mut command = daemon.command(&["run", "--wait", "5m", "--owner", "waiter", "x", "--", "true"]);
+    let mut waiter = Running::spawn(command.stderr(log.reopen().expect("the same file")));
+    poll::until_true("it waits", || daemon.json(&["status", "--json", "x"])["waiting"] == 1).await;
+    nodes[0].kill();
+    nodes[2].kill();
+    let lines = || std::fs::read_to_string(log.path()).expect("readable");
+    let troubled = |line: &&str| line.starts_with("redlockd: waiting for x: ");
+    let line = poll::until("the reason is said", || {
+        let line = lines().lines().find(troubled).map(ToOwned::to_owned);
+        async move { line }
+    })
+    .await;
+    let why = line.split_once("1 of 3 nodes can say, 2 are needed; ").expect("the count, and why").1;
+    assert!(why.contains("n0") && why.contains("n2") && why.contains("connect") && !why.contains("n1"), "{line}");
+    waiter.signal(Signal::TERM);
+    assert_eq!(waiter.end().await.code, Some(143));
 }
 
 /// The promise counts from the grant, not from the start of a request that queued for longer than the TTL.

@@ -7,7 +7,7 @@ use redlockd::redlock::clock::{Clock, SystemClock};
 use rustix::process::Signal;
 
 use crate::support::client::{Answer, Client};
-use crate::support::daemon::{Daemon, Running, is_running, line_in};
+use crate::support::daemon::{Daemon, Running, cluster, is_running, line_in};
 use crate::support::poll;
 
 /// A free port for `--listen`.
@@ -108,6 +108,31 @@ async fn a_command_that_ends_is_a_term_and_one_that_cannot_be_run_ends_all() {
     let missing = daemon.ask(&["elect", "a/leader", "--", "/nowhere/at/all"]);
     assert_eq!(missing.code, Some(127), "{missing:?}");
     assert_eq!(daemon.ask(&["status", "a/leader"]).code, Some(1));
+}
+
+/// A7: a candidate says nothing about the leader, and which nodes do not vote, and why.
+#[tokio::test]
+async fn a_candidate_says_which_nodes_have_stopped() {
+    let mut nodes = cluster(3).await;
+    let daemon = Daemon::over(&nodes, &[]);
+    poll::until_true("another one leads", || daemon.ask(&["acquire", "--ttl", "5m", "x"]).code == Some(0)).await;
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let mut command = daemon.command(&["elect", "x"]);
+    let mut candidate = Running::spawn(command.stderr(log.reopen().expect("the same file")));
+    poll::until_true("it waits", || daemon.json(&["status", "--json", "x"])["waiting"] == 1).await;
+    nodes[0].kill();
+    nodes[2].kill();
+    let said = || std::fs::read_to_string(log.path()).expect("readable");
+    poll::until_true("the reason is said", || said().ends_with('\n')).await;
+    let said = said();
+    let why = said.split_once("1 of 3 nodes can say, 2 are needed; ").expect("the count, and why");
+    assert!(why.0.starts_with("redlockd: waiting for x: "), "{said}");
+    assert!(
+        why.1.contains("n0") && why.1.contains("n2") && why.1.contains("connect") && !why.1.contains("n1"),
+        "{said}"
+    );
+    candidate.signal(Signal::TERM);
+    assert_eq!(candidate.end().await.code, Some(143));
 }
 
 #[tokio::test]

@@ -73,6 +73,32 @@ fn all_or_none_with_the_code_of_a_held_lock() {
     assert!(unknown.code == Some(127) && unknown.err.contains("are names of locks"), "{unknown:?}");
 }
 
+/// Readers of several locks run beside each other, and no writer of any of them beside them.
+#[test]
+fn shared_locks_are_read_by_several_at_a_time() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("token");
+    let file = file.to_str().expect("text");
+    daemon.get(&["acquire", "--shared", "--ttl", "1m", "--token-file", file, "b", "c"]);
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let script = format!(
+        "{binary} status --json b; {binary} run --shared a c -- echo beside; {binary} run a free -- echo writes; echo $?"
+    );
+    let done = daemon.ask(&["run", "--shared", "a", "b", "--", "sh", "-c", &script]);
+    let lines: Vec<&str> = done.out.lines().collect();
+    assert_eq!((done.code, lines.len()), (Some(0), 3), "{done:?}");
+    let status: serde_json::Value = serde_json::from_str(lines[0]).expect("JSON");
+    assert_eq!((&status["mode"], status["holders"].as_array().map(Vec::len)), (&"shared".into(), Some(2)), "{status}");
+    assert_eq!(lines[1..], ["beside", "75"]);
+    assert!(is_free(&daemon, "a") && is_free(&daemon, "free"), "what it held is released");
+    assert_eq!(daemon.ask(&["run", "b", "d", "--", "true"]).code, Some(75), "b is still read");
+    daemon.get(&["release", "--token-file", file, "b", "c"]);
+    assert_eq!(daemon.ask(&["run", "b", "d", "--", "true"]).code, Some(0));
+    let permits = daemon.ask(&["run", "--permits", "3", "a", "b", "--", "true"]);
+    assert!(permits.code == Some(64) && permits.err.contains("is for one lock"), "{permits:?}");
+}
+
 #[tokio::test]
 async fn a_wait_shows_what_is_in_the_way_and_ends_with_its_release() {
     let daemon = Daemon::start();

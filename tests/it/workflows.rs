@@ -13,6 +13,7 @@ use crate::access::{Access, as_principal, key};
 use crate::hooks::receiver::{HooksFile, Receiver, SEALING, SECRET, target};
 use crate::support::client::{Client, lock, send};
 use crate::support::poll;
+use crate::support::programs::skipped;
 use crate::support::service::Service;
 use crate::support::temp_dir::in_memory;
 
@@ -225,10 +226,9 @@ async fn argo_resumes_a_suspended_workflow() {
 
 /// Debian's `webhook` verifies the grant, runs the script of the document, and the script gives the lock back.
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
 async fn the_program_webhook_runs_a_script_on_a_grant() {
     if !Path::new("/usr/bin/webhook").exists() {
-        return eprintln!("webhook is not installed: its recipe is not run");
+        return skipped("/usr/bin/webhook is missing: `make deps` installs it");
     }
     let (receiver, dir) = (Receiver::start().await, in_memory());
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();

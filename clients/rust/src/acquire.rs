@@ -13,7 +13,8 @@ use redlockd_common::random::SystemEntropy;
 use redlockd_common::types::Token;
 
 /// Pauses before an unavailable service is tried again.
-const UNAVAILABLE: BackoffRange = BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };
+pub(super) const UNAVAILABLE: BackoffRange =
+    BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };
 /// Maximum duration of the release after an acquire with an unknown outcome. Beyond it the TTL ends what is left.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// After a longer wait the lease is extended at once: only the service knows when it was granted, and the estimate by

@@ -10,8 +10,9 @@ use serde_json::json;
 use super::answers::{ExtendAnswer, Extended, LeaseAnswer, TimedLease};
 use super::error::ClientError;
 use super::names::LockNames;
-use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
+use super::transport::{ApiRequest, Client, EVENTS};
 use redlockd_common::api;
+use redlockd_common::clock::{Clock, SystemClock};
 use redlockd_common::duration::format_duration;
 use redlockd_common::types::{NodeId, ResourceName, Token, WantedMode};
 
@@ -126,19 +127,9 @@ impl Client {
             // Repeated, it takes its place in the queue again. As secret as the hash that nodes store.
             body["wait_id"] = token.hash().as_str().into();
         }
-        // The service cuts `Prefer: wait` to its limit, but refuses a field `wait` above it.
-        let whole = wait.as_secs();
-        if whole == 0 {
-            body["wait"] = format_duration(wait).into();
-        }
-        let timeout = ANSWER_TIMEOUT.saturating_add(wait);
-        let prefer_wait = (whole > 0).then_some(whole);
-        let http = ApiRequest {
-            body: Some(body),
-            prefer_wait,
-            timeout,
-            ..ApiRequest::new(Method::POST, acquire_path(request))
-        };
+        let wait_until = Some(SystemClock.now().plus(wait));
+        let path = acquire_path(request);
+        let http = ApiRequest { body: Some(body), wait_until, ..ApiRequest::new(Method::POST, path) };
         let response = self.send(&http.token(token)).await?;
         let answer = match request.names.single() {
             Some(_) => LeaseAnswer::One(response.json()?),

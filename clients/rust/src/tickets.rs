@@ -7,12 +7,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Method;
 use serde_json::json;
 
+use super::acquire::UNAVAILABLE;
 use super::answers::{LeaseAnswer, TimedLease};
 use super::error::{ClientError, ErrorClass};
 use super::requests::{LockRequest, acquire_path, body};
-use super::transport::{ANSWER_TIMEOUT, ApiRequest, ApiResponse, Client};
+use super::transport::{ApiRequest, ApiResponse, Client};
 use redlockd_common::api;
-use redlockd_common::backoff::{Backoff, BackoffRange};
+use redlockd_common::backoff::Backoff;
 use redlockd_common::clock::{Clock, SystemClock};
 use redlockd_common::duration::format_duration;
 use redlockd_common::random::{Entropy, SystemEntropy};
@@ -23,8 +24,6 @@ use redlockd_common::types::Token;
 const POLL_MAX: Duration = Duration::from_secs(45);
 /// Minimum pause between two of them: an instance that is stopping answers at once.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
-/// Pauses before an unavailable service is asked again.
-const UNAVAILABLE: BackoffRange = BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };
 
 /// How a ticket waits, and who is informed of its grant.
 #[derive(Debug, Clone, Default)]
@@ -124,15 +123,8 @@ impl Client {
         token: Option<&Token>,
         wait: Duration,
     ) -> Result<api::Ticket, ClientError> {
-        // The service cuts `Prefer: wait` to its limit, but refuses a query's `wait` above it.
-        let whole = wait.as_secs();
-        let part = if whole == 0 && !wait.is_zero() { Some(("wait", format_duration(wait))) } else { None };
-        let http = ApiRequest {
-            query: part.into_iter().collect(),
-            prefer_wait: (whole > 0).then_some(whole),
-            timeout: ANSWER_TIMEOUT.saturating_add(wait),
-            ..request(Method::GET, ticket, token)
-        };
+        let wait_until = Some(SystemClock.now().plus(wait));
+        let http = ApiRequest { wait_until, ..request(Method::GET, ticket, token) };
         self.send(&http).await?.json()
     }
 

@@ -15,6 +15,7 @@ use super::error::{ApiRefusal, ClientError, causes, reason};
 use super::key::ClientKey;
 use redlockd_common::api;
 use redlockd_common::clock::{BootTime, Clock, SystemClock};
+use redlockd_common::duration::format_duration;
 use redlockd_common::types::{Invalid, Token};
 
 /// Maximum number of instances.
@@ -73,11 +74,12 @@ pub(super) struct ApiRequest<'a> {
     pub(super) query: Vec<(&'static str, String)>,
     pub(super) token: Option<&'a Token>,
     pub(super) body: Option<serde_json::Value>,
-    pub(super) prefer_wait: Option<u64>,
+    /// Until when the service may let it wait: each instance is asked for what is left then.
+    pub(super) wait_until: Option<BootTime>,
     pub(super) if_match: Option<u64>,
     /// The last event that was received, in a request for events.
     pub(super) last_event: Option<String>,
-    /// For each instance.
+    /// For each instance, beyond the wait.
     pub(super) timeout: Duration,
     /// Whether it is idempotent: another instance may be tried although one may have received it.
     pub(super) repeatable: bool,
@@ -91,7 +93,7 @@ impl<'a> ApiRequest<'a> {
             query: Vec::new(),
             token: None,
             body: None,
-            prefer_wait: None,
+            wait_until: None,
             if_match: None,
             last_event: None,
             timeout: ANSWER_TIMEOUT,
@@ -201,8 +203,10 @@ impl Client {
 
     async fn try_send(&self, url: &BaseUrl, request: &ApiRequest<'_>) -> Tried<ApiResponse> {
         let started = SystemClock.now();
-        let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
-        let mut response = self.build(url, request).timeout(request.timeout).send().await.map_err(failed)?;
+        let wait = request.wait_until.map(|until| until.since(started));
+        let timeout = request.timeout.saturating_add(wait.unwrap_or_default());
+        let failed = |error: reqwest::Error| FailedTry::of(&error, timeout);
+        let mut response = self.build(url, request, wait).timeout(timeout).send().await.map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let Some(body) = read(&mut response).await.map_err(failed)? else { return Ok(Err(too_large(url))) };
         if status.is_success() {
@@ -223,7 +227,7 @@ impl Client {
         let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
         let (mut response, refused) = tokio::select! {
             biased;
-            response = self.build(url, request).send() => {
+            response = self.build(url, request, None).send() => {
                 let response = response.map_err(failed)?;
                 let refused = !response.status().is_success();
                 (response, refused)
@@ -294,14 +298,30 @@ impl Client {
         FailedTry { reason, sent: true }
     }
 
-    fn build(&self, url: &BaseUrl, request: &ApiRequest<'_>) -> reqwest::RequestBuilder {
+    /// `wait`: for how long the service may let it wait. It cuts a preference to its maximum, but refuses a field or a query above
+    /// it, which therefore only have what a preference, in whole seconds, cannot say.
+    fn build(&self, url: &BaseUrl, request: &ApiRequest<'_>, wait: Option<Duration>) -> reqwest::RequestBuilder {
         let mut target = url.at(&request.path);
-        if !request.query.is_empty() {
-            target.query_pairs_mut().extend_pairs(&request.query);
+        let part = wait.filter(|wait| wait.as_secs() == 0).map(format_duration);
+        let in_query = part.iter().filter(|_| request.body.is_none()).map(|wait| ("wait", wait.clone()));
+        let query: Vec<_> = request.query.iter().cloned().chain(in_query).collect();
+        if !query.is_empty() {
+            target.query_pairs_mut().extend_pairs(&query);
         }
-        let builder = self.http.request(request.method.clone(), target).headers(self.headers(request));
-        match &request.body {
-            Some(body) => builder.json(body),
+        let mut headers = self.headers(request);
+        if let Some(Ok(wait)) =
+            wait.filter(|_| part.is_none()).map(|wait| HeaderValue::try_from(format!("wait={}", wait.as_secs())))
+        {
+            headers.insert(PREFER, wait);
+        }
+        let builder = self.http.request(request.method.clone(), target).headers(headers);
+        match request.body.clone() {
+            Some(mut body) => {
+                if let Some(wait) = part {
+                    body["wait"] = wait.into();
+                }
+                builder.json(&body)
+            }
             None => builder,
         }
     }
@@ -326,9 +346,6 @@ impl Client {
         if let Some(Ok(mut token)) = request.token.map(|t| HeaderValue::from_str(t.reveal())) {
             token.set_sensitive(true);
             headers.insert(LOCK_TOKEN, token);
-        }
-        if let Some(Ok(wait)) = request.prefer_wait.map(|s| HeaderValue::try_from(format!("wait={s}"))) {
-            headers.insert(PREFER, wait);
         }
         if let Some(Ok(tag)) = request.if_match.map(|fence| HeaderValue::try_from(format!("\"{fence}\""))) {
             headers.insert(header::IF_MATCH, tag);

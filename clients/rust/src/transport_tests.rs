@@ -81,6 +81,15 @@ async fn an_instance_that_hangs_costs_a_second() {
     let (least, most) = (PROBE_AFTER + PROBE_TIMEOUT, Duration::from_secs(5));
     assert!(least <= took && took < most, "{took:?}");
     served.join().expect("served");
+    // What is left of the wait, and not the whole.
+    let (second, served) = server(vec![response("200 OK", "1"), response("200 OK", "1")]);
+    for (method, body) in [(Method::GET, None), (Method::POST, Some(serde_json::json!({})))] {
+        let wait_until = Some(SystemClock.now().plus(Duration::from_millis(3_900)));
+        let waiting = ApiRequest { wait_until, body, ..ApiRequest::new(method, "/x") };
+        client(vec![hung.clone(), second.clone()]).send(&waiting).await.expect("an answer");
+    }
+    let received = served.join().expect("served").concat();
+    assert!(received.contains("wait=") && !received.contains("wait=3"), "{received}");
     // What must not be repeated is awaited, since it may have been received.
     let once = ApiRequest { repeatable: false, timeout: Duration::from_secs(2), ..get() };
     let error = client(vec![hung, good]).send(&once).await.expect_err("it hangs");
@@ -185,7 +194,12 @@ async fn token_key_and_tag_travel_in_headers_and_print_nowhere() {
     let key = Some(crate::key::KeyFile::read(file.path()).expect("a key").key);
     let client = Client::new(ClientSettings { urls: vec![url], key, ca_pem: None }).expect("a client");
     let token = Token::parse("hunter2hunter2hunter2hunter2").expect("a token");
-    let ask = ApiRequest { if_match: Some(17), prefer_wait: Some(9), ..get() }.token(&token);
+    let ask = ApiRequest {
+        if_match: Some(17),
+        wait_until: Some(SystemClock.now().plus(Duration::from_millis(9_900))),
+        ..get()
+    }
+    .token(&token);
     assert!(!format!("{ask:?} {client:?} {:?}", client.headers(&ask)).contains("hunter2"));
     assert!(!format!("{client:?} {:?}", client.headers(&ask)).contains("sesame"));
     client.send(&ask).await.expect("answered");

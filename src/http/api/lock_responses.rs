@@ -239,7 +239,7 @@ fn lock_lines(body: &api::Lock) -> String {
         pairs.extend([
             ("fence", shown.fence.to_string()),
             ("acquired_at", shown.acquired_at.clone()),
-            ("valid_for_ms", shown.valid_for_ms.to_string()),
+            ("valid_for_ms", shown.valid_for_ms.unwrap_or_default().to_string()),
             ("renewals", shown.renewals.to_string()),
         ]);
         pairs.extend(shown.kept_until.clone().map(|until| ("kept_until", until)));
@@ -315,7 +315,8 @@ fn list_lines(list: &api::List) -> String {
     let mut rows = String::new();
     for item in &list.items {
         let of = |read: fn(&api::Holder) -> String| item.holders.first().map(read).unwrap_or_default();
-        let (left, fence) = (of(|holder| holder.valid_for_ms.to_string()), of(|holder| holder.fence.to_string()));
+        let (left, fence) =
+            (of(|holder| holder.valid_for_ms.unwrap_or_default().to_string()), of(|holder| holder.fence.to_string()));
         let (owner, note, waiting) = (of(|h| h.owner.clone()), of(|h| h.note.clone()), item.waiting.to_string());
         rows.push_str(&format::tabs(&[&item.resource, &item.state, &owner, &left, &fence, &waiting, &note]));
     }

@@ -132,6 +132,7 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
         record.outcome = "extended".to_owned();
         record.fence = Some(extended.lease.fence.0);
     });
+    audit_scope.mode(extended.lease.mode.wanted());
     Ok(lock_responses::extended(&extended, state.answer_time(), format))
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::header;
 
 use super::to_wire;
+use crate::api;
 use crate::auth::access_rule::Right;
 use crate::duration::format_duration;
 use crate::http::format::{ms, seconds_up};
@@ -14,9 +15,9 @@ use crate::http::problem::{Problem, RETRY_AFTER_MAX, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::manager::types::{
     AcquireError, AcquireRequest, CycleEdge, ExtendError, ForceError, GoneReason, GrantedLease, HeldReason,
-    HeldRefusal, NoQuorum, ReleaseError, mode_of, permits_free,
+    HeldRefusal, HeldResources, HolderInfo, NoQuorum, ReleaseError, mode_of, permits_free,
 };
-use crate::protocol::{EndReason, MEMBERS_SHOWN};
+use crate::protocol::EndReason;
 use crate::redlock::quorum::Verdict;
 use crate::types::{Mode, ResourceName};
 
@@ -31,7 +32,8 @@ fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Pr
         .with(|m| {
             m.resource = Some(resource.to_string());
             m.reason = Some(reason.to_owned());
-            m.holders = Some(locked.holders.iter().map(to_wire::holder).collect());
+            m.holders = Some(locked.holders.iter().map(|holder| refusing_holder(holder, &locked.about)).collect());
+            m.holders_complete = (!locked.about.all_named).then_some(false);
             m.waiting = Some(locked.waiting.saturating_add(locked.waiting_elsewhere));
             m.waiting_here = Some(locked.waiting);
             m.nodes = Some(locked.nodes.iter().map(to_wire::node_outcome).collect());
@@ -39,6 +41,13 @@ fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Pr
             m.blocked_by = Some(blocked_by).filter(|blocked_by| !blocked_by.is_empty());
         })
         .retry_after(locked.free_in.unwrap_or(Duration::from_secs(RETRY_AFTER_MAX)))
+}
+
+/// A holder, as far as the refusal knows it.
+fn refusing_holder(holder: &HolderInfo, about: &HeldResources) -> api::Holder {
+    let mut holder = to_wire::holder(holder);
+    holder.valid_for_ms = holder.valid_for_ms.filter(|_| about.ends_known);
+    holder
 }
 
 /// The holder, as a sentence.
@@ -59,24 +68,22 @@ fn held_by(locked: &HeldRefusal) -> String {
                 false => format!("{resource} may be held by {owner}: fewer than a quorum of nodes confirm the lease"),
             }
         }
-        // Nobody may hold it: a request for several locks waits in front, for another one of them.
-        (HeldReason::Lease, None) => {
-            format!("other requests for {resource} come first; one for several locks waits until it gets all of them")
-        }
+        // Nobody may hold it: a request that waits is in front.
+        (HeldReason::Lease, None) => format!("other requests for {resource} wait and come first"),
     }
 }
 
 /// The leases that hold it together, as a sentence.
 fn held_together(resource: &ResourceName, locked: &HeldRefusal) -> String {
     let (count, mode) = (locked.holders.len(), mode_of(&locked.holders));
-    // Each node names at most so many.
-    let at_least = if count >= MEMBERS_SHOWN { "at least " } else { "" };
-    match (mode.limit(), permits_free(&locked.holders)) {
+    let at_least = if locked.about.all_named { "" } else { "at least " };
+    let held = match (mode.limit(), permits_free(&locked.holders)) {
         (Some(limit), Some(0)) => format!("all {limit} permits of {resource} are held"),
         (Some(limit), _) => format!("permits of {resource} are held, {at_least}{count} of {limit}"),
         _ if count == 1 => format!("{resource} is held by a shared lease"),
         _ => format!("{resource} is held by {at_least}{count} shared leases"),
-    }
+    };
+    if locked.about.is_behind { format!("{held}, and other requests wait and come first") } else { held }
 }
 
 /// The detail of [`no_quorum`] if the holder cannot be read.

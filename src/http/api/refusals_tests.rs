@@ -48,7 +48,13 @@ fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRef
     };
     let holders = if reason == HeldReason::Foreign { vec![] } else { vec![holder] };
     let resource = ResourceName::parse("deploy/prod").expect("valid");
-    let about = Box::new(HeldResources { resource, blocked_by: Vec::new() });
+    let about = Box::new(HeldResources {
+        resource,
+        blocked_by: Vec::new(),
+        all_named: true,
+        ends_known: true,
+        is_behind: false,
+    });
     let (waiting, waiting_elsewhere, nodes) = (2, 3, outcomes());
     HeldRefusal { about, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
 }
@@ -118,6 +124,27 @@ fn a_refused_set_names_each_lock_that_keeps_it_out() {
     assert_eq!((status, &body["blocked_by"]), (423, &expected));
     let (_, body, _) = seen(refused(AcquireError::Held(locked(HeldReason::Lease, "", None))));
     assert_eq!(body.get("blocked_by"), None, "one lock is its `resource`");
+}
+
+#[test]
+fn a_refusal_leaves_out_what_it_does_not_know() {
+    let mut held = locked(HeldReason::Lease, "ci-4711", None);
+    let reader = HolderInfo { mode: Mode::Shared, is_confirmed: false, ..held.holders.remove(0) };
+    (held.holders, held.about.ends_known) = (vec![reader.clone(), reader.clone()], false);
+    let (_, body, _) = seen(refused(AcquireError::Held(held.clone())));
+    assert_eq!((body["holders"][1].get("valid_for_ms"), body.get("holders_complete")), (None, None), "{body}");
+    assert_eq!(body["detail"], "deploy/prod is held by 2 shared leases");
+    (held.about.all_named, held.about.is_behind) = (false, true);
+    let (_, body, _) = seen(refused(AcquireError::Held(held.clone())));
+    assert_eq!(body["holders_complete"], false);
+    assert_eq!(
+        body["detail"],
+        "deploy/prod is held by at least 2 shared leases, and other requests wait and come first"
+    );
+    // Nobody holds it: it is for a request that waits, for one lock or for several.
+    held.holders.clear();
+    let (_, body, _) = seen(refused(AcquireError::Held(held)));
+    assert_eq!(body["detail"], "other requests for deploy/prod wait and come first");
 }
 
 #[test]

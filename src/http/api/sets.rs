@@ -14,7 +14,7 @@ use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
 use crate::http::format;
 use crate::http::middleware::access::Access;
-use crate::http::middleware::audit::{AuditPart, AuditScope};
+use crate::http::middleware::audit::{AuditPart, AuditScope, mode_word};
 use crate::http::middleware::metrics::WaitTime;
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
@@ -156,8 +156,9 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
             Ok(extended) => {
                 let lease = &extended.lease;
                 access.update_quota(|quotas| quotas.extended((resource, token_id.clone()), lease.deadline));
-                let fence = Some(lease.fence.0);
-                all.parts.push(AuditPart { outcome: Some("extended".to_owned()), fence, ..AuditPart::of(resource) });
+                let (outcome, fence) = (Some("extended".to_owned()), Some(lease.fence.0));
+                let mode = mode_word(lease.mode.wanted());
+                all.parts.push(AuditPart { outcome, mode, fence, ..AuditPart::of(resource) });
                 all.results.push(set_responses::extended(&extended, time));
             }
             Err(error) => all.refused(resource, refusals::extend(resource, error)),

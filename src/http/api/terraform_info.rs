@@ -152,7 +152,13 @@ mod tests {
         });
         let holders = holder.into_iter().collect();
         let resource = ResourceName::parse("net").expect("valid");
-        let about = Box::new(HeldResources { resource, blocked_by: Vec::new() });
+        let about = Box::new(HeldResources {
+            resource,
+            blocked_by: Vec::new(),
+            all_named: true,
+            ends_known: true,
+            is_behind: false,
+        });
         HeldRefusal { about, reason, holders, waiting: 0, waiting_elsewhere: 0, free_in: None, nodes: Vec::new() }
     }
 

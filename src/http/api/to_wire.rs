@@ -24,7 +24,7 @@ pub(crate) fn holder(view: &HolderInfo) -> api::Holder {
         metadata: view.labels.metadata.clone(),
         fence: view.fence.0,
         acquired_at: time(view.labels.acquired_at_ms),
-        valid_for_ms: ms(view.valid_for),
+        valid_for_ms: Some(ms(view.valid_for)),
         kept_until: view.kept_for.map(|_| time(view.labels.kept_until_ms)),
         kept_for_ms: view.kept_for.map(ms),
         renewals: view.renewals,

@@ -43,6 +43,8 @@ pub(crate) struct AuditPart {
     pub resource: String,
     /// Instead of the request's.
     pub outcome: Option<String>,
+    /// As in the record, instead of the request's.
+    pub mode: Option<String>,
     /// As in the record.
     pub fence: Option<u64>,
     /// As in the record.
@@ -69,6 +71,7 @@ impl Inner {
             self.audit.put(AuditRecord {
                 resource: Some(part.resource.clone()),
                 outcome: part.outcome.clone().unwrap_or_else(|| record.outcome.clone()),
+                mode: part.mode.clone().or_else(|| record.mode.clone()),
                 fence: part.fence,
                 held_ms: part.held_ms,
                 reason: part.reason.clone().or_else(|| record.reason.clone().filter(|_| part.outcome.is_none())),
@@ -132,9 +135,7 @@ impl AuditScope {
 
     /// Records how the lease shares its resource; nothing for an exclusive one.
     pub(crate) fn mode(&self, mode: WantedMode) {
-        self.note(|record| {
-            record.mode = Some(mode).filter(|m| *m != WantedMode::Exclusive).map(|m| m.as_str().to_owned())
-        });
+        self.note(|record| record.mode = mode_word(mode));
     }
 
     /// Writes a further record, for what happens to a stream after the head of its answer.
@@ -206,6 +207,11 @@ impl Drop for AuditGuard {
     fn drop(&mut self) {
         self.0.dropped(ABANDONED);
     }
+}
+
+/// As a record has it: nothing for an exclusive lease.
+pub(crate) fn mode_word(mode: WantedMode) -> Option<String> {
+    Some(mode).filter(|mode| *mode != WantedMode::Exclusive).map(|mode| mode.as_str().to_owned())
 }
 
 fn is_safe(method: &Method) -> bool {

@@ -108,7 +108,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             mode,
             labels: labels.encode(),
         };
-        self.record_own_lease(&ticket.token, (resource, &labels), deadline);
+        self.record_own_lease(&ticket.token, (resource, &labels, mode), deadline);
         self.shared.keeper.keep(resource, &record, deadline);
         self.record_change(resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
         if let Some(permit) = &*served.permit.lock() {

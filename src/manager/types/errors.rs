@@ -46,6 +46,12 @@ pub struct HeldResources {
     pub resource: ResourceName,
     /// Of a request for several resources, each that is held by another, in their order; otherwise empty.
     pub blocked_by: Vec<BlockedBy>,
+    /// No node may have left out a holder.
+    pub all_named: bool,
+    /// It is known until when each of the holders holds; otherwise their `valid_for` means nothing.
+    pub ends_known: bool,
+    /// A node refused because of another caller that waits.
+    pub is_behind: bool,
 }
 
 /// A resource that keeps a request for several from all of them.

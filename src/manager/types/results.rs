@@ -126,6 +126,8 @@ pub enum Forced {
 pub struct EndedLease {
     /// Names it.
     pub token_id: TokenId,
+    /// How it shared the resource.
+    pub mode: Mode,
     /// Its fencing token.
     pub fence: Fence,
     /// Its owner label; empty if it has none.

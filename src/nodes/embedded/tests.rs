@@ -7,14 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+
 use super::*;
+use crate::protocol::reference::{ReferenceNode, Resumed};
 use crate::protocol::{
-    AcquireArgs, CancelArgs, ClusterParams, EndReason, Found, NoVote, NodeResult, ReleaseArgs, Reply, Request,
-    RequestTime, UnreachableKind, UpdateArgs, Vote,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, CancelArgs, ClusterParams, DowngradeArgs, EndReason, Found,
+    IntentArgs, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RevokeArgs, UnreachableKind, UpdateArgs,
+    Vote,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
-use crate::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
+use crate::types::{AttemptId, Fence, Mode, NodeId, PermitLimit, ResourceName, Token, TokenHash, Ttl, WantedMode};
 
 const WALL_MS: u64 = 1_700_000_000_000;
 
@@ -423,4 +428,146 @@ async fn a_request_dropped_during_a_write_blocks_no_other() {
         ask(&node, release(1, by)).await.expect("an answer");
     }
     granted(&node, acquire(1, 99, TTL)).await;
+}
+
+fn permit(slot: u8) -> Mode {
+    Mode::Permit { slot, limit: PermitLimit::new(3).expect("valid") }
+}
+
+fn share(i: u64, by: u64, mode: Mode, ttl: Duration) -> Request {
+    Request::AcquireShared(AcquireSharedArgs {
+        resource: name(i),
+        token: token(by),
+        mode,
+        attempt: AttemptId::from_random(by),
+        ttl: Ttl::from_ms(u64::try_from(ttl.as_millis()).expect("short")).expect("valid"),
+        labels: "{}".into(),
+        proposed: None,
+    })
+}
+
+async fn admitted(node: &TestNode, request: Request) -> Fence {
+    match ask(node, request).await {
+        Ok(Reply::Admitted { fence, joined: false }) => fence,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn after_a_restart_it_waits_for_the_last_of_leases_that_are_held_together() {
+    for modes in [[Mode::Shared; 2], [permit(0), permit(2)]] {
+        let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
+        let node = start(&dir, &clock);
+        admitted(&node, share(1, 1, modes[0], TTL)).await;
+        let before = admitted(&node, share(1, 2, modes[1], Duration::from_secs(5))).await;
+        crash(node).await;
+        let node = start(&dir, &clock);
+        assert_eq!(quarantine_left(&node).await, Some(WRITTEN), "that of the longest, not of the last that came");
+        let refused = ask(&node, share(1, 3, modes[0], TTL)).await;
+        assert!(matches!(refused, Ok(Reply::NoVote(NoVote::Quarantined { .. }))), "{refused:?}");
+        clock.advance(WRITTEN);
+        let after = admitted(&node, share(1, 3, modes[0], TTL)).await;
+        assert!(after > before, "{after} after {before}");
+        admitted(&node, share(1, 4, modes[1], Duration::from_secs(5))).await;
+        node.close().expect("written");
+        crash(node).await;
+        let node = start(&dir, &clock);
+        assert_eq!(quarantine_left(&node).await, Some(Duration::from_millis(31_001)), "after a clean stop no longer");
+    }
+}
+
+/// One step of a sequence: what, its resource, its token, a number that each uses as it needs, and what passes before it.
+type Step = (u8, u64, u64, u64, u64);
+
+fn request((what, of, by, n, _): Step) -> Request {
+    let (resource, token, attempt) = (name(of), token(by), AttemptId::from_random(of * 100 + by * 10 + n % 3));
+    let ttl = Ttl::from_ms(1_000 + 700 * n).expect("valid");
+    let of_two = Mode::Permit { slot: 1, limit: PermitLimit::new(2).expect("valid") };
+    let mode = [Mode::Shared, Mode::Shared, permit(0), permit(1), of_two][n as usize % 5];
+    let proposed = (n > 12).then(|| Fence(WALL_MS * 1_000 + n * 1_000_000));
+    match what {
+        0 => Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels: "{}".into() }),
+        1..=5 => Request::AcquireShared(AcquireSharedArgs {
+            resource,
+            token,
+            mode,
+            attempt,
+            ttl,
+            labels: "{}".into(),
+            proposed,
+        }),
+        6 => Request::AcquireSet(AcquireSetArgs {
+            resources: [resource, name(of ^ 1)].into_iter().collect(),
+            token,
+            attempt,
+            ttl,
+            labels: "{}".into(),
+            is_shared: n.is_multiple_of(2),
+        }),
+        7 => Request::Update(UpdateArgs {
+            resource,
+            token,
+            ttl: Some(ttl),
+            fence: proposed,
+            renewal: true,
+            labels: None,
+        }),
+        8 => {
+            let claims: String = (0..3)
+                .map(|i| AttemptId::from_random(of * 100 + by * 10 + i))
+                .map(|a| format!("{},", a.as_str()))
+                .collect();
+            Request::Downgrade(DowngradeArgs { resource, token, claims: claims.into() })
+        }
+        9 => Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released }),
+        10 => Request::Cancel(CancelArgs { resource, token, attempt }),
+        11 => Request::Revoke(RevokeArgs { resource, token }),
+        12 => {
+            let mode = if n.is_multiple_of(2) { WantedMode::Exclusive } else { mode.wanted() };
+            Request::Intent(IntentArgs { resource, token, since: RequestTime(n), mode, is_withdrawn: n == 15 })
+        }
+        _ => Request::Inspect { resource },
+    }
+}
+
+/// Its file, its queue and its clock change nothing of what the rules say: random sequences about leases of all modes, on an
+/// embedded node and on the reference at the same times.
+#[test]
+fn an_embedded_node_gives_the_replies_of_the_reference_about_leases_of_all_modes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let met = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let passes = prop_oneof![6 => Just(0), 3 => 1..900_u64, 1 => 2_000..9_000_u64];
+    let steps = prop::collection::vec((0..14_u8, 0..2_u64, 0..4_u64, 0..16_u64, passes), 1..60);
+    let cases = ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() };
+    let seed = TestRng::from_seed(RngAlgorithm::ChaCha, b"redlockd embedded differential 1");
+    let outcome = TestRunner::new_with_rng(cases, seed).run(&steps, |steps| {
+        runtime.block_on(async {
+            let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
+            let (node, params) = (start(&dir, &clock), config(&dir, "e/1", &clock).params);
+            let mut reference = ReferenceNode::new("run");
+            let now_us = status(&node).await.now_us;
+            reference.resume(now_us, &params, Resumed { fence: now_us, until_us: 0, why: "init" });
+            for step in steps {
+                clock.advance(Duration::from_millis(step.4));
+                let (request, now_us) = (request(step), status(&node).await.now_us);
+                let real = node.clone().call(RequestTime(now_us).into(), Arc::new(request.clone())).await;
+                let expected = reference.apply(now_us, "", RequestTime(now_us), &params, &request);
+                if let Ok(reply) = &real {
+                    let text = format!("{reply:?}");
+                    met.borrow_mut().insert(text.split([' ', '(']).next().unwrap_or_default().to_owned());
+                }
+                prop_assert_eq!(real.map_err(|e| e.kind), expected.map_err(|e| e.kind), "{:?}", request);
+            }
+            Ok(())
+        })
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+    let met = met.into_inner();
+    for kind in
+        ["Admitted", "HeldByMembers", "ModeDiffers", "SetGranted", "SetRefused", "Downgraded", "Intent", "Revoked"]
+    {
+        assert!(met.contains(kind), "no such reply, so not tested: {kind}; received: {met:?}");
+    }
 }

@@ -300,7 +300,8 @@ impl FillPlan {
     fn agreed_member<'a>(&self, shown: &Shown, of: &'a ShownToken) -> Option<&'a LeaseRecord> {
         let alike = |record: &LeaseRecord| {
             let is_alike = |(node, other): &(&usize, &LeaseRecord)| {
-                (other.mode, other.fence) == (record.mode, record.fence) && !shown.blocked.contains(node)
+                let is_same = (other.mode, other.fence) == (record.mode, record.fence);
+                (is_same || mutant::is(Mutant::MembersNotCompared)) && !shown.blocked.contains(node)
             };
             of.keys.iter().filter(is_alike).count()
         };

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
 use super::*;
-use crate::mutant::{FOUND_BY_FILL_PLAN, plant, restore};
-use crate::types::{Mode, Token, Ttl};
+use crate::mutant::{FOUND_BY_FILL_PLAN, FOUND_BY_MEMBER_FILLS, plant, restore};
+use crate::types::{Mode, PermitLimit, Token, Ttl};
 
 /// Every mutant is found within them.
 const CASES: u32 = 4_000;
@@ -405,5 +405,82 @@ fn no_node_can_have_a_block_for_longer_than_a_lease_can_last() {
     }
     for entry in plan.finish().expect("both were read").pages.concat() {
         assert!(matches!(entry, FillEntry::Block { left_ms, .. } if left_ms < LEFT_MAX_MS * 2), "{entry:?}");
+    }
+}
+
+fn permit(slot: u8) -> Mode {
+    Mode::Permit { slot, limit: PermitLimit::new(3).expect("valid") }
+}
+
+/// What is filled of one resource where three of five nodes, as many as a quorum, show these records, and a fourth one shows
+/// nothing; for each node those of two tokens.
+fn member_fill(shown: [[Option<LeaseRecord>; 2]; 3]) -> Vec<FillEntry> {
+    let mut plan = FillPlan::new(NODES, TARGET, Duration::ZERO);
+    for (node, records) in shown.into_iter().chain([[None, None]]).enumerate() {
+        let lease = |record| ReadEntry::Lease { resource: resource(0), record, left_ms: Some(9_000) };
+        plan.add(node, Fence(9), NOW_US, records.into_iter().flatten().map(lease).collect());
+        plan.complete(node);
+    }
+    plan.finish().expect("a quorum was read").pages.concat()
+}
+
+/// Two members, the first shown alike by all three, the second as `others` has it: a copy of the first one, and of the second one
+/// a copy only if `is_agreed`.
+fn check_members(modes: [Mode; 2], others: [Option<(Mode, u64)>; 3], is_agreed: bool) -> Result<(), String> {
+    let member = |by, (mode, age_s)| LeaseRecord { mode, ..record(0, by, 1, age_s) };
+    let shown = others.map(|other| [Some(member(0, (modes[0], 50))), other.map(|other| member(1, other))]);
+    let entries = member_fill(shown);
+    let copies = entries.iter().filter_map(|entry| match entry {
+        FillEntry::Copy { record, left_ms, .. } if *left_ms > 9_000 => {
+            Some((record.token.clone(), record.mode, record.fence))
+        }
+        _ => None,
+    });
+    let mut expected = vec![(token(0), modes[0], Fence(NOW_US - 50 * 1_000_000))];
+    expected.extend(is_agreed.then(|| (token(1), modes[1], Fence(NOW_US - 20 * 1_000_000))));
+    let blocks = entries.iter().filter_map(|entry| match entry {
+        FillEntry::Block { token, left_ms, .. } if *left_ms > 9_000 => Some(token.clone()),
+        _ => None,
+    });
+    let is_right = copies.collect::<Vec<_>>() == expected
+        && blocks.collect::<Vec<_>>() == if is_agreed { vec![] } else { vec![token(1)] };
+    is_right.then_some(()).ok_or(format!("{others:?}: {entries:?}"))
+}
+
+/// A member is copied where a quorum shows it with one slot and one fence; else there is a block for it beside the copies.
+fn check_all_members() -> Result<(), String> {
+    for modes in [[Mode::Shared; 2], [permit(0), permit(1)]] {
+        let same = Some((modes[1], 20));
+        check_members(modes, [same; 3], true)?;
+        // Its first fence was not the one that a quorum was brought to.
+        check_members(modes, [same, same, Some((modes[1], 40))], false)?;
+        // One reader less than a quorum shows it.
+        check_members(modes, [same, same, None], false)?;
+    }
+    let modes = [permit(0), permit(1)];
+    check_members(modes, [Some((modes[1], 20)), Some((modes[1], 20)), Some((permit(2), 20))], false)
+}
+
+#[test]
+fn a_member_is_filled_as_a_quorum_shows_it_or_not_at_all() {
+    if let Err(why) = check_all_members() {
+        panic!("{why}");
+    }
+    // None is agreed, two that were given one slot: blocks alone, whatever each of them is.
+    let of = |by, mode| Some(LeaseRecord { mode, ..record(0, by, 1, 20) });
+    for modes in [[permit(0); 2], [Mode::Shared, permit(0)]] {
+        let entries = member_fill([(); 3].map(|()| [of(0, modes[0]), of(1, modes[1])]));
+        let is_block = |entry: &FillEntry| matches!(entry, FillEntry::Block { .. });
+        assert!(entries.len() == 2 && entries.iter().all(is_block), "{entries:?}");
+    }
+}
+
+#[test]
+fn every_mutant_of_a_fill_of_members_is_found() {
+    for mutant in FOUND_BY_MEMBER_FILLS {
+        let before = plant(Some(*mutant), false);
+        let outcome = check_all_members();
+        restore(before);
+        assert!(outcome.is_err(), "{mutant:?} is not found");
     }
 }

@@ -340,6 +340,50 @@ async fn a_lease_counts_until_its_own_end() {
     assert_eq!(set.expect_problem(429, "quota-exceeded").json()["limit"], 3, "one more than it holds");
 }
 
+/// Each permit and each shared lease counts until its own end, also of several of one name.
+#[tokio::test]
+async fn permits_and_shared_leases_of_one_name_count_each() {
+    let text = entry("ci", &[&key("ci")], &["acquire:**", "force:**"], "leases = 3\nwaiters = 1");
+    let service = Access::with(&text).service(&[]).await;
+    let client = service.client();
+    let post = |name: &str, fields: &[(&str, &str)]| {
+        as_principal(client.request("POST", &format!("/locks/{name}")).form(fields), "ci")
+    };
+    let permit = [("limit", "5"), ("ttl", "60s")];
+    let shared = [("mode", "shared"), ("ttl", "60s")];
+    let (first, second) =
+        (post("gpu", &permit).await.expect_status(201), post("gpu", &permit).await.expect_status(201));
+    let reader = post("doc", &shared).await.expect_status(201);
+    for (name, how) in [("gpu", &permit), ("doc", &shared)] {
+        let full = post(name, how).await.expect_problem(429, "quota-exceeded");
+        assert_eq!(full.json()["limit"], 3);
+    }
+    // A repeated request is the same lease.
+    post("gpu", &[("limit", "5"), ("token", &first.token())]).await.expect_status(200);
+    let release = client.request("DELETE", "/locks/gpu").header("Lock-Token", first.token());
+    as_principal(release, "ci").await.expect_status(204);
+    let third = post("gpu", &permit).await.expect_status(201);
+    post("doc", &shared).await.expect_problem(429, "quota-exceeded");
+    // One of several is ended by force, and counts no more; the others do.
+    let id = third.json()["token_id"].as_str().expect("an id").to_owned();
+    let force = client.request("DELETE", &format!("/locks/gpu?force=now&reason=test&token_id={id}"));
+    as_principal(force, "ci").await.expect_status(204);
+    post("doc", &shared).await.expect_status(201);
+    post("gpu", &permit).await.expect_problem(429, "quota-exceeded");
+    for (name, lease) in [("gpu", &second), ("doc", &reader)] {
+        let release = client.request("DELETE", &format!("/locks/{name}")).header("Lock-Token", lease.token());
+        as_principal(release, "ci").await.expect_status(204);
+    }
+    // One lease is left, so two more fit, whether or not permits are free.
+    let two = [("limit", "2"), ("ttl", "60s")];
+    let of_two = (post("two", &two).await.expect_status(201), post("two", &two).await.expect_status(201));
+    let full = post("two", &two).await.expect_problem(429, "quota-exceeded");
+    assert_eq!(full.json()["limit"], 3);
+    let release = client.request("DELETE", "/locks/two").header("Lock-Token", of_two.0.token());
+    as_principal(release, "ci").await.expect_status(204);
+    post("two", &two).await.expect_status(201);
+}
+
 #[tokio::test]
 async fn connections_beyond_the_maximum_wait_until_others_are_closed() {
     let service =

@@ -49,7 +49,7 @@ impl Authority {
         self.sign(vec![dns(name)])
     }
 
-    pub(super) fn for_loopback(&self) -> (String, String) {
+    pub fn for_loopback(&self) -> (String, String) {
         self.sign(vec![SanType::IpAddress([127, 0, 0, 1].into()), dns("localhost")])
     }
 }

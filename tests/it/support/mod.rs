@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod monitor;
 pub mod plain_http;
 pub mod poll;
+pub mod programs;
 pub mod prometheus;
 pub mod redis_server;
 pub mod seeded;

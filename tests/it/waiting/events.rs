@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Cluster, Instance};
 use crate::support::poll;
@@ -123,6 +123,48 @@ async fn renewals_forced_ends_and_expiries_are_published() {
     assert_eq!(reader.named("forced").await.data["reason"], "now");
     let short = here.acquire("y", &[("ttl", "1s")]).await;
     assert_eq!(reader.named("expired").await.data["token_id"], short.body["token_id"]);
+}
+
+/// From the grant to the end, whoever ends it; an exclusive lease has neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_shared_leases_and_permits_have_their_mode_and_slot() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
+    let mut reader = Reader::open(&here, "?renewals=true", None).await;
+    until_received(&there, &mut reader).await;
+    let permit = [("limit", "3"), ("ttl", "60s")];
+    let shared = [("mode", "shared"), ("ttl", "60s")];
+    let extend = |name: &str, lease: &super::Lease, form: &[(&str, &str)]| {
+        here.client.patch(here.url(&format!("/locks/{name}"))).header("lock-token", &lease.token).form(form).send()
+    };
+    let mut named = async |name: &str, resource: &str| loop {
+        let seen = reader.named(name).await.data;
+        if seen["resource"] == resource {
+            return (seen["mode"].clone(), seen["slot"].clone());
+        }
+    };
+    let one = here.acquire("gpu", &permit).await;
+    let of_permit = (json!("permit"), one.body["slot"].clone());
+    assert!(of_permit.1.is_u64(), "{one:?}");
+    assert_eq!(named("acquired", "gpu").await, of_permit);
+    assert_eq!(extend("gpu", &one, &[]).await.expect("an answer").status(), 200);
+    assert_eq!(named("extended", "gpu").await, of_permit);
+    assert_eq!(here.release("gpu", &one).await, 204);
+    assert_eq!(named("released", "gpu").await, of_permit);
+    // Released where it was not granted, ended by force, run out.
+    let other = here.acquire("gpu", &permit).await;
+    assert_eq!(there.release("gpu", &other).await, 204);
+    assert_eq!(named("released", "gpu").await, (json!("permit"), other.body["slot"].clone()));
+    let forced = here.acquire("doc", &shared).await;
+    assert_eq!(forced.status, 201, "{forced:?}");
+    let force = here.client.delete(here.url("/locks/doc?force=now&reason=test")).send().await.expect("an answer");
+    assert_eq!(force.status(), 204);
+    assert_eq!(named("forced", "doc").await, (json!("shared"), Value::Null));
+    let writer = here.acquire("doc", &[("ttl", "1s")]).await;
+    assert_eq!(named("acquired", "doc").await, (Value::Null, Value::Null));
+    assert_eq!(extend("doc", &writer, &[("mode", "shared")]).await.expect("an answer").status(), 200);
+    assert_eq!(named("extended", "doc").await, (json!("shared"), Value::Null));
+    assert_eq!(named("expired", "doc").await, (json!("shared"), Value::Null), "as it ended, not as it began");
 }
 
 #[tokio::test(flavor = "multi_thread")]

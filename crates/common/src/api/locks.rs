@@ -99,8 +99,10 @@ pub struct Holder {
     pub fence: u64,
     /// When it was granted. For display.
     pub acquired_at: String,
-    /// Maximum remaining validity. Milliseconds; zero during the lock delay, and where the state is `unknown`.
-    pub valid_for_ms: u64,
+    /// Maximum remaining validity. Milliseconds; zero during the lock delay, and where the state is `unknown`; `None` where a
+    /// refusal does not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_for_ms: Option<u64>,
     /// Until when the service renews it, if it does. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_until: Option<String>,

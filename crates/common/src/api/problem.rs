@@ -98,6 +98,9 @@ pub struct Members {
     /// The holders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<Holder>>,
+    /// `false` where there may be more holders than these: a node names some of many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders_complete: Option<bool>,
     /// Of a request for several locks: those that others hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<Box<[BlockedBy]>>,

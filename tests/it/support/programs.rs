@@ -1,0 +1,19 @@
+//! What a test does without a program that it calls: it says that it is skipped, or fails where `CI` is `true`.
+
+use std::process::Command;
+
+/// Says that a test, or a part of it, is skipped. Panics: where `CI` is `true`.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+pub fn skipped(why: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
+    eprintln!("skipped: {why}");
+}
+
+/// Whether the program is installed. Panics: as [`skipped`].
+pub fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        skipped(&format!("{program} is missing: `make deps` installs it"));
+    }
+    found
+}
