@@ -150,7 +150,7 @@ impl Stage {
     }
 }
 
-/// Whether a lock is refused for what a node holds that has not heard of a release: another node is out of reach, and cannot say more.
+/// Whether a lock is refused for what a node holds that has not received a release: another node is out of reach, and cannot say more.
 fn is_left_on_a_node(refused: &Answer) -> bool {
     let outcomes = refused.json()["nodes"].as_array().cloned().unwrap_or_default();
     outcomes.iter().any(|node| !["held", "granted"].contains(&node["outcome"].as_str().unwrap_or_default()))
