@@ -194,14 +194,15 @@ fn the_examples_of_the_documents() {
         include_str!("../../docs/waiting.md"),
     ];
     // Blocks that are run elsewhere: the build; the answers of the README, the script with five nodes and the recipes
-    // (`recipes`); a lease that a connection holds (`waiting::holding`); the first key
+    // (`recipes`); a lease that a connection holds (`waiting::holding`), by a script (`rolling`); the first key
     // (`a_new_key_is_used_by_the_command_line`).
-    const ELSEWHERE: [&str; 6] = [
+    const ELSEWHERE: [&str; 7] = [
         "cargo run --release",
         "curl -d ttl=30s -d owner=ann",
         "examples/five-nodes.sh",
         "T=$(curl -sSf",
         "curl -sNf",
+        "  #!/bin/sh\n  # hold.sh",
         "redlockd key new",
     ];
     let of_help: Vec<String> = [&["init"][..], &["serve"]].iter().flat_map(|c| help_of(c)).collect();
