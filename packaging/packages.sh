@@ -20,7 +20,7 @@ if [ $# -gt 0 ]; then
   binary=$1
 else
   target=$machine-unknown-linux-musl
-  if rustup target list --installed 2>/dev/null | grep -qx "$target" && command -v musl-gcc >/dev/null; then
+  if rustup target list --installed 2>/dev/null | grep -x "$target" >/dev/null && command -v musl-gcc >/dev/null; then
     CC=musl-gcc cargo build --locked --release --target "$target"
   else
     echo "the target $target or musl-gcc is not installed: glibc is linked statically; names are then resolved with the" >&2
@@ -57,7 +57,8 @@ starts() {
 
 # ldd exits with 0 for a static executable that is position-independent, as those for musl are.
 is_static=yes
-if ldd "$static" 2>/dev/null | grep -q '=>'; then is_static=no; fi
+# Not by a pipe into `grep -q`: it ends at the first match, ldd is then ended by SIGPIPE, and with pipefail a dynamic one is static.
+case "$(ldd "$static" 2>/dev/null)" in *'=>'*) is_static=no ;; esac
 mkdir -p "$work/root"
 cp "$static" "$work/root/redlockd"
 if [ $is_static = yes ] && [ "$(id -u)" -eq 0 ]; then
