@@ -272,6 +272,8 @@ mutants! {
     /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).
     FOUND_BY_LISTS {
+        /// Who comes from another instance joins the end of the queue.
+        MovedIsLast,
         /// One node's subscription is taken for a quorum's.
         SubscribedByOne,
         /// A waiter that leaves the head of a queue does not wake the next one.

@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::moved_places::{self, OwnPlaces};
 use super::overview::ListedWaiter;
 use super::service::LockManager;
 use super::types::{WaiterInfo, WaitingAt};
 use crate::protocol::{
-    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITERS_TTL, WaitersArgs,
-    WaitersEntry,
+    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PLACES_MAX, PublishedResource, PublishedWaiter, WAITERS_TTL,
+    WaitersArgs, WaitersEntry,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
+use crate::waiting::absent_callers::PlaceKey;
 use crate::waiting::event::WaiterEntry;
 use crate::waiting::queue::Queue;
 
@@ -53,6 +55,8 @@ struct OtherInstance {
     waiting: usize,
     oldest_ms: u64,
     resources: BTreeMap<ResourceName, PublishedResource>,
+    /// How long each place had waited, by tag. Milliseconds.
+    places: HashMap<Arc<str>, u64>,
 }
 
 impl OtherInstance {
@@ -134,6 +138,7 @@ impl ClusterWaiters {
             waiting: entry.waiting.min(WAITERS_MAX),
             oldest_ms: entry.oldest_ms,
             resources: entry.resources.into_iter().filter_map(named).collect(),
+            places: entry.places.into_iter().map(|place| (place.tag, place.waiting_ms)).collect(),
         };
         others.instances.insert(listed.instance.clone(), other);
     }
@@ -175,6 +180,14 @@ impl ClusterWaiters {
         is_read && others.live(now).all(|(_, other)| says_all(other))
     }
 
+    /// How long the caller of this place has waited at another instance; zero where none is known to have it.
+    pub(super) fn waited_for(&self, key: &PlaceKey, now: BootTime) -> Duration {
+        let (tag, others) = (moved_places::tag(key), self.0.lock());
+        let waited =
+            |other: &OtherInstance| Some(moved_places::waited(*other.places.get(&tag)?, now.since(other.written_at)));
+        others.live(now).filter_map(|(_, other)| waited(other)).max().unwrap_or_default()
+    }
+
     /// How many wait for a resource at other instances.
     pub(super) fn waiting_for(&self, resource: &ResourceName, now: BootTime) -> usize {
         let others = self.0.lock();
@@ -205,6 +218,7 @@ impl Others {
 struct OwnWaiters {
     waiting: usize,
     resources: Vec<OwnResource>,
+    places: OwnPlaces,
 }
 
 /// In order of their oldest waiters.
@@ -217,8 +231,8 @@ struct OwnResource {
 
 impl OwnWaiters {
     /// `all`: the oldest first.
-    fn of(all: Vec<(ResourceName, usize, WaiterEntry)>) -> Self {
-        let (mut own, mut places) = (Self { waiting: all.len(), ..Self::default() }, HashMap::new());
+    fn of(all: Vec<(ResourceName, usize, WaiterEntry)>, kept: OwnPlaces) -> Self {
+        let (mut own, mut places) = (Self { waiting: all.len(), places: kept, ..Self::default() }, HashMap::new());
         for (resource, _, waiter) in all {
             let place = *places.entry(resource.clone()).or_insert(own.resources.len());
             if place == own.resources.len() {
@@ -256,6 +270,7 @@ impl OwnWaiters {
             waiting: self.waiting,
             oldest_ms: oldest.map_or(0, |waiter| ms(waiter.since)),
             resources: self.resources.iter().map(published).collect(),
+            places: moved_places::published(&self.places, now),
         }
     }
 }
@@ -299,10 +314,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
+    /// Who waits here. Once this instance stops, its waiters are answered and come back elsewhere: their places stay published.
+    fn own_waiters(&self, last: &OwnWaiters) -> OwnWaiters {
+        let (all, places) = self.shared.waiting.places(|places, queue| {
+            let oldest = places.oldest(queue, PLACES_MAX).into_iter();
+            (queue.all_waiters(), oldest.map(|(key, since)| (moved_places::tag(key), since)).collect())
+        });
+        let is_stopping = self.shared.draining.is_cancelled();
+        OwnWaiters::of(all, if is_stopping { last.places.clone() } else { places })
+    }
+
     async fn exchange_waiters(&self, publisher: &mut Publisher, cursors: &mut BTreeMap<usize, u64>) {
         let (now, known) = (self.now(), &self.shared.cluster_waiters);
-        let own = self.shared.waiting.queue(Queue::all_waiters);
-        let entry: Option<Arc<str>> = publisher.due(OwnWaiters::of(own), now).map(|entry| entry.encode().into());
+        let entry: Option<Arc<str>> =
+            publisher.due(self.own_waiters(&publisher.last), now).map(|entry| entry.encode().into());
         known.begin(now);
         let listed = self.engine().everyone();
         let exchange = |index: &usize| {

@@ -1,7 +1,7 @@
 //! What an instance publishes and when, and what it believes of the others.
 
 use super::*;
-use crate::types::WantedMode;
+use crate::types::{WaitId, WantedMode};
 
 fn at(ms: u64) -> BootTime {
     BootTime::default().plus(Duration::from_mins(1)).plus(Duration::from_millis(ms))
@@ -14,7 +14,7 @@ fn waiter(resource: &str, owner: &str, since_ms: u64) -> (ResourceName, usize, W
 }
 
 fn own(count: u64) -> OwnWaiters {
-    OwnWaiters::of((0..count).map(|i| waiter("x", &format!("owner-{i}"), i)).collect())
+    OwnWaiters::of((0..count).map(|i| waiter("x", &format!("owner-{i}"), i)).collect(), OwnPlaces::new())
 }
 
 fn listed(instance: u64, left_ms: u64, entry: &WaitersEntry) -> ListedEntry {
@@ -29,7 +29,7 @@ fn name() -> ResourceName {
 fn an_entry_names_the_first_waiters_of_each_resource_and_counts_all() {
     let mut all: Vec<_> = (0..10).map(|i| waiter("x", &format!("owner-{i}"), i)).collect();
     all.insert(1, waiter("y", "", 0));
-    let entry = OwnWaiters::of(all).entry(7, at(1_000));
+    let entry = OwnWaiters::of(all, OwnPlaces::new()).entry(7, at(1_000));
     assert_eq!((entry.stamp, entry.waiting, entry.oldest_ms), (7, 11, 1_000));
     let shown: Vec<_> = entry.resources.iter().map(|r| (&*r.resource, r.waiting, r.first.len())).collect();
     assert_eq!(shown, [("x", 10, FIRST_WAITERS_MAX), ("y", 1, 1)]);
@@ -96,6 +96,28 @@ fn the_others_are_known_for_some_seconds_after_a_quorum_answered() {
     assert!(!known.summary(at(0)).is_known);
     known.completed(at(0));
     assert!(known.summary(at(3_000)).is_known && !known.summary(at(3_001)).is_known);
+}
+
+#[test]
+fn a_place_elsewhere_counts_while_it_is_published() {
+    let known = ClusterWaiters::default();
+    let key = |wait_id: &str, principal: &str| PlaceKey {
+        resources: [name()].into(),
+        principal: principal.into(),
+        wait_id: WaitId::parse(wait_id).expect("valid"),
+    };
+    let (own_key, id) = (key("0123456789abcdef", "ann"), "0123456789abcdef");
+    let places = vec![(moved_places::tag(&own_key), at(0))];
+    known.receive(&listed(1, 10_000, &OwnWaiters { places, ..own(0) }.entry(1, at(7_000))), at(7_000));
+    assert_eq!(known.waited_for(&own_key, at(8_000)), Duration::from_secs(8));
+    for other in [key(id, "bob"), key(id, ""), key("0123456789abcdeX", "ann")] {
+        assert_eq!(known.waited_for(&other, at(8_000)), Duration::ZERO);
+    }
+    assert_eq!(known.waited_for(&own_key, at(17_000)), Duration::ZERO, "it ran out");
+    let made_up = vec![(moved_places::tag(&own_key), BootTime::default())];
+    let days = BootTime::default().plus(Duration::from_hours(240));
+    known.receive(&listed(2, 10_000, &OwnWaiters { places: made_up, ..own(0) }.entry(1, days)), at(7_000));
+    assert_eq!(known.waited_for(&own_key, at(8_000)), Duration::from_hours(24), "nobody waits for days");
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod lease_changes;
 pub(crate) mod lease_snapshot;
 mod list_merge;
 mod maintenance;
+mod moved_places;
 mod no_vote_reasons;
 mod node_list;
 mod node_state;

@@ -277,17 +277,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (mode, ttl, kept_for) = (request.mode, request.ttl, request.kept_for);
         let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
-        let keep = request.keep.map(|keep| absent_callers::KeepPlace {
-            key: place_key(&params.resources, request.principal.as_deref(), &keep.wait_id),
-            terms: absent_callers::Terms {
-                mode: params.mode,
-                ttl: params.ttl,
-                labels: params.labels.clone(),
-                token: request.token.as_ref().map(|_| params.token.clone()),
-                refuses_deadlock: request.refuses_deadlock,
-                kept_for,
-            },
-            permit: keep.permit.map(|permit| permit as absent_callers::Permit),
+        let keep = request.keep.map(|keep| {
+            let key = place_key(&params.resources, request.principal.as_deref(), &keep.wait_id);
+            absent_callers::KeepPlace {
+                waited: self.shared.cluster_waiters.waited_for(&key, started),
+                key,
+                terms: absent_callers::Terms {
+                    mode: params.mode,
+                    ttl: params.ttl,
+                    labels: params.labels.clone(),
+                    token: request.token.as_ref().map(|_| params.token.clone()),
+                    refuses_deadlock: request.refuses_deadlock,
+                    kept_for,
+                },
+                permit: keep.permit.map(|permit| permit as absent_callers::Permit),
+            }
         });
         let party = Party::new(&params.labels.principal, &params.labels.owner);
         let (has_own_token, refuses_deadlock) = (request.token.is_some(), request.refuses_deadlock);

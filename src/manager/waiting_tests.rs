@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::manager::types::AcquireError;
+use crate::manager::types::{AcquireError, KeepPlace};
 use crate::mutant::{Mutant, plant, restore};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestStamp, quarantine_for};
@@ -18,7 +18,7 @@ use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::notifications::NotificationSource;
 use crate::redlock::random::SystemEntropy;
-use crate::types::{Labels, NodeId, Ttl, WantedMode};
+use crate::types::{Labels, NodeId, Ttl, WaitId, WantedMode};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
 
@@ -117,6 +117,56 @@ fn run<T>(bug: Option<Mutant>, work: impl Future<Output = T>) -> T {
     let outcome = runtime.expect("a runtime").block_on(tokio::task::LocalSet::new().run_until(work));
     restore(before);
     outcome
+}
+
+/// An instance stops while a caller waits there; it comes back at another one, where somebody has come since. Who is served
+/// first there, and how long the caller has waited.
+async fn served_first_after_a_move(wait_id: &str) -> (&'static str, Duration) {
+    let [here, there] = managers().await;
+    let held = hold(&here, "x", "").await;
+    for manager in [&here, &there] {
+        tokio::task::spawn_local(manager.clone().run_waiter_exchange());
+    }
+    let moving = |wait_id: &str| {
+        let keep = Some(KeepPlace { wait_id: WaitId::parse(wait_id).expect("valid"), permit: None });
+        AcquireRequest { keep, ..request("x", "moved", WAIT) }
+    };
+    let (own, first) = (there.clone(), moving("0123456789abcdef"));
+    let waiting = tokio::task::spawn_local(async move { own.acquire(first).await.and_then(PendingGrant::commit) });
+    here.clock().sleep(Duration::from_secs(3)).await;
+    let later = wait(&here, "x", "later").await;
+    there.drain();
+    let answer = waiting.await.expect("no panic");
+    assert!(matches!(answer, Err(AcquireError::Draining { wait_id: Some(_) })), "{answer:?}");
+    here.clock().sleep(Duration::from_secs(2)).await;
+    let moved = Box::pin(here.acquire(moving(wait_id)));
+    let begun = here.now();
+    let serve = async {
+        here.clock().sleep(Duration::from_millis(20)).await;
+        let waits = here.waiters_for(&held.resource).0;
+        assert_eq!(here.release(&held.resource, &held.token).await.map(|_| ()).ok(), Some(()));
+        waits
+    };
+    let (served, waits) = tokio::join!(
+        async {
+            tokio::select! {
+                granted = moved => ("moved", granted.map(|_| ())),
+                granted = later => ("later", granted.expect("no panic").map(|_| ())),
+            }
+        },
+        serve
+    );
+    assert!(served.1.is_ok(), "{served:?}");
+    let moved = waits.iter().find(|waiter| waiter.owner == "moved" && waiter.instance == *here.instance());
+    (served.0, moved.expect("it waits").waiting.saturating_sub(here.now().since(begun)))
+}
+
+#[test]
+fn who_comes_from_an_instance_that_stopped_keeps_its_place() {
+    let (first, waited) = run(None, served_first_after_a_move("0123456789abcdef"));
+    assert_eq!(first, "moved");
+    assert!(waited >= Duration::from_secs(5), "{waited:?}");
+    assert_eq!(run(None, served_first_after_a_move("another-id-of-16")).0, "later", "nobody has waited by this name");
 }
 
 /// A grant whose answer is not written is undone, and the next waiter served at once. How long that one waited.

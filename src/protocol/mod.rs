@@ -65,6 +65,7 @@ pub use update::UpdateArgs;
 pub use view::{NodeList, OldList, RosterEntry, View, ViewId};
 pub use view_change::AdmitArgs;
 pub use waiters::{
-    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,
-    WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
+    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedPlace, PublishedResource, PublishedWaiter,
+    WAITER_NOTE_MAX_BYTES, WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
 };
+pub(crate) use waiters::{PLACE_TAG_BYTES, PLACES_MAX};

@@ -78,6 +78,8 @@ pub(crate) struct KeepPlace {
     pub terms: Terms,
     /// Held as long as the place is.
     pub permit: Option<Permit>,
+    /// How long the caller has waited for it at another instance.
+    pub waited: Duration,
 }
 
 struct KeptPlace {
@@ -97,7 +99,7 @@ pub(crate) struct Places {
 impl Places {
     /// A new place, instead of a former one with this name.
     pub(super) fn add(&mut self, keep: KeepPlace, waiter: WaiterId) {
-        let KeepPlace { key, terms, permit } = keep;
+        let KeepPlace { key, terms, permit, .. } = keep;
         self.kept.insert(key, KeptPlace { waiter, terms, permit, absent_since: None });
     }
 
@@ -156,6 +158,16 @@ impl Places {
         forgotten
     }
 
+    /// The places of waiters in the queues, with since when they wait: at most `max`, the oldest first.
+    pub(crate) fn oldest(&self, queue: &Queue, max: usize) -> Vec<(&PlaceKey, BootTime)> {
+        let is_queued = |place: &&KeptPlace| queue.is_queued(place.waiter);
+        let since = |place: &KeptPlace| Some((place.waiter, queue.waiters.get(&place.waiter)?.since));
+        let queued = self.kept.iter().filter(|(_, place)| is_queued(place));
+        let mut all: Vec<_> = queued.filter_map(|(key, place)| Some((since(place)?, key))).collect();
+        all.sort_unstable_by_key(|((waiter, _), _)| *waiter);
+        all.into_iter().take(max).map(|((_, since), key)| (key, since)).collect()
+    }
+
     /// What counts the waiter of this place.
     pub(super) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
         self.kept.get(key)?.permit.clone()
@@ -209,15 +221,17 @@ impl Queue {
             resources = Some(waiter.request.resources.clone());
         });
         let Some(resources) = resources else { return };
-        for resource in resources.iter().filter(|_| !is(Mutant::ReturnedIsSecond)) {
-            self.step_back(resource);
-        }
+        self.step_back(&resources);
         self.find_first(&resources);
         self.proceed(id);
     }
 
     /// Waiters that are no longer first do not ask again until they are.
-    fn step_back(&mut self, resource: &ResourceName) {
+    pub(super) fn step_back(&mut self, resources: &[ResourceName]) {
+        resources.iter().filter(|_| !is(Mutant::ReturnedIsSecond)).for_each(|resource| self.step_back_in(resource));
+    }
+
+    fn step_back_in(&mut self, resource: &ResourceName) {
         let head = self.head(resource);
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
         let is_first = |id: &WaiterId| self.waiters.get(id).is_some_and(|waiter| waiter.is_first);

@@ -16,7 +16,7 @@ fn keep(resource: &str, wait_id: &str, ttl_ms: u64) -> KeepPlace {
     let ttl = Ttl::from_ms(ttl_ms).expect("in range");
     let mode = WantedMode::Exclusive;
     let terms = Terms { mode, ttl, labels: Labels::default(), token: None, refuses_deadlock: false, kept_for: None };
-    KeepPlace { key, terms, permit: Some(Arc::new(7_u8)) }
+    KeepPlace { key, terms, permit: Some(Arc::new(7_u8)), waited: Duration::ZERO }
 }
 
 const ID: &str = "0123456789abcdef";

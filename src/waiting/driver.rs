@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -189,7 +190,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
-    /// The place that the request names, or else a new one at the end of its queues. Errors: the field in which it differs.
+    /// The place that the request names, or else a new one: at the end of its queues, or where its wait at another instance puts
+    /// it. Errors: the field in which it differs.
     fn enter(
         &self,
         request: WaitRequest,
@@ -211,11 +213,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             self.0.handle_in(state, Event::Returned(waiter, request.until));
             waiter
         } else {
-            let waiter = state.next;
-            state.next += 1;
+            let now = self.0.engine.clock.now();
+            let since = now.minus(keep.as_ref().map_or(Duration::ZERO, |keep| keep.waited));
+            let waiter = state.number(since, now);
             state.slots.insert(waiter, Arc::clone(&slot));
             keep.into_iter().for_each(|keep| state.places.add(keep, waiter));
-            self.0.handle_in(state, Event::Enqueue(waiter, request));
+            self.0.handle_in(state, Event::Enqueue(waiter, request, since));
             waiter
         };
         Ok(Place { driver: self.clone(), waiter, slot, key })
@@ -227,6 +230,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         for waiter in which(&mut state.places, now) {
             self.0.handle_in(&mut state, Event::Cancel(waiter));
         }
+    }
+
+    /// Reads the kept places with the queues.
+    pub(crate) fn places<T>(&self, read: impl FnOnce(&Places, &Queue) -> T) -> T {
+        let state = self.0.state.lock();
+        read(&state.places, &state.queue)
     }
 
     /// What counts the waiter of a kept place in quotas.
@@ -307,6 +316,16 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
 }
 
 impl State {
+    /// The number of a waiter that waits since then: the microsecond, or the next one that is free.
+    fn number(&mut self, since: BootTime, now: BootTime) -> WaiterId {
+        let mut number = if since < now { since.as_micros() } else { self.next.max(now.as_micros()) };
+        while self.queue.waiters.contains_key(&number) {
+            number += 1;
+        }
+        self.next = self.next.max(number + 1);
+        number
+    }
+
     fn step(&mut self, waiter: WaiterId, step: Step) {
         if let Some(slot) = self.slots.get(&waiter) {
             slot.next.lock().0 = Some(step);

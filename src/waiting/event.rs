@@ -13,7 +13,7 @@ use crate::types::{ResourceName, SlotSet, TokenHash};
 
 pub use crate::types::{SlotChoice, WantedMode as Mode};
 
-/// Names a waiter. Rises with time, over all queues of an instance.
+/// Names a waiter. Rises with the time since when it waits, over all queues of an instance.
 pub type WaiterId = u64;
 
 /// The queues that a request is in.
@@ -51,8 +51,9 @@ pub struct WaitRequest {
 /// What happened.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A request arrived. Its number is above all before.
-    Enqueue(WaiterId, WaitRequest),
+    /// A request arrived that waits since then: before now, if it brings its place from another instance. Its number is above
+    /// those of all that wait since earlier.
+    Enqueue(WaiterId, WaitRequest, BootTime),
     /// A waiter has left, with or without its answer. Events about it are ignored from now on.
     Cancel(WaiterId),
     /// The caller of a waiter is absent, and its attempt has ended: it keeps its place, and others go first.

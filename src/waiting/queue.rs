@@ -56,7 +56,7 @@ impl Queue {
     pub fn handle(&mut self, now: BootTime, random: u64, event: Event) -> Vec<Action> {
         (self.now, self.random) = (now, random);
         match event {
-            Event::Enqueue(waiter, request) => self.enqueue(waiter, request),
+            Event::Enqueue(waiter, request, since) => self.enqueue(waiter, request, since),
             Event::Cancel(_) if is(Mutant::LeaverStays) => {}
             Event::Cancel(waiter) => self.cancel(waiter),
             Event::Absent(waiter) => self.absent(waiter),
@@ -86,12 +86,12 @@ impl Queue {
         std::mem::take(&mut self.actions)
     }
 
-    fn enqueue(&mut self, id: WaiterId, request: WaitRequest) {
+    fn enqueue(&mut self, id: WaiterId, request: WaitRequest, since: BootTime) {
         if let Some(reason) = self.refusal_at_once(&request) {
             return self.actions.push(Action::Refuse(id, reason));
         }
         let is_behind = request.resources.iter().any(|resource| self.waiter_count(resource) > 0);
-        let waiter = Waiter::new(request, self.now, is_behind);
+        let waiter = Waiter { since, ..Waiter::new(request, self.now, is_behind) };
         let (waits, resources) = (waiter.waits(), waiter.request.resources.clone());
         let token = waiter.request.token.clone();
         let party = waiter.request.party.clone().filter(|_| waits && self.settings.limits.detects_deadlocks);
@@ -99,13 +99,20 @@ impl Queue {
         if waits {
             self.queued += 1;
             self.token_entered(token);
+            let mut is_ahead = false;
             for resource in resources.iter() {
-                self.resources.entry(resource.clone()).or_default().order.push_back(id);
+                let order = &mut self.resources.entry(resource.clone()).or_default().order;
+                let at = if is(Mutant::MovedIsLast) { order.len() } else { order.partition_point(|other| *other < id) };
+                is_ahead |= at < order.len();
+                order.insert(at, id);
             }
             if let Some(party) = party {
                 self.parties.add(&party, id);
                 let is_suspect = self.cycle_through(id).is_some();
                 self.update(id, |waiter| waiter.is_suspect = is_suspect);
+            }
+            if is_ahead {
+                self.step_back(&resources);
             }
             self.find_first(&resources);
         }

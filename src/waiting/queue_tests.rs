@@ -100,7 +100,7 @@ impl Bench {
     fn enqueue(&mut self, request: WaitRequest) -> (WaiterId, Vec<WaiterId>) {
         let waiter = self.next;
         self.next += 1;
-        (waiter, self.on(Event::Enqueue(waiter, request)))
+        (waiter, self.on(Event::Enqueue(waiter, request, self.now)))
     }
 
     fn enter(&mut self, names: &[&str]) -> WaiterId {
@@ -471,6 +471,28 @@ fn whose_caller_is_away_is_passed_and_comes_back_to_its_place() {
     assert_eq!(bench.enqueue(once).1.len(), 1, "nobody is there whom it would pass");
     bench.on(Event::Cancel(third));
     assert!(bench.queue.resources.is_empty() && bench.queue.waiters.len() == 1);
+}
+
+#[test]
+fn who_comes_from_another_instance_waits_since_it_came_there() {
+    let mut bench = Bench::new(LIMITS);
+    bench.next = 10;
+    let first = bench.asleep("a", 1);
+    bench.next = 20;
+    let third = bench.enter(&["a", "b"]);
+    let mut arrive = |id, names: &[&str]| {
+        let request = Bench::request(names, Mode::Exclusive);
+        bench.on(Event::Enqueue(id, request, BootTime::default()))
+    };
+    assert_eq!(arrive(15, &["b", "a"]), NOBODY, "behind the first");
+    assert_eq!(arrive(5, &["a"]), [5], "nothing is known of the lease but by asking");
+    bench.refused(5, "a", 1);
+    assert_eq!([5, first, 15, third].map(|waiter| bench.queue.position(waiter)), [1, 2, 3, 4]);
+    assert_eq!(bench.queue.waiters_of(&name("a"))[0].since, BootTime::default());
+    for (waiter, lease) in [(5, 1), (first, 2), (15, 3), (third, 4)] {
+        assert_eq!(bench.ended("a", lease), [waiter], "the ones behind it are no longer first");
+        assert_eq!(bench.granted(waiter, lease + 1), NOBODY);
+    }
 }
 
 fn until_of(bench: &Bench, waiter: WaiterId) -> BootTime {
@@ -1074,6 +1096,7 @@ fn planted_bugs_are_found_by_lists_of_events() {
         (AbsentForgotten, whose_caller_is_away_is_passed_and_comes_back_to_its_place),
         (AbsentAsks, whose_caller_is_away_is_passed_and_comes_back_to_its_place),
         (ReturnedIsSecond, whose_caller_is_away_is_passed_and_comes_back_to_its_place),
+        (MovedIsLast, who_comes_from_another_instance_waits_since_it_came_there),
         (DeadlockUnnoticed, the_newest_of_a_confirmed_deadlock_is_refused_if_it_wants_to_and_reported_otherwise),
         (DeadlockForgotten, a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected),
     ];

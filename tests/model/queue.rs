@@ -58,6 +58,8 @@ struct Bounds {
     leaves: u8,
     /// Callers who go away and may return.
     absences: u8,
+    /// Waiters that enter before one that has waited longer, elsewhere.
+    moves: u8,
     /// Notices name each lease; else all leases alike, as may happen to a few, which makes many situations one.
     has_tags: bool,
     bug: Option<Mutant>,
@@ -102,6 +104,7 @@ struct State {
     splits: u8,
     leaves: u8,
     absences: u8,
+    moves: u8,
     is_lossy: bool,
     violation: Option<&'static str>,
 }
@@ -413,6 +416,7 @@ impl Model for Bounds {
             splits: self.splits,
             leaves: self.leaves,
             absences: self.absences,
+            moves: self.moves,
             is_lossy: false,
             violation: None,
         };
@@ -423,8 +427,10 @@ impl Model for Bounds {
         let earliest =
             s.phases.iter().filter_map(|phase| if let Phase::Waiting(at) = phase { Some(*at) } else { None });
         let earliest = earliest.min();
-        // Waiters are numbered in the order of their arrival.
-        steps.extend(s.phases.iter().position(|phase| *phase == Phase::Outside).map(Step::Enter));
+        // Waiters are numbered in the order of their arrival, at whatever instance that was.
+        let mut outside = (0..s.phases.len()).filter(|waiter| s.phases[*waiter] == Phase::Outside);
+        steps.extend(outside.next().map(Step::Enter));
+        steps.extend(outside.next().filter(|_| s.moves > 0).map(Step::Enter));
         for (waiter, phase) in s.phases.iter().enumerate() {
             match *phase {
                 Phase::Outside | Phase::Done => {}
@@ -500,9 +506,10 @@ impl Bounds {
                     refuses_deadlock: false,
                     note: "".into(),
                 };
+                s.moves -= u8::from(s.phases[..waiter].contains(&Phase::Outside));
                 s.phases[waiter] = Phase::Waiting(NEVER);
                 s.after[waiter] = s.refused;
-                s.on(self, inst, Event::Enqueue(waiter as u64, request));
+                s.on(self, inst, Event::Enqueue(waiter as u64, request, NOW));
             }
             Step::Answer(waiter) => self.answer(s, waiter),
             Step::Split(waiter) => {
@@ -653,6 +660,7 @@ fn bounds(waiters: &[(usize, &'static [usize])]) -> Bounds {
         splits: 0,
         leaves: 0,
         absences: 0,
+        moves: 0,
         has_tags: false,
         bug: None,
     }
@@ -695,6 +703,11 @@ fn absent(more: u8) -> Bounds {
     Bounds { absences: 1 + more, ..bounds(ONE) }
 }
 
+/// Two of one instance, of which one may come from elsewhere, and a holder.
+fn moving(more: u8) -> Bounds {
+    Bounds { moves: 1, leaves: more, ..bounds(ONE) }
+}
+
 #[test]
 #[expect(clippy::print_stdout, reason = "the table, where it is asked for with --nocapture")]
 fn the_queue_keeps_its_promises_in_every_order() {
@@ -704,6 +717,7 @@ fn the_queue_keeps_its_promises_in_every_order() {
         ("two resources, lost notices", lossy(TWO, more)),
         ("callers who hang up", leaving(more)),
         ("callers who go away and return", absent(more)),
+        ("callers who come from another instance", moving(more)),
         ("connections that break", broken(more)),
         ("readers and a writer", shared(more)),
         ("two permits", permits(more)),
@@ -722,6 +736,7 @@ fn planted_bugs_of_the_queue_are_found() {
     let planted = [
         (leaving(0), &[LeaverStays, LeaverCallsNobody][..]),
         (absent(0), &[AbsentForgotten, AbsentAsks, ReturnedIsSecond]),
+        (moving(0), &[MovedIsLast]),
         (broken(0), &[SubscriptionLossUnnoticed]),
         (lossy(ONE, 0), &[GrantCallsNobody, TimerIgnored, EndWakesNobody, NewestFirst, EveryoneContends]),
         (lossy(ONE, 0), &[NoticesIgnored, ListensTooLate, SubscribedByOne]),

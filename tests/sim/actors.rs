@@ -12,7 +12,7 @@ use super::profile::{GUARD_MS, LOCK_DELAY_MS, Profile, Variant};
 use super::rng::Rng;
 use super::world::Us;
 use crate::protocol::reference::ReferenceNode;
-use crate::protocol::{ClusterParams, NodeResult, quarantine_for};
+use crate::protocol::{ClusterParams, NodeResult, ViewId, quarantine_for};
 use crate::redlock::clock::BootTime;
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
@@ -73,9 +73,11 @@ pub(super) struct Inst {
     pub(super) has_time: bool,
     /// It is stopped until then.
     pub(super) local: Us,
-    /// For how long its boot clock stood still.
     /// The time of its last request, minus the world's: what it takes for the nodes' time. Microseconds.
     pub(super) reckoned_us: Option<i64>,
+    /// The view of its last request.
+    pub(super) asks_in: ViewId,
+    /// For how long its boot clock stood still.
     pub(super) boot_lost: Us,
     pub(super) ppm: i64,
     /// Its wall clock minus an honest one, microseconds.
@@ -194,6 +196,7 @@ impl Inst {
             local: 0,
             boot_lost: 0,
             reckoned_us: None,
+            asks_in: ViewId::NONE,
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,
             links: (0..profile.servers())

@@ -455,18 +455,25 @@ impl World {
         self.plan_liveness_checks();
     }
 
-    /// Instances that were started with an old list may know too few nodes of the present one: an operator corrects that.
+    /// Instances that were started with an old list, or were cut off during several changes, may know too few nodes of the present
+    /// one: an operator corrects that.
     fn correct_configurations(&mut self) {
         let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id);
-        let Some(list) = highest.and_then(|view| view.list.clone()) else { return };
+        let Some((id, list)) = highest.and_then(|view| Some((view.id, view.list.clone()?))) else { return };
         let old = list.old.as_ref().map(|old| &old.names);
         let is_listed = |server: &usize| {
             let name = self.profile.name_of(*server);
             list.names.contains(&name) || old.is_some_and(|old| old.contains(&name))
         };
-        self.profile.corrected = Some((0..self.servers.len()).filter(is_listed).collect());
+        let corrected: Vec<usize> = (0..self.servers.len()).filter(is_listed).collect();
+        let first = self.profile.nodes;
+        let left = corrected.iter().filter(|server| **server < first).count();
+        // A list of one whose node forgets has forgotten the change.
+        let are_too_few = first == 1 || left <= first - quorum_of(first);
+        self.profile.corrected = Some(corrected);
         for inst in 0..self.insts.len() {
-            if self.insts[inst].life > 0 {
+            let Inst { life, asks_in, .. } = self.insts[inst];
+            if life > 0 || are_too_few && asks_in < id {
                 self.crash(inst);
             }
         }

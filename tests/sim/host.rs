@@ -333,7 +333,12 @@ fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
     let token = Some(request.token.clone());
     let (mode, ttl, labels) = (params.mode, params.ttl, Labels::default());
     let terms = Terms { mode, ttl, labels, token, refuses_deadlock: false, kept_for: None };
-    KeepPlace { key: PlaceKey { resources, principal: "".into(), wait_id }, terms, permit: None }
+    KeepPlace {
+        key: PlaceKey { resources, principal: "".into(), wait_id },
+        terms,
+        permit: None,
+        waited: Duration::ZERO,
+    }
 }
 
 /// As in the manager: the grant is kept last, just before the answer.

@@ -18,6 +18,10 @@ pub const WAITERS_ENTRY_MAX_BYTES: usize = 64 * 1_024;
 pub const FIRST_WAITERS_MAX: usize = 8;
 /// So much of a note is published, in bytes: other instances show its beginning.
 pub const WAITER_NOTE_MAX_BYTES: usize = 96;
+/// Places that are named, of those that have waited longest: [`PublishedPlace`].
+pub(crate) const PLACES_MAX: usize = 256;
+/// The length of a place's tag: hexadecimal digits.
+pub(crate) const PLACE_TAG_BYTES: usize = 32;
 /// The longest name of an instance, in bytes.
 const INSTANCE_MAX_BYTES: usize = 32;
 /// What the members around the list of resources take at most.
@@ -67,6 +71,20 @@ pub struct WaitersEntry {
     /// By resource; where they do not fit, those that have waited longest.
     #[serde(rename = "r")]
     pub resources: Vec<PublishedResource>,
+    /// Places that may be taken again at another instance; earlier releases write none.
+    #[serde(rename = "p", default)]
+    pub places: Vec<PublishedPlace>,
+}
+
+/// The place of a request with a `wait_id`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedPlace {
+    /// A digest of names, principal and `wait_id`, [`PLACE_TAG_BYTES`] long.
+    #[serde(rename = "p")]
+    pub tag: Arc<str>,
+    /// How long it had waited when this was written. Milliseconds.
+    #[serde(rename = "t")]
+    pub waiting_ms: u64,
 }
 
 /// The waiters for one resource at one instance.
@@ -140,12 +158,14 @@ impl PublishedWaiter {
 
 impl WaitersEntry {
     /// As stored on the nodes, at most [`WAITERS_ENTRY_MAX_BYTES`] long. Resources beyond that are left out, from the end;
-    /// `waiting` and `oldest_ms` count them.
+    /// `waiting` and `oldest_ms` count them. Of the places at most [`PLACES_MAX`] are written.
     pub fn encode(&self) -> String {
+        let places = self.places.get(..PLACES_MAX).unwrap_or(&self.places);
+        let places = serde_json::to_string(places).unwrap_or_else(|_| "[]".to_owned());
         let mut resources = String::new();
         for resource in &self.resources {
             let Ok(text) = serde_json::to_string(resource) else { continue };
-            if resources.len() + text.len() + FRAME_MAX_BYTES > WAITERS_ENTRY_MAX_BYTES {
+            if places.len() + resources.len() + text.len() + FRAME_MAX_BYTES > WAITERS_ENTRY_MAX_BYTES {
                 break;
             }
             if !resources.is_empty() {
@@ -153,7 +173,8 @@ impl WaitersEntry {
             }
             resources.push_str(&text);
         }
-        format!(r#"{{"v":{},"n":{},"t":{},"r":[{resources}]}}"#, self.stamp, self.waiting, self.oldest_ms)
+        let Self { stamp, waiting, oldest_ms, .. } = self;
+        format!(r#"{{"v":{stamp},"n":{waiting},"t":{oldest_ms},"p":{places},"r":[{resources}]}}"#)
     }
 
     /// Reads what a node stores; `None` for anything that no instance writes.
@@ -166,7 +187,10 @@ impl WaitersEntry {
                 && r.first.iter().all(|w| w.owner.len() <= OWNER_MAX_BYTES && w.note.len() <= WAITER_NOTE_MAX_BYTES)
         };
         let named = entry.resources.iter().try_fold(0_usize, |sum, r| sum.checked_add(r.waiting));
-        (named.is_some_and(|named| named <= entry.waiting) && entry.resources.iter().all(is_valid)).then_some(entry)
+        let has_places =
+            entry.places.len() <= PLACES_MAX && entry.places.iter().all(|place| place.tag.len() == PLACE_TAG_BYTES);
+        let has_all = named.is_some_and(|named| named <= entry.waiting) && entry.resources.iter().all(is_valid);
+        (has_places && has_all).then_some(entry)
     }
 }
 
@@ -184,7 +208,8 @@ mod tests {
     #[test]
     fn an_entry_is_read_back() {
         let resources = vec![resource("a/b", 3, "ci \"7\"|\u{202e}"), resource("c", 1, "")];
-        let entry = WaitersEntry { stamp: 4, waiting: 5, oldest_ms: 9, resources };
+        let places = vec![PublishedPlace { tag: "0".repeat(PLACE_TAG_BYTES).into(), waiting_ms: 9 }];
+        let entry = WaitersEntry { stamp: 4, waiting: 5, oldest_ms: 9, resources, places };
         assert_eq!(WaitersEntry::parse(entry.encode().as_bytes()), Some(entry));
         let nothing = WaitersEntry { stamp: 5, ..WaitersEntry::default() };
         assert_eq!(WaitersEntry::parse(nothing.encode().as_bytes()), Some(nothing));
@@ -194,11 +219,14 @@ mod tests {
     fn an_entry_has_a_maximum_size_and_counts_what_it_leaves_out() {
         let owner = "\u{1}".repeat(OWNER_MAX_BYTES);
         let resources: Vec<_> = (0..5_000).map(|i| resource(&format!("name/{i}"), 2, &owner)).collect();
-        let entry = WaitersEntry { stamp: u64::MAX, waiting: 10_000, oldest_ms: u64::MAX, resources };
+        let place = PublishedPlace { tag: "f".repeat(PLACE_TAG_BYTES).into(), waiting_ms: u64::MAX };
+        let places = vec![place; PLACES_MAX + 1];
+        let entry = WaitersEntry { stamp: u64::MAX, waiting: 10_000, oldest_ms: u64::MAX, resources, places };
         let text = entry.encode();
         let read = WaitersEntry::parse(text.as_bytes()).expect("valid");
         assert!(text.len() <= WAITERS_ENTRY_MAX_BYTES && text.len() > WAITERS_ENTRY_MAX_BYTES / 2, "{}", text.len());
         assert_eq!((read.waiting, &read.resources[..]), (10_000, &entry.resources[..read.resources.len()]));
+        assert!(!read.resources.is_empty() && read.places == entry.places[..PLACES_MAX]);
     }
 
     #[test]
@@ -217,6 +245,11 @@ mod tests {
         ] {
             assert_eq!(WaitersEntry::parse(text(bad).as_bytes()), None, "{bad}");
         }
+        let place = r#"{"p":"00000000000000000000000000000000","t":1}"#;
+        let with =
+            |places: &str| WaitersEntry::parse(format!(r#"{{"v":1,"n":0,"t":0,"p":[{places}],"r":[]}}"#).as_bytes());
+        assert!(with(place).is_some() && with(r#"{"p":"short","t":1}"#).is_none());
+        assert_eq!(with(&vec![place; PLACES_MAX + 1].join(",")), None, "more than an instance writes");
         assert_eq!(WaitersEntry::parse(b"\xff"), None);
     }
 

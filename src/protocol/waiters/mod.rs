@@ -11,9 +11,10 @@ use deadpool_redis::redis::Value;
 
 use entry::PAGE_ENTRIES;
 pub use entry::{
-    FIRST_WAITERS_MAX, InstanceName, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,
+    FIRST_WAITERS_MAX, InstanceName, PublishedPlace, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,
     WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersEntry,
 };
+pub(crate) use entry::{PLACE_TAG_BYTES, PLACES_MAX};
 
 use super::keys;
 use super::reply::Reply;

@@ -1,0 +1,40 @@
+//! Places that go along to another instance: each instance publishes since when the requests with a `wait_id` have waited there,
+//! and one of them that arrives here, because that instance stopped or died, waits since then. It concerns the order within the
+//! queues of this instance, and no vote. What is published runs out after [`WAITERS_TTL`](crate::protocol::WAITERS_TTL).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::protocol::{PLACE_TAG_BYTES, PublishedPlace};
+use crate::redlock::clock::BootTime;
+use crate::waiting::absent_callers::PlaceKey;
+
+/// The longest wait that is believed: no caller waits for longer, and any client of a node may have made up a larger one.
+const WAITED_MAX: Duration = Duration::from_hours(24);
+
+/// Since when the requests with a `wait_id` wait, by tag: those that have waited longest.
+pub(super) type OwnPlaces = Vec<(Arc<str>, BootTime)>;
+
+/// Stands for a place on the nodes: readers of the nodes learn neither the principal nor the `wait_id`.
+pub(super) fn tag(key: &PlaceKey) -> Arc<str> {
+    let mut digest = Sha256::new();
+    for part in key.resources.iter().map(|resource| resource.as_str()).chain([&*key.principal, key.wait_id.as_str()]) {
+        digest.update(part);
+        digest.update([0]);
+    }
+    let digest = digest.finalize();
+    digest.iter().take(PLACE_TAG_BYTES / 2).map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+/// As they are written at `now`.
+pub(super) fn published(own: &OwnPlaces, now: BootTime) -> Vec<PublishedPlace> {
+    let ms = |since| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
+    own.iter().map(|(tag, since)| PublishedPlace { tag: Arc::clone(tag), waiting_ms: ms(*since) }).collect()
+}
+
+/// How long a place counts as having waited that had waited so long some time ago.
+pub(super) fn waited(waiting_ms: u64, ago: Duration) -> Duration {
+    Duration::from_millis(waiting_ms).saturating_add(ago).min(WAITED_MAX)
+}
