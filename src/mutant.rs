@@ -188,6 +188,9 @@ mutants! {
         ListForgotten,
         /// Who takes its place again is served together with the one that was first meanwhile.
         ReturnedIsSecond,
+        /// An instance that was alone in its opinion of the time before all nodes' clocks were stepped takes the new time for the
+        /// right one at once (seed 65841).
+        StepWhileAlone,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
         /// memory while its clock is behind, and an instance with the right time orders the quarantine (seed 737891).
         OrderedByOneClock,

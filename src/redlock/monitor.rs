@@ -72,8 +72,8 @@ pub(super) struct MonitorState {
     began: BootTime,
     /// Since when the cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
     anchored: Option<BootTime>,
-    /// Since when a quorum refuses this instance's orders.
-    refused: Option<BootTime>,
+    /// Since when a quorum refuses this instance's orders, and by how much the nodes' clocks were ahead then. Microseconds.
+    refused: Option<(BootTime, i64)>,
     /// The processes that nodes wait for, as of the last report.
     pub(super) waits_reported: Vec<NodeId>,
     /// The name that an operator adds or removes just now.
@@ -332,7 +332,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let tally = engine.round(&stepped, order, now, until, Until::All, is_obeyed).await;
             let is_refused = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote == Vote::Witnessed);
             let refused = tally.received().filter(|(_, a)| is_refused(a)).count();
-            let alone_since = (refused >= engine.quorum()).then(|| *self.state.lock().refused.get_or_insert(now));
+            let alone_since = self.alone_since(refused, median_us, now);
             if tally.yes() >= engine.quorum() || mutant::is(Mutant::FollowAtOnce) {
                 self.state.lock().refused = None;
                 engine.cluster_clock.slew(median_us);
@@ -344,6 +344,17 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 tracing::warn!(seconds, "this process {text} for {seconds:.1} s; it follows the nodes' time again");
             }
         }
+    }
+
+    /// Since when a quorum refuses this instance's orders without a change of the nodes' clocks: where they were stepped meanwhile,
+    /// a note of before the step may refuse the order, and counting begins anew (seed 65841).
+    fn alone_since(&self, refused: usize, median_us: i64, now: BootTime) -> Option<BootTime> {
+        let guard = self.engine.settings.params.guard.as_micros();
+        let is_same = |(_, before): &(BootTime, i64)| u128::from(median_us.abs_diff(*before)) <= guard;
+        let mut state = self.state.lock();
+        let before = state.refused.filter(|before| is_same(before) || mutant::is(Mutant::StepWhileAlone));
+        state.refused = (refused >= self.engine.quorum()).then(|| before.unwrap_or((now, median_us)));
+        state.refused.map(|(since, _)| since)
     }
 
     /// Takes the nodes' time for the right one, as at the start.

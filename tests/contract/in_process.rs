@@ -78,6 +78,12 @@ impl Server for Reference {
         self.node.flush_all();
     }
 
+    fn intend_ahead(&mut self, intent: &Request, _: &ResourceName, ms: u64) {
+        self.now_us += ms * 1_000;
+        self.ask(intent);
+        self.now_us -= ms * 1_000;
+    }
+
     fn serve_quarantine(&mut self) {
         self.node.serve_quarantine();
     }

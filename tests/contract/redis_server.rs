@@ -179,6 +179,14 @@ impl Server for RedisServer {
         }
     }
 
+    fn intend_ahead(&mut self, intent: &Request, resource: &ResourceName, ms: u64) {
+        self.ask(intent);
+        for key in [format!("redlockd:i:{}", resource.as_str()), "redlockd:intents".to_owned()] {
+            let is_there: bool = self.command(&[b"PEXPIRE", key.as_bytes(), ms.to_string().as_bytes()]);
+            assert!(is_there, "{key}");
+        }
+    }
+
     fn foreign_delete(&mut self, resource: &ResourceName) -> bool {
         self.command(&[b"DEL", resource.as_str().as_bytes()])
     }

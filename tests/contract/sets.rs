@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireSetArgs, EndReason, Found, GrantedLease, IntentArgs, ListArgs, MAX_CLAIMS, NoVote, NodeInspection, ReadArgs,
-    ReadEntry, Released, Reply, Request, RequestTime, SET_MAX, StoredLock,
+    AcquireSetArgs, AcquireSharedArgs, EndReason, Found, GrantedLease, IntentArgs, ListArgs, MAX_CLAIMS, NoVote,
+    NodeInspection, ReadArgs, ReadEntry, Released, Reply, Request, RequestTime, SET_MAX, StoredLock,
 };
 use redlockd::types::{Fence, Mode, WantedMode};
 
@@ -222,6 +222,28 @@ pub fn a_foreign_lock_of_any_type_keeps_a_set_out(node: &mut impl Server) {
     assert!(node.foreign_delete(&name("b")) && node.foreign_delete(&name("c")));
     granted(node, &set(&["a", "b", "c"], 1, 1, 10_000));
     assert!(!node.foreign_acquire(&name("b"), b"theirs", 20_000), "a set keeps foreign clients out");
+}
+
+/// Seed 86620 of the simulation: it would keep everybody out for as long as the clock was ahead.
+pub fn an_intent_from_before_the_clock_went_back_does_not_count(node: &mut impl Server) {
+    node.intend_ahead(&intent("a", 9, 1), &name("a"), 3_600_000);
+    assert!(matches!(node.ask(&acquire("a", 1, 1, 10_000)), Reply::Granted { .. }));
+    node.ask(&release("a", 1));
+    assert_eq!(granted(node, &set(&["a", "b"], 2, 2, 10_000)).len(), 2);
+    [release("a", 2), release("b", 2)].iter().for_each(|release| drop(node.ask(release)));
+    assert_eq!(granted(node, &set_in(&["a", "b"], 3, 3, 10_000, true)).len(), 2);
+    let reader = AcquireSharedArgs {
+        resource: name("a"),
+        token: token(4),
+        mode: Mode::Shared,
+        attempt: attempt(4),
+        ttl: ttl(10_000),
+        labels: "".into(),
+        proposed: None,
+    };
+    let admitted = node.ask(&Request::AcquireShared(reader));
+    assert!(matches!(admitted, Reply::Admitted { .. }), "{admitted:?}");
+    assert_eq!(node.ask(&intent("a", 5, 100)), Reply::Intent { is_own: true }, "it does not stand before a later one");
 }
 
 /// An intent decides the order for two seconds, nobody's exclusion: a process that forgot is filled without it.

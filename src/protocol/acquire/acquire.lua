@@ -8,6 +8,7 @@
 local NOW_MS = math.floor(NOW / 1000)
 -- The first two: whether any resource has a block, or an intent. From then on one place behind KEYS.
 local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:intents', unpack(KEYS, 2))
+local INTENT = 2000 -- ms, INTENT_TTL: an intent that lasts longer was left before this clock went back, and does not count
 local gen, now = tonumber(m[5] or -1), math.floor(NOW / 1000 / ARGV[3])
 local out, new, top, highest, k, at, past, beside = {}, {}, hw, nil, 2, 3, nil, nil
 local count = (#found - 2) / 3
@@ -25,8 +26,8 @@ for i = 1, count do
     out[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
     out[i] = { 'W', block } -- even to the token that has the key: the block may stand for another lease
-  elseif intent and string.sub(intent, 1, 64) ~= ARGV[at + 2] then -- another caller is next
-    out[i] = { 'H', redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]), '', 1, '' }
+  elseif intent and string.sub(intent, 1, 64) ~= ARGV[at + 2] and redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]) <= INTENT then
+    out[i] = { 'H', redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]), '', 1, '' } -- another caller is next
   elseif not v then
     local fence, digits = SENT, ARGV[at + 1] -- digits: Lua takes long to format a number, or to read one
     if now ~= gen then -- the next generation of fences, see fences.lua

@@ -8,7 +8,7 @@ local no = not fit and judge() or nil
 if no then return no end
 local TOKEN, TTL, PX, ATTEMPT = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
 local LABELS, IS_SHARED = ARGV[9], ARGV[10] == 's'
-local NOW_MS = math.floor(NOW / 1000)
+local NOW_MS, INTENT = math.floor(NOW / 1000), 2000 -- ms, as in acquire.lua
 -- The first two: whether any resource has a block, or an intent. From then on as KEYS.
 local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:intents', unpack(KEYS, 3))
 -- beside: those that only members decide about; intended: those that another caller's intent keeps out; own: that have its own
@@ -18,6 +18,7 @@ for i = 1, count do
   local v, LOCK = found[k + 1], KEYS[k + 1]
   local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. ARGV[11 + i]) or -2
   local intent = found[2] and redis.call('MGET', 'redlockd:i:' .. ARGV[11 + i])[1]
+  intent = intent and redis.call('PTTL', 'redlockd:i:' .. ARGV[11 + i]) <= INTENT and intent
   if intent and string.sub(intent, 1, 64) == TOKEN then
     own_intent[i] = true
   elseif intent and not (IS_SHARED and string.sub(intent, -2) == '|s') then

@@ -62,8 +62,10 @@ if mine then -- the same token again: the replay joins the lease
 end
 if v and v ~= 'S|' .. KIND then return held_by(LOCK, HASH, v, redis.call('PTTL', LOCK), 0) end
 local is_own = intent and string.sub(intent, 1, 64) == TOKEN
-if intent and not is_own and string.match(intent, '|(%w+)$') ~= KIND then -- another caller is next
-  return held_by(LOCK, HASH, v, redis.call('PTTL', KEYS[7]), 1)
+local INTENT = 2000 -- ms, as in acquire.lua
+local intended = intent and not is_own and redis.call('PTTL', KEYS[7])
+if intended and intended <= INTENT and string.match(intent, '|(%w+)$') ~= KIND then -- another caller is next
+  return held_by(LOCK, HASH, v, intended, 1)
 end
 if is_taken or is_full then return held_by(LOCK, HASH, v, nil, 0) end
 local fence = next_fence() -- stored before any lease has it

@@ -4,6 +4,7 @@
 -- Replies: 1 (it stands, or is withdrawn) | 0 (another caller's stands)
 local v = redis.call('MGET', KEYS[1])[1]
 local other = v and string.sub(v, 1, 64) ~= ARGV[1] and string.sub(v, 1, 64)
+if other and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) and ARGV[2] ~= '0' then other = nil end -- as in acquire.lua
 if ARGV[2] == '0' then
   if v and not other then redis.call('DEL', KEYS[1]) end
   return { other and 0 or 1 }

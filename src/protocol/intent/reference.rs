@@ -1,6 +1,6 @@
 //! The reference of `intent.lua`.
 
-use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::marker::{CallContext, millis};
 use crate::protocol::reference::memory::{Memory, end_ms};
 use crate::protocol::{INTENT_TTL, IntentArgs, Reply};
 use crate::types::{ResourceName, TokenHash, WantedMode};
@@ -16,7 +16,8 @@ pub(in crate::protocol) struct StoredIntent {
 /// Leaves an intent, or withdraws it.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &IntentArgs) -> Reply {
     let IntentArgs { resource, token, since, mode, is_withdrawn } = args;
-    let other = memory.intents.get(resource, context.now_ms()).filter(|of| of.token != *token);
+    let now_ms = context.now_ms();
+    let other = memory.intents.get(resource, now_ms).filter(|of| of.token != *token);
     if *is_withdrawn {
         let is_own = other.is_none();
         if is_own {
@@ -25,12 +26,18 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         return Reply::Intent { is_own };
     }
     let own = (since.0, token);
-    if other.is_some_and(|of| (of.since_us, &of.token) < own) {
+    let stands = left_ms(memory, now_ms, resource).is_some();
+    if stands && other.is_some_and(|of| (of.since_us, &of.token) < own) {
         return Reply::Intent { is_own: false };
     }
     let intent = StoredIntent { token: token.clone(), since_us: since.0, mode: *mode };
     memory.intents.put(resource.clone(), intent, Some(end_ms(context, INTENT_TTL)));
     Reply::Intent { is_own: true }
+}
+
+/// The rest of an intent's time. One that lasts longer than any was left before the node's clock went back, and does not count.
+fn left_ms(memory: &Memory, now_ms: u64, resource: &ResourceName) -> Option<u64> {
+    memory.intents.left_ms(resource, now_ms).flatten().filter(|left_ms| *left_ms <= millis(INTENT_TTL))
 }
 
 /// For how long another caller's intent keeps a request out that could not be held together with it. Milliseconds.
@@ -42,7 +49,7 @@ pub(in crate::protocol) fn keeps_out(
 ) -> Option<u64> {
     let intent = memory.intents.get(resource, now_ms)?;
     let is_in_the_way = intent.token != *token && !intent.mode.is_compatible(wanted);
-    is_in_the_way.then(|| memory.intents.left_ms(resource, now_ms).flatten().unwrap_or(0))
+    left_ms(memory, now_ms, resource).filter(|_| is_in_the_way)
 }
 
 /// The caller has what it waited for.
