@@ -455,25 +455,26 @@ impl World {
         self.plan_liveness_checks();
     }
 
-    /// Instances that were started with an old list, or were cut off during several changes, may know too few nodes of the present
-    /// one: an operator corrects that.
+    /// An operator starts instances with the present list: those that were started with an old one, or were cut off during
+    /// several changes, and may know too few of its nodes; and those whose view every node has forgotten.
     fn correct_configurations(&mut self) {
-        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id);
-        let Some((id, list)) = highest.and_then(|view| Some((view.id, view.list.clone()?))) else { return };
-        let old = list.old.as_ref().map(|old| &old.names);
-        let is_listed = |server: &usize| {
-            let name = self.profile.name_of(*server);
-            list.names.contains(&name) || old.is_some_and(|old| old.contains(&name))
+        let Some(highest) = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id) else { return };
+        let (id, first, list) = (highest.id, self.profile.nodes, highest.list.clone());
+        let is_listed = |server: &usize| match &list {
+            Some(list) => {
+                let name = self.profile.name_of(*server);
+                list.names.contains(&name) || list.old.as_ref().is_some_and(|old| old.names.contains(&name))
+            }
+            None => *server < first,
         };
         let corrected: Vec<usize> = (0..self.servers.len()).filter(is_listed).collect();
-        let first = self.profile.nodes;
         let left = corrected.iter().filter(|server| **server < first).count();
         // A list of one whose node forgets has forgotten the change.
         let are_too_few = first == 1 || left <= first - quorum_of(first);
         self.profile.corrected = Some(corrected);
         for inst in 0..self.insts.len() {
             let Inst { life, asks_in, .. } = self.insts[inst];
-            if life > 0 || are_too_few && asks_in < id {
+            if list.is_some() && (life > 0 || are_too_few && asks_in < id) || asks_in > id {
                 self.crash(inst);
             }
         }
