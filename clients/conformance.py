@@ -47,6 +47,8 @@ TTL_MS = 3000
 #: By how many seconds a wait at the third instance may be longer than its caller's. Passing over two that hang costs more, so that a
 #: client which asks each for the whole wait is found out.
 WAIT_LATE = 0.5
+#: Milliseconds after which a client has asked for the first time whether the instance where it waits is alive.
+ASKED_ONCE = 2000
 #: Seconds for which the machine was suspended, and within which a client notices that: it looks at its clock meanwhile.
 SUSPENDED = 25
 NOTICED = 5.0
@@ -281,6 +283,45 @@ def passes_over_an_instance_that_hangs(world, a, b):
         expect(a.do("release"), "released")
 
 
+def leaves_an_instance_that_freezes_under_a_waiter(world, a, b):
+    """An instance freezes in which a request waits already: the wait goes on at another one, also if that was passed over before. The
+    request that the first one still has when it wakes changes nothing."""
+    wait_ms = 60000
+
+    def begins(name):  # one for each part: a woken instance may keep the place of a caller that has left
+        # While its instance is frozen each of its renewals is late.
+        expect(b.acquire(name, ttl_ms=4 * TTL_MS), "acquired")
+        a.begin("acquire", name=name, ttl_ms=TTL_MS, wait_ms=wait_ms)
+
+    def moves(name, frozen):
+        # Longer than until the first question whether the instance is alive, which finds it so.
+        until("an older waiter", lambda: (world.waiter(frozen, name) or {"left_ms": wait_ms})["left_ms"] < wait_ms - ASKED_ONCE)
+        world.freeze(frozen)
+        until("a waiter at the other instance", lambda: world.waiter(1 - frozen, name))
+        expect(b.do("check"), "valid")
+        expect(b.do("release"), "released")
+        held = expect(a.answers.get(timeout=PATIENCE), "acquired")
+        world.thaw()
+        end = time.monotonic() + 2 * TTL_MS / 1000
+        while time.monotonic() < end:
+            assert expect(b.acquire(name), "refused")["kind"] in ("held", "unavailable")
+            expect(a.do("check"), "valid")
+        shown = [until("a holder", lambda i=i: json.loads(world.call(i, f"/locks/{name}")[1] or b"{}").get("holders")) for i in (0, 1)]
+        fences = [[one["fence"] for one in each] for each in shown]
+        assert fences == [[held["fence"]]] * 2, f"the holders have {fences}, and the client {held['fence']}"
+        expect(a.do("release"), "released")
+
+    # The other way round first: the instance that freezes is the last one to be asked, as the first was passed over.
+    world.freeze(0)
+    begins("frozen-last")
+    until("a waiter", lambda: world.waiter(1, "frozen-last"))
+    world.thaw()
+    moves("frozen-last", 1)
+    begins("frozen-first")
+    # At whichever answered its last renewal.
+    moves("frozen-first", until("a waiter", lambda: [i for i in (0, 1) if world.waiter(i, "frozen-first")])[0])
+
+
 def waits_no_longer_than_asked(world, a, b):
     """What instances that hang cost is part of the wait: the next one is asked for what is left of it."""
     # A name of its own: an instance that was frozen may have kept the place of a caller of the scenario before.
@@ -484,6 +525,7 @@ SCENARIOS = [
     notices_a_frozen_service_in_time,
     survives_an_instance,
     passes_over_an_instance_that_hangs,
+    leaves_an_instance_that_freezes_under_a_waiter,
     waits_no_longer_than_asked,
     survives_a_restart_of_all_instances,
     survives_a_short_outage_of_the_nodes,

@@ -31,6 +31,13 @@ const ANSWER_TIMEOUT = 10_000
 const PROBE_AFTER = 500
 const PROBE_TIMEOUT = 500
 const LAST_PROBE_TIMEOUT = 2_500
+/**
+ * A request that waits on asks again after this pause, as long as there are other instances, for this time, and gives the instance up
+ * after so many questions in a row without an answer: one that freezes would hold its callers until their waits end. Milliseconds.
+ */
+const PROBE_AGAIN = 3_000
+const PROBE_AGAIN_TIMEOUT = 1_000
+const PROBES_LOST = 2
 /** A renewal is due after this part of the TTL: two of three may fail. */
 const RENEWALS_PER_TTL = 3
 /** One try of a renewal may take this part of the TTL, and at most this many milliseconds. */
@@ -232,9 +239,9 @@ export class Client {
 
   /**
    * One request, to the instances in turn until one gives an answer that the next could not better. One that hangs is passed over
-   * after a second, as the last one after three. Resolves to `{ document, started }`: the JSON answer or null, and when the answered
-   * request was sent. `wait`: for how many milliseconds the service may let it wait; each instance is asked for what is left then.
-   * `timeout`: milliseconds for each instance beyond that.
+   * after a second, as the last one after three; one that freezes while the request waits, after six. Resolves to
+   * `{ document, started }`: the JSON answer or null, and when the answered request was sent. `wait`: for how many milliseconds the
+   * service may let it wait; each instance is asked for what is left then. `timeout`: milliseconds for each instance beyond that.
    */
   async request(method, path, { body, token, headers, timeout = ANSWER_TIMEOUT, wait, signal } = {}) {
     const reasons = []
@@ -282,21 +289,27 @@ export class Client {
       const end = (message) => request.destroy(new Error(message))
       const connect = Math.min(CONNECT_TIMEOUT, timeout)
       let limit = setTimeout(() => end(`no connection within ${Math.round(connect)} ms`), connect)
-      let isOver = false
-      const probing = isLast !== undefined && timeout > PROBE_AFTER + probe ? setTimeout(() => probeOnce(), PROBE_AFTER) : undefined
+      const over = new AbortController()
       const finish = (settle, value) => {
-        isOver = true
+        over.abort()
         clearTimeout(limit)
-        clearTimeout(probing)
         settle(value)
       }
-      const probeOnce = async () => {
-        const isAlive = await this.#isAlive(url, probe, isLast)
-        if (!isAlive && !isOver) end(`no answer within ${PROBE_AFTER + probe} ms`)
+      /** Whether it answers after this pause that it is alive, or the request is over. */
+      const answers = async (after, within) =>
+        (await pause(after, over.signal)) || (await this.#isAlive(url, within, isLast)) || over.signal.aborted
+      const watch = async () => {
+        if (!(await answers(PROBE_AFTER, probe))) return end(`no answer within ${PROBE_AFTER + probe} ms`)
+        if (this.#urls.length === 1) return // nobody else could serve the request: it waits on
+        for (let lost = 0; !over.signal.aborted;) {
+          lost = (await answers(lost ? PROBE_AFTER : PROBE_AGAIN, PROBE_AGAIN_TIMEOUT)) ? 0 : lost + 1
+          if (lost === PROBES_LOST) return end('it stopped answering while the request waited')
+        }
       }
+      if (isLast !== undefined && timeout > PROBE_AFTER + probe) watch()
       request.on('socket', (socket) => {
         socket.on(url.secure ? 'secureConnect' : 'connect', () => {
-          if (isOver) return
+          if (over.signal.aborted) return
           isConnected = true
           clearTimeout(limit)
           limit = setTimeout(() => end(`no answer within ${Math.round(timeout)} ms`), Math.min(timeout, TIMER_MAX))

@@ -39,6 +39,11 @@ ANSWER_TIMEOUT = 10.0
 PROBE_AFTER = 0.5
 PROBE_TIMEOUT = 0.5
 LAST_PROBE_TIMEOUT = 2.5
+#: A request that waits on asks again after so many seconds, as long as there are other instances, for so many, and gives the
+#: instance up after so many questions in a row without an answer: one that freezes would hold its callers until their waits end.
+PROBE_AGAIN = 3.0
+PROBE_AGAIN_TIMEOUT = 1.0
+PROBES_LOST = 2
 #: A renewal is due after this part of the TTL: two of three may fail.
 RENEWALS_PER_TTL = 3
 #: One try of a renewal may take this part of the TTL, and at most this many seconds.
@@ -262,7 +267,7 @@ class Client:
     def request(self, method, path, body=None, token=None, headers=None, query=None, timeout=ANSWER_TIMEOUT, until=None,
                 wait=None):
         """One request, to the instances in turn until one gives an answer that the next could not better. One that hangs is
-        passed over after a second, as the last one after three.
+        passed over after a second, as the last one after three; one that freezes while the request waits, after six.
 
         Returns (document or None, instant at which the answered request was sent). `wait`: for how many seconds the service
         may let it wait; each instance is asked for what is left then. `timeout`: seconds for each instance beyond that;
@@ -362,13 +367,14 @@ def _ask_to_wait(request, seconds):
 
 class _Watch:
     """Ends a request whose instance does not even answer that it is alive: a request that waits may take minutes. Of the last
-    instance any answer will do: it may come from a proxy that passes on no more than the API. The key is not sent."""
+    instance any answer will do: it may come from a proxy that passes on no more than the API. The key is not sent. Of an only
+    instance no more than the first question counts: the request waits on."""
 
     def __init__(self, client, url, sock, timeout, is_last):
         self._client, self._url, self._sock, self._is_last = client, url, sock, is_last
         self._limit = LAST_PROBE_TIMEOUT if is_last else PROBE_TIMEOUT
         self._is_needed = timeout > PROBE_AFTER + self._limit
-        self._answered, self._hangs = threading.Event(), False
+        self._answered, self._hangs = threading.Event(), None
 
     def __enter__(self):
         if self._is_needed:
@@ -377,21 +383,32 @@ class _Watch:
     def __exit__(self, kind, error, trace):
         self._answered.set()
         if self._hangs and kind is not None and issubclass(kind, Exception):
-            raise TimeoutError(f"no answer within {round((PROBE_AFTER + self._limit) * 1000)} ms") from error
+            raise TimeoutError(self._hangs) from error
 
     def _run(self):
-        if self._answered.wait(PROBE_AFTER) or self._is_alive() or self._answered.is_set():
+        if self._answered.wait(PROBE_AFTER):
             return
-        self._hangs = True
+        why, lost = f"no answer within {round((PROBE_AFTER + self._limit) * 1000)} ms", PROBES_LOST
+        if self._is_alive(self._limit):
+            if len(self._client._urls) == 1:
+                return
+            why, lost = "it stopped answering while the request waited", 0
+        while lost < PROBES_LOST:
+            if self._answered.wait(PROBE_AFTER if lost else PROBE_AGAIN):
+                return
+            lost = 0 if self._is_alive(PROBE_AGAIN_TIMEOUT) else lost + 1
+        if self._answered.is_set():
+            return
+        self._hangs = why
         try:
             # Of a socket, also where TLS is around it: the thread that reads is woken.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:
             pass  # it was closed meanwhile
 
-    def _is_alive(self):
+    def _is_alive(self, limit):
         try:
-            connection = self._client._connect(self._url, self._limit, self._limit)
+            connection = self._client._connect(self._url, limit, limit)
             try:
                 status = _exchange(connection, "GET", self._url.prefix + "/health/live", None, {})[0]
             finally:

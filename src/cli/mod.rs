@@ -45,10 +45,10 @@ pub fn run(
 ) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     // Started by `run`: no command, so that neither help nor completions know it.
-    if let [_, name, token_file, release @ ..] = args.as_slice()
+    if let [_, name, args @ ..] = args.as_slice()
         && name == run::watchdog::COMMAND
     {
-        return run::watchdog::main(token_file.as_ref(), release, err);
+        return run::watchdog::main(args, err);
     }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,

@@ -38,7 +38,7 @@ fn conforms(driver: &[&str]) {
         .expect("python3 runs");
     let printed = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{driver:?}:\n{printed}\n{}", String::from_utf8_lossy(&run.stderr));
-    assert!(printed.contains("16 passed, 0 failed"), "{driver:?} ran not all scenarios:\n{printed}");
+    assert!(printed.contains("17 passed, 0 failed"), "{driver:?} ran not all scenarios:\n{printed}");
 }
 
 #[test]
@@ -98,6 +98,11 @@ fn a_client_on_a_clock_that_stands_still_while_suspended_fails() {
 #[test]
 fn a_client_that_does_not_notice_that_an_instance_hangs_fails() {
     is_found_out("passes_over_an_instance_that_hangs", "redlockd._Watch._run = lambda watch: None");
+}
+
+#[test]
+fn a_client_that_does_not_notice_that_an_instance_freezes_fails() {
+    is_found_out("leaves_an_instance_that_freezes_under_a_waiter", "redlockd.PROBE_AGAIN = 100.0");
 }
 
 #[test]
@@ -199,6 +204,51 @@ fn recorder(answer: String) -> (String, mpsc::Receiver<String>) {
         }
     });
     (url, heads)
+}
+
+/// A server that says once that it is alive and answers nothing else; its URL, and the first lines that it received.
+fn freezes() -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut open, mut is_asked) = (Vec::new(), false);
+        for stream in listener.incoming() {
+            let (mut stream, mut buffer) = (stream.expect("a caller"), [0; 1024]);
+            let n = stream.read(&mut buffer).expect("readable");
+            let line = String::from_utf8_lossy(&buffer[..n]).lines().next().unwrap_or_default().to_owned();
+            if line.contains("/health/live") && !std::mem::replace(&mut is_asked, true) {
+                stream.write_all(json_answer("{}").as_bytes()).expect("writable");
+            }
+            open.push(stream);
+            // Fails where the test is over.
+            let _ = sender.send(line);
+        }
+    });
+    (url, lines)
+}
+
+/// Longer than it takes to leave an instance that freezes: nobody else could serve the request.
+#[test]
+fn with_one_instance_alone_the_clients_wait_on() {
+    for ask_as in ["python", "node"] {
+        let (url, lines) = freezes();
+        let env = [("REDLOCKD_URL", url.as_str()), ("HOME", "/nowhere")];
+        let of_python = "
+try:
+    redlockd.Client().request('GET', '/x', timeout=7)
+except redlockd.Unavailable as error:
+    print(error)";
+        let of_node =
+            "await new Client().request('GET', '/x', { timeout: 7000 }).catch((error) => console.log(error.message))";
+        let done = match ask_as {
+            "python" => python(of_python, &env),
+            _ if has("node") => node(of_node, &env),
+            _ => continue,
+        };
+        assert!(done.out.contains("no instance answers") && !done.out.contains("stopped answering"), "{done:?}");
+        assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["GET /x HTTP/1.1", "GET /health/live HTTP/1.1"]);
+    }
 }
 
 fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {

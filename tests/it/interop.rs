@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::support::client::{Client, lock, send};
 use crate::support::cluster::Cluster;
+use crate::support::programs::skipped;
 
 const OWN_TOKEN: &str = "my-own-token.0123456789";
 
@@ -30,7 +31,6 @@ else:
 /// The interpreter of the virtual environment that `make test` prepares.
 ///
 /// Panics: where it is missing and `CI` is `true`; otherwise says so, for a test that then ends.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn python() -> Option<PathBuf> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
     let works = Command::new(&python).args(["-c", "import redlock"]).status().is_ok_and(|status| status.success());
@@ -38,8 +38,7 @@ fn python() -> Option<PathBuf> {
         return Some(python);
     }
     let missing = "redlock-py is missing in target/venv: `make test` installs it";
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
-    eprintln!("skipped: {missing}");
+    skipped(missing);
     None
 }
 
@@ -90,7 +89,6 @@ done.catch(error => error.name === 'LockError' ? 'False' : String(error)).then(t
 "#;
 
 /// Whether Node.js and the packages that `make test` prepares are there. Panics, and says so, as [`python`].
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn has_node_redlock() -> bool {
     let mut probe = Command::new("node");
     probe.args(["-e", "require('ioredis'); require('redlock')"]).current_dir(node_packages());
@@ -98,8 +96,7 @@ fn has_node_redlock() -> bool {
         return true;
     }
     let missing = "Node.js or node-redlock is missing in target/node: `make test` installs it";
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
-    eprintln!("skipped: {missing}");
+    skipped(missing);
     false
 }
 

@@ -46,6 +46,7 @@ mod run_elect;
 mod run_lost;
 mod run_sets;
 mod run_signals;
+mod run_warn;
 mod schemathesis;
 mod sets;
 mod stress;

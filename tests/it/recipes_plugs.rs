@@ -3,6 +3,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::time::Duration;
 
 use redlockd::redlock::clock::{Clock, SystemClock};
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
@@ -10,6 +11,7 @@ use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use crate::recipes_page::{
     LONG_JOB, SHELLS, block, blocks, command, cron_line, executable, for_shell, is_free, words, yaml,
 };
+use crate::run_warn::stays_held;
 use crate::support::client::{Client, try_send};
 use crate::support::daemon::{Daemon, Running, ended, is_running, line_in};
 use crate::support::poll;
@@ -27,7 +29,7 @@ struct Recipe {
     job: &'static str,
     /// It keeps the lock after the job (`--at-least`).
     stays: bool,
-    /// It goes on without the lock (`--on-lost warn`).
+    /// It goes on (`--on-lost warn`).
     goes_on: bool,
     /// Its exit code when the job fails with 3; `None`: it starts the job again.
     failure: Option<i32>,
@@ -208,14 +210,14 @@ fn client_of(pid: &str) -> Pid {
     Pid::from_raw(parent.parse().expect("a number")).expect("a process")
 }
 
-/// Terraform goes on: an apply that is ended halfway leaves a broken state.
+/// Terraform goes on: an apply that is ended halfway leaves a broken state. It keeps its lock unless the service is away.
 #[tokio::test]
-async fn terraform_goes_on_without_its_lock() {
+async fn terraform_goes_on_and_keeps_its_lock_if_the_client_is_killed() {
     for plug in [Plug::ServiceKilled, Plug::ServiceFrozen, Plug::ClientKilled] {
         let dir = tempfile::tempdir().expect("a directory");
         executable(dir.path(), "terraform", "#!/bin/sh\necho $$ > pid\nread x < go\nexit 5\n");
         assert!(std::process::Command::new("mkfifo").arg(dir.path().join("go")).status().expect("mkfifo").success());
-        let line = block("Terraform", "sh").replace("redlockd run", "redlockd run --ttl 2s");
+        let line = block("Terraform", "sh").replace("redlockd run", "redlockd run --ttl 3s");
         let mut daemon = Daemon::start();
         let script = start(&daemon, dir.path(), SHELLS[1], &format!("{} 2> said", line.trim()));
         let pid = line_in(&dir.path().join("pid")).await;
@@ -224,17 +226,23 @@ async fn terraform_goes_on_without_its_lock() {
             Plug::ServiceFrozen => daemon.freeze(),
             Plug::ClientKilled => kill_process(client_of(&pid), Signal::KILL).expect("our own grandchild"),
         }
+        let expected = match plug {
+            Plug::ClientKilled => "the lease is renewed until its command ends",
+            Plug::ServiceKilled | Plug::ServiceFrozen => "continues WITHOUT the lock",
+        };
+        let said = || std::fs::read_to_string(dir.path().join("said")).unwrap_or_default();
+        poll::until_true("it is said", || said().contains(expected)).await;
         if plug == Plug::ClientKilled {
-            poll::until_true("the lock is free", || is_free(&daemon, "tf/net")).await;
-        } else {
-            let said = || std::fs::read_to_string(dir.path().join("said")).unwrap_or_default();
-            poll::until_true("it is said", || said().contains("continues WITHOUT the lock")).await;
+            stays_held(&daemon, "tf/net", Duration::from_secs(3)).await;
         }
         assert!(is_running(&pid), "{plug:?}");
         std::fs::write(dir.path().join("go"), "go\n").expect("it reads");
         let code = if plug == Plug::ClientKilled { 137 } else { 5 };
         assert_eq!(script.end().await.code, Some(code), "{plug:?}");
         poll::until_true("it ends by itself", || !is_running(&pid)).await;
+        if plug == Plug::ClientKilled {
+            poll::until_true("the lock is free", || is_free(&daemon, "tf/net")).await;
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 
 use std::io::Write;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::run_warn::stays_held;
 use crate::support::daemon::{Daemon, Running, is_running, line_in};
 use crate::support::poll;
 
@@ -113,25 +115,41 @@ async fn at_a_terminal_the_command_gets_the_keyboard_and_ctrl_c() {
 /// In a shell with job control: Ctrl-Z gives the shell its terminal back, `fg` continues the command.
 #[tokio::test]
 async fn ctrl_z_stops_both_and_fg_continues_both() {
+    is_stopped_and_continued("", "is not renewed meanwhile, and the command is ended in").await;
+}
+
+/// The watchdog holds the lock meanwhile.
+#[tokio::test]
+async fn ctrl_z_with_on_lost_warn_keeps_the_lock() {
+    is_stopped_and_continued("--ttl 3s --on-lost warn", "the lease on x is renewed meanwhile").await;
+}
+
+async fn is_stopped_and_continued(how: &str, said: &str) {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| dir.path().join(name);
     let (session, mut keys) = interactive_bash(&daemon, dir.path());
     let mut press = |text: &str| keys.write_all(text.as_bytes()).expect("the terminal reads");
     let binary = env!("CARGO_BIN_EXE_redlockd");
-    press(&format!("{binary} run x -- sh -c 'echo $$ > ready; read v; echo $v > got'; echo code $? > code\n"));
-    line_in(&file("ready")).await;
+    press(&format!("{binary} run {how} x -- sh -c 'echo $$ > ready; read v; echo $v > got'; echo code $? > code\n"));
+    let pid = line_in(&file("ready")).await;
+    // Before that Ctrl-Z would stop `run` alone.
+    poll::until_true("it has the terminal", || foreground_of(&pid).as_deref() == Some(pid.trim())).await;
     press("\x1a");
     // bash goes on with the rest of the line when its first part is stopped.
     assert_eq!(line_in(&file("code")).await, "code 148\n");
     press("echo mine > shell\n");
     line_in(&file("shell")).await;
     assert!(!file("got").exists());
+    if how.contains("warn") {
+        stays_held(&daemon, "x", Duration::from_secs(3)).await;
+    }
     press("fg\nhello\n");
     assert_eq!(line_in(&file("got")).await, "hello\n");
     poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
     press("exit\n");
-    session.end().await;
+    let done = session.end().await;
+    assert!(done.out.contains(said) && !done.out.contains("WITHOUT"), "{done:?}");
 }
 
 /// A command in state T gets an ending signal only when it is continued.
@@ -149,6 +167,12 @@ async fn a_stopped_command_is_ended_by_a_signal() {
         assert_eq!(run.end().await.code, Some(code));
         assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
     }
+}
+
+/// The process group in the foreground of its terminal.
+fn foreground_of(pid: &str) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(5).map(str::to_owned)
 }
 
 /// The letter in /proc/PID/stat.

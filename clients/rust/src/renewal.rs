@@ -67,24 +67,14 @@ impl LeaseRenewer {
                 return RenewalEnd::NotRenewed;
             }
             let timeout = (self.ttl / TRIES_PER_TTL).min(TRY_MAX).max(Duration::from_millis(1));
-            let nothing = serde_json::Map::new();
-            let extend = self.client.extend(&self.names, &self.token, nothing, timeout);
             // Trying several instances may take longer than the time left.
             let outcome = tokio::select! {
                 biased;
-                outcome = extend => outcome,
+                outcome = self.renew(timeout) => outcome,
                 () = sleep_until(end) => continue,
             };
             match outcome {
-                Ok(renewed) => {
-                    self.due = renewed.granted.plus(renewal_interval(self.ttl));
-                    // An extend never shortens what was promised.
-                    self.deadline.send_if_modified(|deadline| {
-                        let later = renewed.deadline > *deadline;
-                        *deadline = renewed.deadline.max(*deadline);
-                        later
-                    });
-                }
+                Ok(()) => {}
                 Err(error) if error.is_lost() => return RenewalEnd::Ended(error),
                 Err(error) => {
                     on_failure(&error);
@@ -92,6 +82,22 @@ impl LeaseRenewer {
                 }
             }
         }
+    }
+
+    /// Renews once, also where the deadline has passed: if another process has renewed the lease, it is held still, and
+    /// [`Self::run`] can go on.
+    ///
+    /// Errors: [`ClientError`]; the deadline stays as it was. Cancel: the lease may have been renewed.
+    pub async fn renew(&mut self, timeout: Duration) -> Result<(), ClientError> {
+        let renewed = self.client.extend(&self.names, &self.token, serde_json::Map::new(), timeout).await?;
+        self.due = renewed.granted.plus(renewal_interval(self.ttl));
+        // An extend never shortens what was promised.
+        self.deadline.send_if_modified(|deadline| {
+            let later = renewed.deadline > *deadline;
+            *deadline = renewed.deadline.max(*deadline);
+            later
+        });
+        Ok(())
     }
 }
 

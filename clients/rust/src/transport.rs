@@ -30,6 +30,13 @@ const PROBE_AFTER: Duration = Duration::from_millis(500);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same for the last one: nobody else can be asked, and a machine that pauses for a second must not fail a job.
 const LAST_PROBE_TIMEOUT: Duration = Duration::from_millis(2_500);
+/// A request that waits on asks again after this pause, as long as there are other instances: one that freezes keeps its
+/// connections, and would hold its callers for the rest of their waits. Thousands may wait at one instance, so not more often.
+const PROBE_AGAIN: Duration = Duration::from_secs(3);
+/// How long it has to answer then: longer than at first, because a place in the queue is lost.
+const PROBE_AGAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// It is given up after this many in a row without an answer, with [`PROBE_AFTER`] between them.
+const PROBES_LOST: u32 = 2;
 /// TCP keepalive: idle time before the first probe, interval, and number of lost probes. A request that waits in the
 /// queue for minutes notices a dead instance after 15 s.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -193,7 +200,8 @@ impl Client {
     }
 
     /// Tries the instances in turn, the one that answered last first. An instance that is draining or cannot reach its
-    /// nodes (503) is passed over as long as there are others, and so is one that hangs; a hung last one is given up after 3 s.
+    /// nodes (503) is passed over as long as there are others, and so is one that hangs, or freezes while the request waits; a
+    /// hung last one is given up after 3 s.
     ///
     /// Errors: [`ClientError`]; of several refusals the last one.
     /// Cancel: the request may or may not have been received.
@@ -285,17 +293,30 @@ impl Client {
         Err(refused.map_or(ClientError::Unreachable { tries, maybe_sent }, ClientError::Refused))
     }
 
-    /// Resolves if the instance does not even answer that it is alive; a request that waits may take minutes. Of the last
-    /// one any answer will do: it may come from a proxy that passes on no more than the API.
+    /// Resolves if the instance does not even answer that it is alive; a request that waits may take minutes. If there is no
+    /// other one, only the first question counts: the request waits on.
     async fn hangs(&self, url: &BaseUrl, is_last: bool) -> FailedTry {
         let timeout = if is_last { LAST_PROBE_TIMEOUT } else { PROBE_TIMEOUT };
         SystemClock.sleep(PROBE_AFTER).await;
-        let probe = self.http.get(url.at("/health/live")).timeout(timeout).send().await;
-        if probe.is_ok_and(|answer| is_last || answer.status().is_success()) {
+        if !self.is_alive(url, timeout, is_last).await {
+            let reason = format!("no answer within {} ms", (PROBE_AFTER + timeout).as_millis());
+            return FailedTry { reason, sent: true };
+        }
+        if self.urls.len() == 1 {
             std::future::pending::<()>().await;
         }
-        let reason = format!("no answer within {} ms", (PROBE_AFTER + timeout).as_millis());
-        FailedTry { reason, sent: true }
+        let mut lost = 0;
+        while lost < PROBES_LOST {
+            SystemClock.sleep(if lost == 0 { PROBE_AGAIN } else { PROBE_AFTER }).await;
+            lost = if self.is_alive(url, PROBE_AGAIN_TIMEOUT, is_last).await { 0 } else { lost + 1 };
+        }
+        FailedTry { reason: "it stopped answering while the request waited".to_owned(), sent: true }
+    }
+
+    /// Of the last instance any answer will do: it may come from a proxy that passes on no more than the API.
+    async fn is_alive(&self, url: &BaseUrl, timeout: Duration, is_last: bool) -> bool {
+        let probe = self.http.get(url.at("/health/live")).timeout(timeout).send().await;
+        probe.is_ok_and(|answer| is_last || answer.status().is_success())
     }
 
     /// `wait`: for how long the service may let it wait. It cuts a preference to its maximum, but refuses a field or a query above

@@ -121,6 +121,48 @@ async fn the_only_instance_is_given_up_when_it_does_not_even_say_that_it_is_aliv
     served.join().expect("served");
 }
 
+/// A server that answers the first question whether it is alive, and freezes then; and the first line of each request.
+fn freezes() -> (BaseUrl, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = BaseUrl::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL");
+    let (sender, lines) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let (mut open, mut is_asked) = (Vec::new(), false);
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut buffer = [0; 4096];
+            let n = stream.read(&mut buffer).expect("readable");
+            let line = String::from_utf8_lossy(&buffer[..n]).lines().next().unwrap_or_default().to_owned();
+            if line.contains("/health/live") && !std::mem::replace(&mut is_asked, true) {
+                stream.write_all(response("200 OK", "").as_bytes()).expect("writable");
+            }
+            open.push(stream);
+            // Fails where the test is over.
+            let _ = sender.send(line);
+        }
+    });
+    (url, lines)
+}
+
+/// The only instance is asked once, and its request waits on.
+#[tokio::test]
+async fn an_instance_that_freezes_while_a_request_waits_is_left_if_there_is_another_one() {
+    let ((frozen, asked), (good, served)) = (freezes(), server(vec![response("200 OK", "1")]));
+    let (only, asked_only) = freezes();
+    // Long enough for the probes of an instance that is left.
+    let timeout = PROBE_AFTER + PROBE_AGAIN + PROBE_AFTER + 4 * PROBE_AGAIN_TIMEOUT;
+    let (asks, waiting) = (get(), ApiRequest { timeout, ..get() });
+    let (several, one) = (client(vec![frozen, good.clone()]), client(vec![only]));
+    let (left, waited) = tokio::join!(several.send(&asks), one.send(&waiting));
+    assert_eq!(left.expect("an answer").url, good.to_string());
+    served.join().expect("served");
+    let error = waited.expect_err("it froze").to_string();
+    assert!(error.contains(&format!("no answer within {} ms", timeout.as_millis())), "{error}");
+    for (asked, probes) in [(asked, 3), (asked_only, 1)] {
+        let asked: Vec<String> = asked.try_iter().collect();
+        assert_eq!((asked.len(), asked[0].as_str()), (1 + probes, "GET /x HTTP/1.1"), "{asked:?}");
+    }
+}
+
 #[tokio::test]
 async fn unreachable_instances_are_reported_with_each_url_and_nothing_was_sent() {
     let urls = [no_listener(), no_listener()];

@@ -14,7 +14,7 @@ use super::signals::{RunSignals, SignalEvent};
 use super::supervise::{LeaseEnd, LossPolicy, RunOutcome, Supervisor};
 use super::terminal::Terminal;
 use super::token_file::TokenFile;
-use super::watchdog::Watchdog;
+use super::watchdog::{Watchdog, WatchdogTask};
 use crate::cli::commands::describe;
 use crate::cli::exit;
 use crate::cli::output::MessageWriter;
@@ -56,7 +56,7 @@ pub(super) struct RunContext {
     pub command: Vec<OsString>,
     /// Where the token file is made.
     pub token_dir: PathBuf,
-    /// The options of `redlockd release` that name the service.
+    /// The options of `redlockd extend` and `redlockd release` that name the service.
     pub service: Vec<OsString>,
 }
 
@@ -64,8 +64,6 @@ pub(super) struct RunContext {
 pub(super) struct Turn {
     pub token: Token,
     file: TokenFile,
-    /// The arguments with which the watchdog releases the lock if this process is killed.
-    release: Vec<OsString>,
 }
 
 impl Turn {
@@ -77,14 +75,7 @@ impl Turn {
             messages.message(&format!("{error}; nothing was acquired and nothing was run"));
             failed(exit::CANNOT_CREATE)
         })?;
-        let mut release: Vec<OsString> = Vec::new();
-        // A lock that is to stay held ends with its TTL.
-        if run.at_least.is_zero() {
-            release.extend(["release".into(), "--token-file".into(), file.path().into()]);
-            release.extend(run.service.iter().cloned());
-            release.extend(run.request.names.iter().map(|name| name.as_str().into()));
-        }
-        Ok(Self { token, file, release })
+        Ok(Self { token, file })
     }
 }
 
@@ -182,7 +173,8 @@ pub(super) fn refused_code(run: &RunContext, error: &ClientError) -> u8 {
     if matches!(error.class(), ErrorClass::Deadlock | ErrorClass::Lost) { run.held_exit_code } else { exit::of(error) }
 }
 
-/// Runs the command while the lease is renewed; `begin` gets its deadline when the command has started. Cancel: the watchdog ends the command in time.
+/// Runs the command while the lease is renewed; `begin` gets its deadline when the command has
+/// started. Cancel: the watchdog ends the command in time, or renews the lease.
 pub(super) async fn with_command(
     run: &RunContext,
     turn: &Turn,
@@ -200,20 +192,23 @@ pub(super) async fn with_command(
         ));
         return failed(exit::LOST);
     }
-    let mut watchdog = match run.policy.warn_only {
-        true => None,
-        false => match Watchdog::start(turn.file.path(), &turn.release) {
-            Ok(watchdog) => Some(watchdog),
-            Err(error) => {
-                messages.message(&format!("the watchdog process cannot be started: {error}; nothing was run"));
-                return failed(exit::UNAVAILABLE);
-            }
-        },
+    let task = WatchdogTask {
+        renews: run.policy.warn_only.then_some(run.ttl),
+        releases: run.at_least.is_zero(),
+        service: run.service.clone(),
+        names: run.request.names.clone(),
+    };
+    let mut watchdog = match Watchdog::start(turn.file.path(), &task) {
+        Ok(watchdog) => watchdog,
+        Err(error) => {
+            messages.message(&format!("the watchdog process cannot be started: {error}; nothing was run"));
+            return failed(exit::UNAVAILABLE);
+        }
     };
     let mut job = match Job::start(&run.command, &variables(run, turn, lease)) {
         Ok(job) => job,
         Err(error) => {
-            watchdog.iter_mut().for_each(Watchdog::dismiss);
+            watchdog.dismiss();
             return failed(cannot_run(run, &error, messages));
         }
     };
@@ -228,7 +223,7 @@ pub(super) async fn with_command(
     begin(deadline.clone());
     let mut supervisor = Supervisor {
         job: &mut job,
-        watchdog: watchdog.as_mut(),
+        watchdog: Some(&mut watchdog),
         terminal: terminal.as_ref(),
         deadline,
         signals,
@@ -245,7 +240,7 @@ pub(super) async fn with_command(
             let _ = rustix::process::kill_current_process_group(Signal::INT);
         }
     }
-    watchdog.iter_mut().for_each(Watchdog::dismiss);
+    watchdog.dismiss();
     outcome
 }
 

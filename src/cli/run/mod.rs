@@ -4,6 +4,7 @@
 mod at_least;
 mod elect;
 mod leader_page;
+mod lease_keeper;
 mod locked_run;
 mod positional_args;
 mod process_group;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use rustix::io::Errno;
@@ -110,15 +111,26 @@ fn end_of(status: ExitStatus) -> CommandEnd {
     CommandEnd { code, signal: status.signal().and_then(Signal::from_named_raw) }
 }
 
+/// The same for a process that may not have the right to signal the group.
+pub(super) fn has_members(group: Pid) -> bool {
+    test_kill_process_group(group) != Err(Errno::SRCH) && has_living_member(group)
+}
+
 /// Searches /proc, because a zombie stays a member of its group. If /proc cannot be read, assumes that there is one.
 fn has_living_member(group: Pid) -> bool {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return true };
     let group = group.as_raw_nonzero().to_string();
-    processes.flatten().any(|entry| {
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // pid (name) state ppid pgrp …, where the name may contain anything.
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let (state, pgrp) = (fields.next(), fields.nth(1));
-        pgrp == Some(group.as_str()) && !matches!(state, Some("Z" | "X"))
-    })
+    // The command itself has the group's number, and saves the search while it lives.
+    if is_living_member(&Path::new("/proc").join(&group), &group) {
+        return true;
+    }
+    let Ok(processes) = std::fs::read_dir("/proc") else { return true };
+    processes.flatten().any(|entry| is_living_member(&entry.path(), &group))
+}
+
+fn is_living_member(process: &Path, group: &str) -> bool {
+    let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+    // pid (name) state ppid pgrp …, where the name may contain anything.
+    let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let (state, pgrp) = (fields.next(), fields.nth(1));
+    pgrp == Some(group) && !matches!(state, Some("Z" | "X"))
 }

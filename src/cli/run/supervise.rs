@@ -7,12 +7,14 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
+use super::lease_keeper::{GOES_ON, not_renewed};
 use super::process_group::{CommandEnd, CommandState, Job};
 use super::signals::{RunSignals, SignalEvent};
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
 use crate::cli::exit;
 use crate::cli::output::MessageWriter;
+use crate::client::error::ClientError;
 use crate::client::names::LockNames;
 use crate::client::renewal::{LeaseRenewer, RenewalEnd, sleep_until};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -25,6 +27,9 @@ const KILL_MAX: Duration = Duration::from_secs(2);
 const HANGS_INTERVAL: Duration = Duration::from_secs(60);
 /// A stop of this process that is shorter had no effect: nobody can continue a process group without a shell.
 const STOP_MIN: Duration = Duration::from_millis(5);
+/// With `--on-lost warn`: how long the service may take to say whether a lease whose deadline has passed was renewed by the
+/// watchdog, while this process was stopped.
+const ASK_MAX: Duration = Duration::from_secs(2);
 /// A failed renewal is reported only if less than this part of the validity is left.
 const REPORT_BELOW: u32 = 2;
 
@@ -73,6 +78,33 @@ pub(super) struct Supervisor<'a, 'v> {
     pub name: &'a LockNames,
 }
 
+/// As [`LeaseRenewer::run`]. With `asks`, the service is asked before a lease counts as not renewed: while this process was
+/// stopped, its watchdog renews.
+async fn renewals(
+    renewer: &mut LeaseRenewer,
+    notice: Duration,
+    asks: bool,
+    mut on_failure: impl FnMut(&ClientError),
+) -> RenewalEnd {
+    loop {
+        let end = renewer.run(notice, &mut on_failure).await;
+        if !asks || matches!(end, RenewalEnd::Ended(_)) {
+            return end;
+        }
+        let renewed = tokio::select! {
+            biased;
+            renewed = renewer.renew(ASK_MAX) => renewed,
+            // Several instances in turn may take longer.
+            () = SystemClock.sleep(ASK_MAX) => return end,
+        };
+        match renewed {
+            Ok(()) => {}
+            Err(error) if error.is_lost() => return RenewalEnd::Ended(error),
+            Err(_) => return end,
+        }
+    }
+}
+
 /// The progress of the supervision.
 #[derive(Debug, Default)]
 struct SupervisorState {
@@ -96,7 +128,7 @@ struct SupervisorState {
 
 impl Supervisor<'_, '_> {
     /// Supervises until no process of the group is left.
-    /// Cancel: the watchdog ends the group in time.
+    /// Cancel: the watchdog ends the group in time, or renews the lease.
     pub(super) async fn run(&mut self, renewer: &mut LeaseRenewer) -> RunOutcome {
         let notice =
             if self.policy.warn_only { Duration::ZERO } else { self.policy.grace.saturating_add(self.policy.margin) };
@@ -105,7 +137,7 @@ impl Supervisor<'_, '_> {
         let mut deadline = self.deadline.clone();
         let first = deadline.borrow().since(SystemClock.now());
         let (current, mut reported) = (self.deadline.clone(), false);
-        let mut renewing = pin!(renewer.run(notice, move |error| {
+        let mut renewing = pin!(renewals(renewer, notice, self.policy.warn_only, move |error| {
             let left = current.borrow().since(SystemClock.now());
             let late = left < first / REPORT_BELOW;
             if late && !std::mem::replace(&mut reported, true) {
@@ -129,7 +161,8 @@ impl Supervisor<'_, '_> {
                     self.lost(&lost, &mut state);
                 }
                 changed = deadline.changed(), if is_renewing => {
-                    if changed.is_ok() && state.kill_at.is_none() {
+                    // A watchdog that renews does not depend on when the group is to end.
+                    if changed.is_ok() && (state.kill_at.is_none() || self.policy.warn_only) {
                         self.update_watchdog();
                     }
                 }
@@ -140,12 +173,13 @@ impl Supervisor<'_, '_> {
 
     /// Sends the current deadline to the watchdog.
     fn update_watchdog(&mut self) {
-        let kill = self.watchdog_time(self.deadline.borrow().minus(self.policy.margin));
-        let terminate = kill.minus(self.policy.grace);
-        let group = self.job.group();
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.set_group(group);
-            watchdog.set_times(terminate, kill);
+        let deadline = *self.deadline.borrow();
+        let (kill, over) = (self.watchdog_time(deadline.minus(self.policy.margin)), self.watchdog_time(deadline));
+        let Some(watchdog) = &mut self.watchdog else { return };
+        watchdog.set_group(self.job.group());
+        match self.policy.warn_only {
+            true => watchdog.set_deadline(over),
+            false => watchdog.set_times(kill.minus(self.policy.grace), kill),
         }
     }
 
@@ -165,9 +199,13 @@ impl Supervisor<'_, '_> {
                     && !state.is_forbidden
                     && SystemClock.now() < *self.deadline.borrow()
                 {
-                    self.messages.message(
-                        "the watchdog process has ended: if this process is stopped, the command is not ended in time",
-                    );
+                    let lack = if self.policy.warn_only {
+                        "the lease is not renewed"
+                    } else {
+                        "the command is not ended in time"
+                    };
+                    self.messages
+                        .message(&format!("the watchdog process has ended: if this process is stopped, {lack}"));
                     self.watchdog = None;
                 }
             }
@@ -196,7 +234,7 @@ impl Supervisor<'_, '_> {
         let is_forbidden = self.job.end_by(Signal::TERM);
         self.report_forbidden(is_forbidden, state);
         let at = self.watchdog_time(kill_at);
-        if let Some(watchdog) = &mut self.watchdog {
+        if let Some(watchdog) = self.watchdog.as_mut().filter(|_| !self.policy.warn_only) {
             // SIGTERM was sent: only SIGKILL is left.
             watchdog.set_times(at, at);
         }
@@ -214,11 +252,14 @@ impl Supervisor<'_, '_> {
         }
         let why = match lost {
             RenewalEnd::Ended(error) => error.to_string(),
-            RenewalEnd::NotRenewed => format!("the lease on {} could not be renewed in time", self.name),
+            RenewalEnd::NotRenewed => not_renewed(self.name),
         };
         state.lease = Some(if matches!(lost, RenewalEnd::Ended(_)) { LeaseEnd::Ended } else { LeaseEnd::NotRenewed });
         if self.policy.warn_only {
-            self.messages.message(&format!("{why}; the command continues WITHOUT the lock (--on-lost=warn)"));
+            self.messages.message(&format!("{why}{GOES_ON}"));
+            if let Some(watchdog) = &mut self.watchdog {
+                watchdog.set_lost();
+            }
             return;
         }
         self.messages.message(&format!("{why}; the command is ended"));
@@ -312,11 +353,13 @@ impl Supervisor<'_, '_> {
         let had_terminal = terminal.is_handed();
         terminal.take_back();
         let left = self.deadline.borrow().since(SystemClock.now());
-        self.messages.message(&format!(
-            "stopped; the lease on {} is not renewed meanwhile, and the command is ended in {} s unless continued",
-            self.name,
-            left.saturating_sub(self.policy.grace).as_secs()
-        ));
+        let (name, left) = (self.name, left.saturating_sub(self.policy.grace).as_secs());
+        self.messages.message(&match self.policy.warn_only {
+            true => format!("stopped; the lease on {name} is renewed meanwhile"),
+            false => format!(
+                "stopped; the lease on {name} is not renewed meanwhile, and the command is ended in {left} s unless continued"
+            ),
+        });
         Terminal::stop_self(signal);
         if had_terminal && terminal.is_in_foreground() {
             terminal.hand_to(self.job.group());

@@ -1,18 +1,24 @@
-//! A second process that ends the command in time if `run` cannot, because `run` is stopped (SIGSTOP, a debugger) or was
-//! killed. It receives the command's process group and two instants through a pipe; it has no network and no runtime. After
-//! a killed `run`, and once the command has ended, it starts `redlockd release`, so that the lock is free at once.
+//! A second process that acts if `run` cannot, because `run` is stopped (SIGSTOP, a debugger) or was killed. It receives the
+//! command's process group and instants through a pipe; it has no network and no runtime. What it needs of the service, it
+//! asks by `redlockd extend` and `redlockd release`.
 //!
-//! Guaranteed while the watchdog runs: the command gets SIGTERM and SIGKILL before the lease's local deadline, whatever
-//! happens to `run`; after a suspend as soon as the machine wakes, when only the fence protects. Not covered: stopping or
-//! killing both processes, the instant between the start of the command and the pipe's first line, and processes that left
-//! the command's group (daemons that call setsid).
+//! Usually it ends the command before the lease's end. Guaranteed while it runs: the command gets SIGTERM and SIGKILL before
+//! the lease's local deadline, whatever happens to `run`; after a suspend as soon as the machine wakes, when only the fence
+//! protects. After a killed `run` it releases the lock, so that it is free at once.
+//!
+//! With `--on-lost warn` it does not signal the command, but renews the lease until the command's group has ended
+//! ([`LeaseKeeper`]), and releases the lock then.
+//!
+//! Not covered: stopping or killing both processes (the command goes on, and the lease ends with its TTL), the instant between
+//! the start of the command and the pipe's first line, and processes that left the command's group (daemons that call setsid).
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal as NixSignal};
@@ -21,12 +27,23 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use rustix::time::Timespec;
 
+use super::lease_keeper::{LeaseKeeper, LockCommands, own_program};
+use super::process_group::has_members;
+use crate::cli::exit;
+use crate::cli::output::print_line;
+use crate::client::names::LockNames;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// The hidden command; its argument is the path of the token file.
+/// The hidden command; its arguments are the path of the token file and those of [`WatchdogTask::to_args`].
 pub(crate) const COMMAND: &str = "__watchdog";
-/// Exit code of a watchdog that ended the command.
-const ACTED: i32 = 3;
+/// Between the service's options and the names.
+const NAMES: &str = "--";
+/// The argument of a watchdog that ends the command; that of another one is the TTL of the lease that it renews, in ms.
+const END: &str = "end";
+/// The argument of one that releases the lock at the end; that of another one is empty.
+const RELEASE: &str = "release";
+/// Exit code of a watchdog that ended the command, or saw it end.
+const ACTED: u8 = 3;
 /// Longest sleep: timers stop while the machine is suspended, leases do not.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Interval of checks after SIGTERM.
@@ -38,6 +55,30 @@ const EXIT_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Interval of checks for it.
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
+/// What it does if `run` cannot.
+#[derive(Debug)]
+pub(crate) struct WatchdogTask {
+    /// The TTL of the lease that it renews (`--on-lost warn`). `None`: it ends the command.
+    pub(crate) renews: Option<Duration>,
+    /// Whether it releases the lock when the command has ended. With `--at-least` the lease ends by its TTL.
+    pub(crate) releases: bool,
+    /// The options of `redlockd extend` and `redlockd release` that name the service.
+    pub(crate) service: Vec<OsString>,
+    pub(crate) names: LockNames,
+}
+
+impl WatchdogTask {
+    fn to_args(&self) -> Vec<OsString> {
+        let renews = self.renews.map_or(END.to_owned(), |ttl| ttl.as_millis().to_string());
+        let releases = if self.releases { RELEASE } else { "" };
+        let mut args: Vec<OsString> = vec![renews.into(), releases.into()];
+        args.extend(self.service.iter().cloned());
+        args.push(NAMES.into());
+        args.extend(self.names.iter().map(|name| name.as_str().into()));
+        args
+    }
+}
+
 /// The watchdog process, as `run` controls it.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -46,20 +87,19 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it, in its own process group. If `run` was killed, it runs this program with the arguments `release` once
-    /// the command has ended, and removes the token file.
+    /// Starts it, in its own process group. If `run` was killed, it removes the token file once the command has ended.
     ///
     /// Errors: the operating system's.
-    pub(crate) fn start(token_file: &Path, release: &[OsString]) -> io::Result<Self> {
+    pub(crate) fn start(token_file: &Path, task: &WatchdogTask) -> io::Result<Self> {
         let mut start = own_program();
-        start.arg(COMMAND).arg(token_file).args(release);
+        start.arg(COMMAND).arg(token_file).args(task.to_args());
         start.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         let mut child = start.spawn()?;
         let pipe = child.stdin.take();
         Ok(Self { child, pipe })
     }
 
-    /// Sends the group to end.
+    /// Sends the command's group.
     pub(crate) fn set_group(&mut self, group: Pid) {
         self.send(&format!("group {}\n", group.as_raw_nonzero()));
     }
@@ -67,6 +107,16 @@ impl Watchdog {
     /// Sends the times of SIGTERM and SIGKILL; the latest ones count.
     pub(crate) fn set_times(&mut self, terminate: BootTime, kill: BootTime) {
         self.send(&format!("until {} {}\n", terminate.as_micros(), kill.as_micros()));
+    }
+
+    /// Sends the lease's deadline after a renewal, to one that renews.
+    pub(crate) fn set_deadline(&mut self, deadline: BootTime) {
+        self.send(&format!("lease {}\n", deadline.as_micros()));
+    }
+
+    /// Says that the end of the lease was reported, to one that renews.
+    pub(crate) fn set_lost(&mut self) {
+        self.send("lost\n");
     }
 
     /// Errors are ignored: [`Watchdog::is_alive`] detects that the watchdog has ended.
@@ -81,9 +131,9 @@ impl Watchdog {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Whether it has ended the command.
+    /// Whether it has ended the command, or seen it end.
     pub(crate) fn has_acted(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(status)) if status.code() == Some(ACTED))
+        matches!(self.child.try_wait(), Ok(Some(status)) if status.code() == Some(i32::from(ACTED)))
     }
 
     /// Ends it, without waiting.
@@ -98,17 +148,12 @@ impl Watchdog {
         let end = SystemClock.now().plus(EXIT_WAIT_MAX);
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return status.code() == Some(ACTED),
+                Ok(Some(status)) => return status.code() == Some(i32::from(ACTED)),
                 Ok(None) if SystemClock.now() < end => std::thread::sleep(EXIT_CHECK_INTERVAL),
                 _ => return false,
             }
         }
     }
-}
-
-/// This program, also where its file was replaced since this process started.
-fn own_program() -> Command {
-    Command::new("/proc/self/exe")
 }
 
 /// What the watchdog has received.
@@ -117,6 +162,9 @@ struct Orders {
     group: Option<Pid>,
     terminate: Option<BootTime>,
     kill: Option<BootTime>,
+    /// The lease's deadline after a renewal.
+    lease: Option<BootTime>,
+    lost: bool,
     done: bool,
 }
 
@@ -129,62 +177,148 @@ impl Orders {
         match word {
             Some("group") => self.group = number().and_then(|n| i32::try_from(n).ok()).and_then(Pid::from_raw),
             Some("until") => {
-                let mut instant = || number().map(|us| BootTime::from_nanos(us.saturating_mul(1_000)));
+                let mut instant = || number().map(micros);
                 (self.terminate, self.kill) = (instant(), instant());
             }
+            Some("lease") => self.lease = number().map(micros),
+            Some("lost") => self.lost = true,
             Some("done") => self.done = true,
             _ => {}
         }
     }
 }
 
-/// Runs the watchdog; returns its exit code. Blocks.
-pub(crate) fn main(token_file: &Path, release: &[OsString], err: &mut dyn Write) -> u8 {
-    // A supervisor that sends SIGTERM to all processes must not end the watchdog before the command.
+fn micros(since_origin: u64) -> BootTime {
+    BootTime::from_nanos(since_origin.saturating_mul(1_000))
+}
+
+/// Runs the watchdog with the arguments after [`COMMAND`]; returns its exit code. Blocks.
+pub(crate) fn main(args: &[OsString], err: &mut dyn Write) -> u8 {
+    let [token_file, renews, releases, lock @ ..] = args else {
+        print_line(err, "redlockd: this command is for `redlockd run` alone");
+        return exit::USAGE;
+    };
+    // A supervisor that sends SIGTERM to all processes must not end the watchdog before the command; nor must a terminal stop
+    // it that lets only its foreground write (`stty tostop`).
     let mut blocked = SigSet::empty();
-    [NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT]
+    [NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT, NixSignal::SIGTTOU]
         .into_iter()
         .for_each(|s| blocked.add(s));
     let _ = blocked.thread_block();
-    let (mut orders, mut unread, mut orphaned) = (Orders::default(), Vec::new(), false);
-    loop {
-        let now = SystemClock.now();
-        if orders.done {
-            return 0;
-        }
-        let late = orders.terminate.is_some_and(|at| now >= at);
-        if let (Some(group), true) = (orders.group, orphaned || late) {
-            if !orphaned && test_kill_process_group(group).is_err() {
+    let names: Vec<_> =
+        lock.iter().skip_while(|arg| *arg != NAMES).skip(1).map(|name| name.to_string_lossy()).collect();
+    let ttl = renews.to_str().and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+    let keeper = ttl.map(|ttl| LeaseKeeper::new(ttl, names.join(", ")));
+    // `run` has written it before it started this process.
+    let token = std::fs::read_to_string(token_file).unwrap_or_default();
+    let lock = LockCommands { token, args: lock.to_vec() };
+    let (orders, unread, orphaned) = (Orders::default(), Vec::new(), false);
+    let (token_file, releases) = (Path::new(token_file), releases == RELEASE);
+    WatchdogProcess { token_file, releases, lock, orders, unread, orphaned, err }.run(keeper)
+}
+
+/// The process itself.
+struct WatchdogProcess<'a> {
+    token_file: &'a Path,
+    releases: bool,
+    lock: LockCommands,
+    orders: Orders,
+    unread: Vec<u8>,
+    /// `run` was killed.
+    orphaned: bool,
+    err: &'a mut dyn Write,
+}
+
+impl WatchdogProcess<'_> {
+    fn run(&mut self, mut keeper: Option<LeaseKeeper>) -> u8 {
+        loop {
+            if self.orders.done {
                 return 0;
             }
-            let grace = orders.kill.map(|kill| kill.since(orders.terminate.unwrap_or(kill))).unwrap_or_default();
-            let kill = orders.kill.unwrap_or(now).min(now.plus(grace));
-            let why = if orphaned { "was killed" } else { "did not renew the lease in time (is it stopped?)" };
-            let _ = writeln!(err, "redlockd: run {why}: its command is ended before the lease is over");
-            let has_ended = end_group(group, kill);
-            if orphaned {
-                if has_ended && !release.is_empty() {
-                    // Where it fails, the lease ends by its TTL.
-                    let _ = own_program().args(release).stdin(Stdio::null()).stderr(Stdio::null()).status();
+            let step = match (self.orders.group, &mut keeper) {
+                (Some(group), Some(keeper)) => self.keep_lease(group, keeper),
+                (Some(group), None) => self.end_command(group),
+                (None, _) if self.orphaned => {
+                    self.remove_token_file();
+                    ControlFlow::Break(0)
                 }
-                let _ = std::fs::remove_file(token_file);
+                (None, _) => ControlFlow::Continue(SLEEP_MAX),
+            };
+            match step {
+                ControlFlow::Break(code) => return code,
+                // A closed pipe is always ready.
+                ControlFlow::Continue(pause) if self.orphaned => std::thread::sleep(pause),
+                ControlFlow::Continue(pause) => self.receive(pause),
             }
-            return u8::try_from(ACTED).unwrap_or(1);
         }
-        if orphaned {
-            let _ = std::fs::remove_file(token_file);
-            return 0;
+    }
+
+    /// Ends the command if it is time; else returns for how long it is not.
+    fn end_command(&mut self, group: Pid) -> ControlFlow<u8, Duration> {
+        let (now, orders) = (SystemClock.now(), &self.orders);
+        if !self.orphaned && orders.terminate.is_none_or(|at| now < at) {
+            let left = orders.terminate.map_or(SLEEP_MAX, |at| at.since(now));
+            return ControlFlow::Continue(left.min(SLEEP_MAX));
         }
-        let left = orders.terminate.map_or(SLEEP_MAX, |at| at.since(now)).min(SLEEP_MAX);
-        match read_pipe(&mut unread, left) {
+        if !self.orphaned && test_kill_process_group(group).is_err() {
+            return ControlFlow::Break(0);
+        }
+        let grace = orders.kill.map(|kill| kill.since(orders.terminate.unwrap_or(kill))).unwrap_or_default();
+        let kill = orders.kill.unwrap_or(now).min(now.plus(grace));
+        let why = if self.orphaned { "was killed" } else { "did not renew the lease in time (is it stopped?)" };
+        print_line(self.err, &format!("redlockd: run {why}: its command is ended before the lease is over"));
+        let has_ended = end_group(group, kill);
+        if self.orphaned {
+            if has_ended && self.releases {
+                self.lock.release();
+            }
+            self.remove_token_file();
+        }
+        ControlFlow::Break(ACTED)
+    }
+
+    /// Renews the lease if `run` cannot, until the command has ended; returns for how long there is nothing to do.
+    fn keep_lease(&mut self, group: Pid, keeper: &mut LeaseKeeper) -> ControlFlow<u8, Duration> {
+        if let Some(deadline) = self.orders.lease.take() {
+            keeper.renewed_by_run(deadline);
+        }
+        if std::mem::take(&mut self.orders.lost) {
+            keeper.reported_by_run();
+        }
+        let is_new = self.orphaned && keeper.take_over();
+        if keeper.is_in_charge() && !has_members(group) {
+            keeper.stop();
+            if self.releases {
+                self.lock.release();
+            }
+            self.remove_token_file();
+            return ControlFlow::Break(ACTED);
+        }
+        if is_new && keeper.has_lease() {
+            print_line(
+                self.err,
+                "redlockd: run was killed: the lease is renewed until its command ends (--on-lost=warn)",
+            );
+        }
+        ControlFlow::Continue(keeper.step(&self.lock, self.err, SLEEP_MAX))
+    }
+
+    fn remove_token_file(&self) {
+        // The command may have removed it.
+        let _ = std::fs::remove_file(self.token_file);
+    }
+
+    /// Reads orders, waiting for at most `timeout`.
+    fn receive(&mut self, timeout: Duration) {
+        match read_pipe(&mut self.unread, timeout) {
             PipeRead::Nothing => {}
             PipeRead::Data => {
-                while let Some(end) = unread.iter().position(|b| *b == b'\n') {
-                    let line: Vec<u8> = unread.drain(..=end).collect();
-                    orders.read(&String::from_utf8_lossy(&line));
+                while let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
+                    let line: Vec<u8> = self.unread.drain(..=end).collect();
+                    self.orders.read(&String::from_utf8_lossy(&line));
                 }
             }
-            PipeRead::Closed => orphaned = !orders.done,
+            PipeRead::Closed => self.orphaned = !self.orders.done,
         }
     }
 }
@@ -254,7 +388,10 @@ mod tests {
             (orders.terminate, orders.kill),
             (Some(BootTime::from_nanos(5_000)), Some(BootTime::from_nanos(6_000)))
         );
+        orders.read("lease 7");
+        assert_eq!((orders.lease, orders.lost), (Some(BootTime::from_nanos(7_000)), false));
+        orders.read("lost");
         orders.read("done");
-        assert!(orders.done);
+        assert!(orders.lost && orders.done);
     }
 }

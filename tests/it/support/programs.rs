@@ -2,10 +2,15 @@
 
 use std::process::Command;
 
+/// Whether this is a continuous build, in which nothing is skipped.
+pub fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|ci| ci == "true")
+}
+
 /// Says that a test, or a part of it, is skipped. Panics: where `CI` is `true`.
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 pub fn skipped(why: &str) {
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
+    assert!(!is_ci(), "{why}");
     eprintln!("skipped: {why}");
 }
 

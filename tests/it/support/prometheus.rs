@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::client::{Client, send};
 use super::poll;
+use super::programs::is_ci;
 
 /// Another process may take a free port before it is bound.
 const PORT_TRIES: usize = 5;
@@ -39,7 +40,7 @@ pub fn tool(name: &str) -> Option<Command> {
     if has(name) {
         return Some(Command::new(name));
     }
-    let must = has("apt-get") || std::env::var_os("CI").is_some_and(|ci| ci == "true");
+    let must = has("apt-get") || is_ci();
     assert!(!must, "{name} is missing: run `make deps`");
     #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     {
