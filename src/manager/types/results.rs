@@ -316,6 +316,8 @@ pub struct NodeSummary {
     pub losses: MemoryLosses,
     /// How long ago that was noticed.
     pub lost_ago: Option<Duration>,
+    /// It answers, and refuses what has to be stored: its memory or its disk is full.
+    pub is_full: bool,
     /// Its name leads to two servers.
     pub has_two_servers: bool,
     /// For how long that has been so.
@@ -361,6 +363,7 @@ impl NodeSummary {
             quarantines: QuarantineCounts::default(),
             losses: MemoryLosses::default(),
             lost_ago: None,
+            is_full: false,
             has_two_servers: false,
             doubled_for: None,
             waits_for: Vec::new(),

@@ -9,7 +9,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::bounded_file::open_private;
+use crate::bounded_file::{open_private, open_regular};
 use crate::types::NodeId;
 
 /// Version of the file's layout; a newer one is refused.
@@ -260,7 +260,7 @@ fn node_of(stem: &str) -> Option<NodeId> {
 fn read(path: &Path, node: &NodeId) -> Result<Option<Record>, OpenError> {
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
     let corrupt = |detail: String| OpenError::Corrupt { path: path.to_owned(), detail };
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(unreadable(e)),
