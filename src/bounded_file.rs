@@ -53,7 +53,9 @@ pub(crate) fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result
 /// This directory and those above it, also behind links, in which somebody else than root or this user may replace entries, each
 /// with the reason. Groups are trusted: an administrator chooses their members.
 pub(crate) fn replaceable(dir: &Path, user: u32) -> Vec<String> {
-    let both: Vec<PathBuf> = [std::path::absolute(dir), std::fs::canonicalize(dir)].into_iter().flatten().collect();
+    // What does not exist yet is made below the nearest one that does.
+    let real = dir.ancestors().find_map(|above| std::fs::canonicalize(above).ok());
+    let both: Vec<PathBuf> = std::path::absolute(dir).into_iter().chain(real).collect();
     let mut paths: Vec<&Path> = both.iter().flat_map(|path| path.ancestors()).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -142,7 +144,9 @@ mod tests {
         std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("own directory");
         let expected = [format!("{}: all users may write there", open.display())];
         assert_eq!(found(&data, user), expected);
-        assert_eq!(found(&link, user), expected, "also where a link leads there");
+        for behind_a_link in [link.clone(), link.join("not/made/yet")] {
+            assert_eq!(found(&behind_a_link, user), expected, "{}", behind_a_link.display());
+        }
         std::fs::set_permissions(&open, Permissions::from_mode(0o1777)).expect("own directory");
         assert_eq!(found(&data, user), [""; 0], "nobody removes what belongs to others");
         let to_another = found(&data, user + 1);

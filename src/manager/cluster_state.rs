@@ -182,7 +182,9 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
         ("quarantined", None) => {
             has(format!("been in quarantine since {since} ({})", cause(node.quarantine.as_deref().unwrap_or_default())))
         }
-        ("down", _) if node.is_full => has(format!("refused since {since} what it has to store: its memory or its disk is full")),
+        ("down", _) if node.is_full => {
+            has(format!("refused since {since} what it has to store: its memory or its disk is full"))
+        }
         ("down", _) => has(format!("not answered since {since}")),
         ("unknown", _) => has("not answered yet".to_owned()),
         ("slow", _) => has(format!("answered too late for most rounds since {since}")),

@@ -1,8 +1,9 @@
 //! The state file of an embedded node: until when leases may be held, and the highest fence that may
 //! have been granted. All disk access of embedded nodes is here.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -180,7 +181,8 @@ impl StateFile {
     /// Errors: all of [`OpenError`] but `Unwritable`.
     pub(super) fn open(dir: &Path, node: &NodeId) -> Result<(Self, Option<Record>), OpenError> {
         let dir_error = |source| OpenError::Directory { path: dir.to_owned(), source };
-        std::fs::create_dir_all(dir).map_err(dir_error)?;
+        // For this user only, whatever the umask: who may write there can remove the state.
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(dir_error)?;
         let lock_path = file_of(dir, node, "lock");
         let lock_error = |source| OpenError::Lock { path: lock_path.clone(), source };
         let mut lock = open_private(OpenOptions::new().read(true).append(true), &lock_path).map_err(lock_error)?;

@@ -2,6 +2,7 @@
 //! file. The clock is set by the tests.
 
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -337,6 +338,18 @@ async fn a_damaged_or_missing_file_is_an_error_not_a_first_start() {
     start(&dir, &clock);
     std::fs::copy(&path, dir.path().join("node-other.state")).expect("copied");
     assert!(open_error(&dir, "other", &clock).contains("belongs to node e/1"));
+}
+
+/// U12 of the neighbour: with an umask of zero, all users could write there.
+#[tokio::test]
+async fn u12_a_new_data_directory_is_for_its_user_only() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
+    let (above, data) = (dir.path().join("a"), dir.path().join("a/data"));
+    let config = EmbeddedConfig { dir: data.clone(), ..config(&dir, "e/1", &clock) };
+    let _node = EmbeddedNode::open_in(config, BootId::named("boot 1")).expect("opens");
+    for made in [above, data] {
+        assert_eq!(made.metadata().expect("made").permissions().mode() & 0o777, 0o700, "{}", made.display());
+    }
 }
 
 #[tokio::test]
