@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::background::BackgroundTasks;
 use super::error::AppError;
 use super::nodes::{ConfiguredRedlock, cluster_params, node_ids, node_opener, observer, open_nodes, redlock_settings};
-use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state, warn_of_readable_keys};
+use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state};
+use super::settings::{warn_of_readable_keys, warn_of_replaceable_files};
 use super::webhooks::{self, HooksTask};
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
@@ -128,6 +129,7 @@ impl App {
     /// Errors: [`AppError`].
     pub async fn start(config: &Config) -> Result<Self, AppError> {
         warn_of_readable_keys(config);
+        warn_of_replaceable_files(config);
         let (audit, audit_writer) = open_audit(config)?;
         let address = config.listen;
         let listen_error = |source| AppError::Listen { address, source };

@@ -8,6 +8,7 @@ use crate::audit::{self, Audit};
 use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::PrincipalLimits;
+use crate::bounded_file::replaceable;
 use crate::config::Config;
 use crate::http::server::tls::{Tls, TlsError, TlsFiles};
 use crate::http::state::{HttpSettings, UiState};
@@ -34,6 +35,16 @@ pub(super) fn warn_of_readable_keys(config: &Config) {
         if let (Some(path), true) = (path, mode & READABLE_BY_ALL != 0) {
             let path = path.display();
             tracing::warn!("all users of this machine can read the private key {path} (`{setting}`): chmod 600 {path}");
+        }
+    }
+}
+
+/// Warns of files of the service's own that another user can replace or has made: the record of the leases that may be running,
+/// and the audit log. They are used all the same: in a container's volume the owner may be unknown, and everybody may write.
+pub(super) fn warn_of_replaceable_files(config: &Config) {
+    for (setting, path) in [("data_dir", Some(&config.data_dir)), ("audit_log", config.audit_log.as_ref())] {
+        for found in path.iter().flat_map(|path| replaceable(path, rustix::process::geteuid().as_raw())) {
+            tracing::warn!("another user of this machine can replace or read what `{setting}` names: {found}");
         }
     }
 }

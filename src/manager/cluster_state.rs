@@ -182,6 +182,9 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
         ("quarantined", None) => {
             has(format!("been in quarantine since {since} ({})", cause(node.quarantine.as_deref().unwrap_or_default())))
         }
+        ("down", _) if node.is_full => {
+            has(format!("refused since {since} what it has to store: its memory or its disk is full"))
+        }
         ("down", _) => has(format!("not answered since {since}")),
         ("unknown", _) => has("not answered yet".to_owned()),
         ("slow", _) => has(format!("answered too late for most rounds since {since}")),
@@ -256,6 +259,7 @@ fn repairs(ill: &[&NodeSummary]) -> String {
 fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
     match node.state.as_str() {
         _ if node.has_two_servers => ("Turn off the wrong server of ", ", or correct its address here"),
+        "down" if node.is_full => ("Give memory or disk to ", ""),
         "down" => ("Bring back ", ""),
         "unknown" => ("Wait for ", ""),
         "slow" => ("Find out what slows down ", " (processor, memory, disk, network)"),
@@ -362,6 +366,18 @@ mod tests {
         let text = said(&[a, b, doubled("quarantined", Some(60))], None);
         assert!(text.starts_with("Node e has two servers under one name, seen since 10:46:02."), "{text}");
         assert!(text.contains("Turn off the wrong server of e, or correct its address here."), "{text}");
+    }
+
+    /// U4 of the neighbour.
+    #[test]
+    fn u4_a_full_node_is_not_said_to_be_silent() {
+        let full = NodeSummary { is_full: true, ..node("a", "down", None) };
+        assert_eq!(
+            said(&[full], None),
+            "No lock can be granted or extended since 10:46:03: 0 of 1 nodes vote, 1 are needed. Node a has refused since 10:46:02 \
+             what it has to store: its memory or its disk is full. 3 requests failed here. Give memory or disk to a. Do not restart \
+             the other nodes. Leases stay valid to their deadline."
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::event_buffer::size_of;
 use crate::api::Event;
-use crate::bounded_file::open_private;
+use crate::bounded_file::{open_private, open_regular};
 
 /// Incidents that are kept in memory and read back at a start, however old they are.
 pub(crate) const HISTORY_MAX: usize = 10_000;
@@ -119,7 +119,7 @@ impl HistoryFile {
             Err(fs::TryLockError::Error(error)) => return Err(error),
         }
         let path = dir.join(FILE);
-        let past = match File::open(&path) {
+        let past = match open_regular(&path) {
             Ok(file) => read(file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Incidents::default(),
             Err(error) => return Err(error),

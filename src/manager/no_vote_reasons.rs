@@ -54,7 +54,7 @@ fn reason(verdict: &Verdict, summary: Option<&NodeSummary>) -> Option<String> {
             UnreachableKind::Broken => "the connection broke".to_owned(),
             UnreachableKind::Auth => "the service's user lacks a right there, or its password is wrong".to_owned(),
             UnreachableKind::ReadOnly => "it is a replica".to_owned(),
-            UnreachableKind::Full => "its memory is full".to_owned(),
+            UnreachableKind::Full => "its memory or its disk is full".to_owned(),
             other => other.as_str().replace('-', " "),
         },
     })

@@ -10,7 +10,7 @@ use super::no_vote_reasons;
 use super::node_state::{describe, quarantine_reason};
 use super::service::{Gauges, LockManager};
 use super::types::*;
-use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock};
+use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::inspect::{ClusterInspection, HeldMember, ResourceState};
 use crate::redlock::monitor::NodeHealth;
@@ -179,6 +179,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 quarantines: self.shared.incidents.quarantines(node.id()),
                 lost_ago: health.losses.noticed_at.map(|at| now.since(at)),
                 losses: health.losses,
+                is_full: health.error == Some(UnreachableKind::Full),
                 has_two_servers: health.has_two_servers,
                 doubled_for: self.shared.incidents.doubled_for(node.id(), now),
                 waits_for,

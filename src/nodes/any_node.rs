@@ -43,9 +43,10 @@ impl Node for AnyNode {
                 let version = (!report.version.is_empty()).then_some(report.version);
                 NodeDetails { version, findings: report.findings.iter().map(finding).collect() }
             }
-            Self::Embedded(..) => {
-                NodeDetails { version: Some(concat!("embedded ", env!("CARGO_PKG_VERSION")).into()), findings: vec![] }
-            }
+            Self::Embedded(node, _) => NodeDetails {
+                version: Some(concat!("embedded ", env!("CARGO_PKG_VERSION")).into()),
+                findings: node.report().failure.map(|why| cannot_save(&why)).into_iter().collect(),
+            },
         }
     }
 
@@ -115,6 +116,15 @@ impl Node for AnyNode {
             }
         }
     }
+}
+
+/// An embedded node whose state file cannot be written. Its probes fail, so the finding need not remove its vote.
+fn cannot_save(why: &str) -> OperatorFinding {
+    let detail = format!(
+        "The state file cannot be written ({why}), so the node grants and extends nothing: free the file system of data_dir, \
+         or make it writable. It tries again each second."
+    );
+    OperatorFinding { code: "cannot-save", detail, removes_vote: false }
 }
 
 /// Calls the node and notifies the observer.

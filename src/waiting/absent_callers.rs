@@ -19,6 +19,9 @@ pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(30);
 /// Places that are kept at a time for absent callers; further ones are given up at once.
 pub(crate) const ABSENT_MAX: usize = 1_000;
 
+/// Those of one principal, so that it leaves some to the others. Without authentication nobody is distinguished.
+pub(crate) const ABSENT_OF_ONE_MAX: usize = ABSENT_MAX / 2;
+
 /// The key of a place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PlaceKey {
@@ -121,14 +124,22 @@ impl Places {
 
     /// Records that the caller of this waiter is absent. True if its place is kept; otherwise it is forgotten.
     pub(super) fn leave(&mut self, key: &PlaceKey, waiter: WaiterId, is_queued: bool, now: BootTime) -> bool {
+        let has_its_part = self.has_its_part(&key.principal);
         let Some(place) = self.kept.get_mut(key).filter(|place| place.waiter == waiter) else { return false };
-        if !is_queued || self.absent >= ABSENT_MAX {
+        if !is_queued || self.absent >= ABSENT_MAX || has_its_part {
             self.kept.remove(key);
             return false;
         }
         place.absent_since = Some(now);
         self.absent += 1;
         true
+    }
+
+    /// Whether so many callers of this principal are absent as may be.
+    fn has_its_part(&self, principal: &str) -> bool {
+        let is_own = |key: &PlaceKey, place: &KeptPlace| place.absent_since.is_some() && *key.principal == *principal;
+        let own = || self.kept.iter().filter(|(key, place)| is_own(key, place)).count();
+        !principal.is_empty() && self.absent >= ABSENT_OF_ONE_MAX && own() >= ABSENT_OF_ONE_MAX
     }
 
     /// Forgets the places whose callers have been absent for too long; returns their waiters.

@@ -64,10 +64,32 @@ fn each_field_that_differs_is_named() {
     assert_eq!(own.difference(&labels(|l| l.acquired_at_ms = 7)), None, "the time of the request is none of its terms");
 }
 
+/// A request of this principal, with a name of its own.
+fn of(principal: &str, number: usize) -> KeepPlace {
+    let keep = keep("a", &format!("{number:016}"), 1_000);
+    KeepPlace { key: PlaceKey { principal: principal.into(), ..keep.key }, ..keep }
+}
+
+/// P5: one principal left no place for the callers of others.
+#[test]
+fn p5_one_principal_has_half_of_the_places_and_without_authentication_all_have_all() {
+    let kept = |principal: &str, numbers: std::ops::Range<usize>, places: &mut Places| {
+        let leaves = |number: &usize| {
+            places.add(of(principal, *number), *number as u64);
+            places.leave(&of(principal, *number).key, *number as u64, true, at(1))
+        };
+        numbers.filter(leaves).count()
+    };
+    let mut places = Places::default();
+    assert_eq!(kept("ci", 0..ABSENT_MAX, &mut places), ABSENT_MAX / 2);
+    assert_eq!(kept("cd", 0..ABSENT_MAX, &mut places), ABSENT_MAX / 2, "what the first one has to leave");
+    assert_eq!(kept("", 0..ABSENT_MAX + 1, &mut Places::default()), ABSENT_MAX);
+}
+
 #[test]
 fn a_place_is_kept_for_its_time_and_while_there_are_not_too_many() {
     let mut places = Places::default();
-    let own = |number: usize| keep("a", &format!("{number:016}"), 1_000);
+    let own = |number: usize| of(["ci", "cd"][number % 2], number);
     for number in 0..=ABSENT_MAX {
         places.add(own(number), number as u64);
         assert_eq!(places.leave(&own(number).key, number as u64, true, at(1)), number < ABSENT_MAX);

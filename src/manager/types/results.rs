@@ -212,8 +212,7 @@ pub fn permits_free(holders: &[HolderInfo]) -> Option<usize> {
 /// Of a set of holders, whatever their order.
 fn tag_of(holders: &[HolderInfo]) -> String {
     let fences: BTreeSet<u64> = holders.iter().map(|holder| holder.fence.0).collect();
-    let mut digest = Sha256::new();
-    fences.iter().for_each(|fence| digest.update(fence.to_be_bytes()));
+    let digest = fences.iter().fold(Sha256::new(), |digest, fence| digest.chain_update(fence.to_be_bytes()));
     let digest = digest.finalize().into_iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}"));
     format!("h{}", digest.collect::<String>())
 }
@@ -316,6 +315,8 @@ pub struct NodeSummary {
     pub losses: MemoryLosses,
     /// How long ago that was noticed.
     pub lost_ago: Option<Duration>,
+    /// It answers, and refuses what has to be stored: its memory or its disk is full.
+    pub is_full: bool,
     /// Its name leads to two servers.
     pub has_two_servers: bool,
     /// For how long that has been so.
@@ -361,6 +362,7 @@ impl NodeSummary {
             quarantines: QuarantineCounts::default(),
             losses: MemoryLosses::default(),
             lost_ago: None,
+            is_full: false,
             has_two_servers: false,
             doubled_for: None,
             waits_for: Vec::new(),
@@ -385,8 +387,7 @@ impl QuarantineCounts {
 
     /// Counts one more.
     pub fn add(&mut self, reason: &str) {
-        let known = Self::REASONS.iter().position(|known| *known == reason);
-        self.0[known.unwrap_or(Self::REASONS.len() - 1)] += 1;
+        self.0[Self::REASONS.iter().position(|known| *known == reason).unwrap_or(Self::REASONS.len() - 1)] += 1;
     }
 
     /// Each reason with its count.

@@ -28,6 +28,8 @@ use crate::types::NodeId;
 /// Time between attempts to write the state file after a failure, so that not every request tries to
 /// write to a full disk.
 const WRITE_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often a failure that lasts is logged.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum number of writes that one request waits for: one already in progress, and its own.
 const WRITES_PER_REQUEST: usize = 2;
 
@@ -75,8 +77,17 @@ struct Inner {
     is_closed: bool,
     /// The file records a clean stop.
     is_clean: bool,
-    failure: Option<(BootTime, Arc<str>)>,
+    failure: Option<WriteFailure>,
     writes: u64,
+}
+
+/// The last write failed.
+#[derive(Debug)]
+struct WriteFailure {
+    at: BootTime,
+    /// The error of the operating system.
+    why: Arc<str>,
+    logged_at: BootTime,
 }
 
 /// State of an embedded node, for pages and logs.
@@ -92,7 +103,7 @@ pub struct EmbeddedReport {
     pub quarantine_left: Duration,
     /// Number of writes of the file since the start.
     pub writes: u64,
-    /// Why the last write failed, if it did. Contains a path, so only for the log.
+    /// Why the last write failed, if it did: the error of the operating system, without a path.
     pub failure: Option<Arc<str>>,
     /// Number of entries in memory.
     pub key_counts: KeyCounts,
@@ -192,7 +203,7 @@ impl<C: Clock> EmbeddedNode<C> {
             reserved_for: left(inner.written.until_boot_us),
             quarantine_left: left(quarantined),
             writes: inner.writes,
-            failure: inner.failure.as_ref().map(|(_, why)| Arc::clone(why)),
+            failure: inner.failure.as_ref().map(|failure| Arc::clone(&failure.why)),
             key_counts: inner.reference.key_counts(),
         }
     }
@@ -207,6 +218,14 @@ impl<C: Clock> EmbeddedNode<C> {
         let mut inner = self.inner.lock();
         if inner.is_closed {
             return Step::Done(Err(Unreachable::new(UnreachableKind::Disconnected, "the node is closed")));
+        }
+        if let (Request::Probe(_), Some(failure)) = (request, &inner.failure) {
+            // Nothing else may write meanwhile: who is not ready is sent no acquires.
+            let refusal = full(Arc::clone(&failure.why));
+            if inner.still_failing(self.clock.now()).is_none() {
+                self.start_write(inner, WriteBound::default());
+            }
+            return Step::Done(Err(refusal));
         }
         if inner.queued > 0 && !is_in_turn {
             inner.queued += 1;
@@ -283,9 +302,20 @@ impl<C: Clock> EmbeddedNode<C> {
             Ok(()) => {
                 inner.written = bound;
                 inner.writes += 1;
-                inner.failure = None;
+                if inner.failure.take().is_some() {
+                    tracing::info!(node = %self.id, "the state file was written again");
+                }
             }
-            Err(e) => inner.failure = Some((self.clock.now(), format!("{}: {e}", self.path.display()).into())),
+            Err(error) => {
+                let (at, known) = (self.clock.now(), inner.failure.as_ref().map(|failure| failure.logged_at));
+                let logged_at = known.filter(|known| at.since(*known) < FAILURE_LOG_INTERVAL);
+                if logged_at.is_none() {
+                    let path = self.path.display();
+                    tracing::error!(node = %self.id, %path, %error, "the state file cannot be written: the node grants nothing");
+                }
+                inner.failure =
+                    Some(WriteFailure { at, why: error.to_string().into(), logged_at: logged_at.unwrap_or(at) });
+            }
         }
     }
 
@@ -303,7 +333,7 @@ impl<C: Clock> EmbeddedNode<C> {
 impl Inner {
     /// The refusal until a failed write is retried.
     fn still_failing(&self, now: BootTime) -> Option<Unreachable> {
-        let (at, why) = self.failure.as_ref()?;
+        let WriteFailure { at, why, .. } = self.failure.as_ref()?;
         (now.since(*at) < WRITE_RETRY_AFTER).then(|| full(Arc::clone(why)))
     }
 }
@@ -339,7 +369,7 @@ impl<C: Clock> Node for EmbeddedNode<C> {
 
     /// Must run on tokio. Answers within the first poll unless a write is required first.
     ///
-    /// Errors: `Full` where the state file cannot be written (releases still succeed), `Disconnected`
+    /// Errors: `Full` where the state file cannot be written (releases still succeed, probes try to write it), `Disconnected`
     /// after [`EmbeddedNode::close`].
     async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
         match self.step(&stamp, &request, false) {

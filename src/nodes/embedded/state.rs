@@ -1,15 +1,16 @@
 //! The state file of an embedded node: until when leases may be held, and the highest fence that may
 //! have been granted. All disk access of embedded nodes is here.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::bounded_file::open_private;
+use crate::bounded_file::{open_private, open_regular};
 use crate::types::NodeId;
 
 /// Version of the file's layout; a newer one is refused.
@@ -180,7 +181,8 @@ impl StateFile {
     /// Errors: all of [`OpenError`] but `Unwritable`.
     pub(super) fn open(dir: &Path, node: &NodeId) -> Result<(Self, Option<Record>), OpenError> {
         let dir_error = |source| OpenError::Directory { path: dir.to_owned(), source };
-        std::fs::create_dir_all(dir).map_err(dir_error)?;
+        // For this user only, whatever the umask: who may write there can remove the state.
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(dir_error)?;
         let lock_path = file_of(dir, node, "lock");
         let lock_error = |source| OpenError::Lock { path: lock_path.clone(), source };
         let mut lock = open_private(OpenOptions::new().read(true).append(true), &lock_path).map_err(lock_error)?;
@@ -260,7 +262,7 @@ fn node_of(stem: &str) -> Option<NodeId> {
 fn read(path: &Path, node: &NodeId) -> Result<Option<Record>, OpenError> {
     let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
     let corrupt = |detail: String| OpenError::Corrupt { path: path.to_owned(), detail };
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(unreadable(e)),

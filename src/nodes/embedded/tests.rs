@@ -2,6 +2,7 @@
 //! file. The clock is set by the tests.
 
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,8 +127,11 @@ async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
 }
 
 async fn ask(node: &TestNode, request: Request) -> NodeResult {
-    let sent_at = RequestTime(status(node).await.now_us);
-    node.clone().call(sent_at.into(), Arc::new(request)).await
+    ask_at(node, status(node).await.now_us, request).await
+}
+
+async fn ask_at(node: &TestNode, now_us: u64, request: Request) -> NodeResult {
+    node.clone().call(RequestTime(now_us).into(), Arc::new(request)).await
 }
 
 async fn granted(node: &TestNode, request: Request) -> Fence {
@@ -336,6 +340,18 @@ async fn a_damaged_or_missing_file_is_an_error_not_a_first_start() {
     assert!(open_error(&dir, "other", &clock).contains("belongs to node e/1"));
 }
 
+/// U12 of the neighbour: with an umask of zero, all users could write there.
+#[tokio::test]
+async fn u12_a_new_data_directory_is_for_its_user_only() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
+    let (above, data) = (dir.path().join("a"), dir.path().join("a/data"));
+    let config = EmbeddedConfig { dir: data.clone(), ..config(&dir, "e/1", &clock) };
+    let _node = EmbeddedNode::open_in(config, BootId::named("boot 1")).expect("opens");
+    for made in [above, data] {
+        assert_eq!(made.metadata().expect("made").permissions().mode() & 0o777, 0o700, "{}", made.display());
+    }
+}
+
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_an_error_at_the_start() {
     let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
@@ -348,13 +364,15 @@ async fn a_directory_that_cannot_be_written_is_an_error_at_the_start() {
     assert!(matches!(error, OpenError::Directory { .. }), "{error}");
 }
 
+/// U4 of the neighbour: probes succeeded all the same, so that the instance reported to be ready.
 #[tokio::test]
-async fn while_the_disk_is_full_nothing_is_granted_and_releases_succeed() {
+async fn u4_while_the_disk_is_full_nothing_is_granted_probes_fail_and_releases_succeed() {
     let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     granted(&node, acquire(1, 1, TTL)).await;
     let in_the_way = dir.path().join("node-e%2F1.tmp");
     std::fs::create_dir(&in_the_way).expect("made");
+    let now_us = status(&node).await.now_us;
 
     let longer = Duration::from_mins(4);
     let extend = Request::Update(UpdateArgs {
@@ -366,19 +384,28 @@ async fn while_the_disk_is_full_nothing_is_granted_and_releases_succeed() {
         labels: None,
     });
     for request in [acquire(2, 2, longer), acquire(2, 2, longer), extend] {
-        assert_eq!(ask(&node, request).await.map_err(|e| e.kind), Err(UnreachableKind::Full));
+        assert_eq!(ask_at(&node, now_us, request).await.map_err(|e| e.kind), Err(UnreachableKind::Full));
     }
     assert!(node.report().failure.is_some());
-    let within = granted(&node, acquire(3, 3, Duration::from_millis(100))).await; // within the written bounds
-    assert!(within.0 > 0);
-    match ask(&node, release(1, 1)).await {
+    let probe = || ask_at(&node, now_us, Request::probe());
+    assert_eq!(probe().await.map_err(|e| e.kind), Err(UnreachableKind::Full));
+    let within = ask_at(&node, now_us, acquire(3, 3, Duration::from_millis(100))).await; // within the written bounds
+    assert!(matches!(within, Ok(Reply::Granted { .. })), "{within:?}");
+    match ask_at(&node, now_us, release(1, 1)).await {
         Ok(Reply::Released(released)) => assert_eq!(released.found, Found::Match),
         other => panic!("{other:?}"),
     }
     std::fs::remove_dir(&in_the_way).expect("removed");
+    assert_eq!(probe().await.map_err(|e| e.kind), Err(UnreachableKind::Full), "within a second nothing is tried");
     clock.advance(Duration::from_secs(1));
-    granted(&node, acquire(2, 2, longer)).await;
+    let probes_succeed = async {
+        while probe().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), probes_succeed).await.expect("a probe writes the file");
     assert_eq!(node.report().failure, None);
+    granted(&node, acquire(2, 2, longer)).await;
 }
 
 #[tokio::test]

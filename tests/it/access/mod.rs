@@ -3,6 +3,7 @@
 
 mod alerts;
 mod attack;
+mod data_dir;
 mod floods;
 mod heads;
 mod hidden;
