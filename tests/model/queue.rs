@@ -499,6 +499,7 @@ impl Bounds {
                     admission: Admission::Queued,
                     refuses_deadlock: false,
                     note: "".into(),
+                    is_ticket: false,
                 };
                 s.phases[waiter] = Phase::Waiting(NEVER);
                 s.after[waiter] = s.refused;

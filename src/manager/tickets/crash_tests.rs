@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use super::serve::LEASE_CHECK;
 use super::table::Served;
 use super::types::{AskedTerms, TicketError, TicketRequest};
 use super::{TicketLimits, TicketSender};
@@ -639,9 +640,14 @@ impl World {
         self.holds_each(token).into_iter().max().unwrap_or(0)
     }
 
-    /// A part of what it asks for, or two permits, each on a majority.
-    fn holds_wrongly(&self, token: &TokenHash) -> bool {
+    /// A part of what it asks for is on a majority.
+    fn holds_part(&self, token: &TokenHash) -> bool {
         let held = self.holds_each(token).into_iter().filter(|nodes| *nodes >= MAJORITY).count();
+        held > 0 && held < self.case.shape.resources().len()
+    }
+
+    /// Two permits, each on a majority.
+    fn holds_two_permits(&self, token: &TokenHash) -> bool {
         let mut slots = BTreeMap::<String, usize>::new();
         for machine in self.machines.iter() {
             let machine = machine.lock();
@@ -649,8 +655,7 @@ impl World {
                 *slots.entry(format!("{:?}", record.mode)).or_default() += usize::from(record.token == *token);
             }
         }
-        let is_twice = slots.values().filter(|nodes| **nodes >= MAJORITY).count() > 1;
-        is_twice || held > 0 && held < self.case.shape.resources().len()
+        slots.values().filter(|nodes| **nodes >= MAJORITY).count() > 1
     }
 
     async fn node_fault(&self) {
@@ -683,7 +688,7 @@ impl World {
     /// Looks at the nodes until everything must be over.
     async fn watch(&self, begun: BootTime) {
         let (token, mut over_since, mut held_since) = (self.token.hash(), None::<BootTime>, None::<BootTime>);
-        let mut wrong_since = None::<BootTime>;
+        let mut part_since = None::<BootTime>;
         let (mut was_on_majority, mut end_ms) = (false, u64::MAX);
         loop {
             self.clock.sleep(LOOK_EVERY).await;
@@ -713,10 +718,14 @@ impl World {
             }
             // One that is over is released by the next instance, name by name.
             let ended = heads.iter().filter(|head| head.phase >= TicketPhase::Ended).count();
-            let is_wrong = ended < MAJORITY && self.holds_wrongly(&token);
-            wrong_since = if is_wrong { wrong_since.or(Some(now)) } else { None };
-            if wrong_since.is_some_and(|wrong| now.since(wrong) > LATE) {
-                self.fail("a part of its leases, or two permits");
+            part_since = if ended < MAJORITY && self.holds_part(&token) { part_since.or(Some(now)) } else { None };
+            // A node that fails as the instance does can take one of them: the next instance notices when it looks at them.
+            let noticed = if self.case.node == NodeFault::Nothing { LATE } else { LATE + LEASE_CHECK };
+            if part_since.is_some_and(|part| now.since(part) > noticed) {
+                self.fail("a part of its leases");
+            }
+            if self.holds_two_permits(&token) {
+                self.fail("two permits for one ticket");
             }
             let late_ms = u64::try_from(LATE.as_millis()).expect("short");
             let is_kept = held_since.is_some_and(|held| now.since(held) > LATE);
