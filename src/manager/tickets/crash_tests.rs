@@ -758,21 +758,24 @@ impl World {
     /// When all is over.
     fn check_end(&self, is_answered: bool) {
         let (heads, seen) = (heads(&self.machines, &self.id), self.seen.lock());
-        // A node that fails as the instance does can take a lease with it that no quorum knew to be kept: that is reported, too.
+        // Of three nodes one has a later state, which it alone shows, one an earlier one, and one has forgotten the ticket for good: nobody
+        // can tell, and it runs out (docs/tickets.md, "One node's word is not enough").
+        let has_forgotten = matches!(self.case.node, NodeFault::Wiped(..)) && heads.len() < NODES;
+        let is_undecided = has_forgotten && matches!(heads.as_slice(), [a, b] if a != b);
         let lost = if self.case.node == NodeFault::Nothing { 0 } else { seen.lost };
         let called = seen.granted + seen.refused + lost;
         drop(seen);
-        if is_answered && called == 0 {
-            self.fail("no call-back");
+        if is_answered && called == 0 && !is_undecided {
+            self.fail(format!("no call-back: {heads:?}"));
         }
         let open = heads.iter().filter(|head| head.phase != TicketPhase::Done).count();
-        if heads.len() >= MAJORITY && open >= MAJORITY {
+        if heads.len() >= MAJORITY && open >= MAJORITY && !is_undecided {
             self.fail(format!("it is not over: {heads:?}"));
         }
         if self.holds(&self.token.hash()) > 0 {
             self.fail("a lease is left");
         }
-        if self.managers[1].ticket_counts().iter().sum::<usize>() > 0 {
+        if self.managers[1].ticket_counts().iter().sum::<usize>() > 0 && !is_undecided {
             self.fail("it is served still");
         }
     }

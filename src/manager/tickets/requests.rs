@@ -291,7 +291,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 let end = end.ok_or_else(|| self.ticket_no_quorum())?;
                 let over = over(&found.ticket, found.head, end, self.ticket_now_ms());
                 let head = match self.raise_on_nodes(&found.id, &found.ticket, over).await {
-                    TicketRaised::Done => over,
+                    TicketRaised::Done => {
+                        if over.phase == TicketPhase::Done {
+                            self.shared.tickets.report(TicketNews::Ended(end));
+                        }
+                        over
+                    }
                     TicketRaised::Overtaken(later) => later,
                     TicketRaised::Unknown => return Err(self.ticket_no_quorum()),
                 };

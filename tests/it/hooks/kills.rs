@@ -248,8 +248,16 @@ async fn is_served_once(there: &ServiceOver, receiver: &Receiver, id: &str, poin
         assert!(holder["kept_until"].is_string(), "{point:?}: {shown}");
         send(client.request("DELETE", &path)).await.expect_status(204);
     }
-    let next = client.acquired("x", &[]).await;
-    assert!(Some(next.fence()) > fence.as_u64(), "{point:?}: {fence}");
+    let next = poll::until_over(
+        &format!("{point:?}: the lock is free"),
+        || SystemClock.now().since(begun) > TAKEN_OVER,
+        || async {
+            let next = client.acquire("x", &[]).await;
+            (next.status == 201).then(|| next.json()["fence"].as_u64())
+        },
+    )
+    .await;
+    assert!(next > fence.as_u64(), "{point:?}: {fence}");
     poll::until("no ticket is left to be served", || async {
         let metrics = client.get("/metrics").await.text;
         let is_none = |state: &&str| metrics.contains(&format!("redlockd_tickets{{state=\"{state}\"}} 0"));
