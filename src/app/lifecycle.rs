@@ -18,6 +18,7 @@ use super::settings::{warn_of_readable_keys, warn_of_replaceable_files};
 use super::webhooks::{self, HooksTask};
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
+use crate::auth::principal::PrincipalName;
 use crate::auth::quota::CountedName;
 use crate::config::Config;
 use crate::http::server::issuer_keys;
@@ -89,6 +90,13 @@ impl AuditTask {
     }
 }
 
+/// The principal of the access file for which this text stands on the nodes.
+fn name_of(authenticator: &Authenticator, cluster: &str, principal: &str) -> Option<PrincipalName> {
+    let store = authenticator.store();
+    let mut names = store.principals().iter().map(|known| &known.name);
+    names.find(|name| tag_of(cluster, name) == principal).cloned()
+}
+
 /// Metrics and quotas follow kept leases.
 fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>, authenticator: &Arc<Authenticator>) {
     let limits = KeepLimits { max: config.max_keep, total: config.kept_total };
@@ -101,11 +109,8 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
             match news {
                 KeptNews::Renewed { resource, token, mode, principal, deadline, .. } => {
                     let lease = CountedName::of(resource, token.id(), mode);
-                    authenticator.quotas().kept(lease, deadline, || {
-                        let store = authenticator.store();
-                        let mut names = store.principals().iter().map(|known| &known.name);
-                        names.find(|name| tag_of(&cluster.cluster.get(), name) == principal).cloned()
-                    });
+                    let acquired_by = || name_of(&authenticator, &cluster.cluster.get(), principal);
+                    authenticator.quotas().kept(lease, deadline, acquired_by);
                 }
                 KeptNews::Ended { resource, token, .. } => authenticator.quotas().ended((resource, token.id())),
                 KeptNews::NotRenewed(_) => {}
@@ -114,12 +119,22 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
     );
 }
 
-/// Metrics follow tickets.
-fn serve_tickets(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>) {
+/// Metrics and quotas follow tickets.
+fn serve_tickets(
+    config: &Config,
+    manager: &ServiceManager,
+    metrics: &Arc<Metrics>,
+    authenticator: &Arc<Authenticator>,
+) {
     let Config { max_ticket_wait: max_wait, max_keep, tickets_total: total, .. } = *config;
     let metrics = Arc::clone(metrics);
     let limits = TicketLimits { max_wait, max_keep, total };
     manager.set_tickets(limits, Box::new(move |news| metrics.ticket(news)));
+    let (authenticator, params) = (Arc::clone(authenticator), Arc::clone(&manager.engine().settings.params));
+    manager.set_ticket_quota(Box::new(move |principal, count| {
+        let name = name_of(&authenticator, &params.cluster.get(), principal)?;
+        Some(authenticator.quotas().taken_over(&name, count))
+    }));
 }
 
 impl App {
@@ -153,7 +168,7 @@ impl App {
         manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let authenticator = Arc::new(authenticator(config)?);
         keep_leases(config, &manager, &metrics, &authenticator);
-        serve_tickets(config, &manager, &metrics);
+        serve_tickets(config, &manager, &metrics, &authenticator);
         let (tls, limits) = (server_tls(config)?.map(Arc::new), ServeLimits::from_config(config));
         let webhooks = webhooks::open(config, &manager, &metrics)?;
         let state = AppState::new(manager.clone(), metrics, http_settings(config)?)

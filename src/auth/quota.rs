@@ -136,6 +136,15 @@ impl Quotas {
         Ok(QuotaPermit { quotas: self.clone(), principal: principal.clone(), may_wait, count })
     }
 
+    /// Counts a ticket of `count` leases that another instance had admitted: also where that is more than the principal may have here.
+    pub fn taken_over(&self, principal: &PrincipalName, count: usize) -> QuotaPermit {
+        let mut accounts = self.0.lock();
+        let totals = accounts.totals.entry(principal.clone()).or_default();
+        totals.pending += count;
+        totals.waiting += 1;
+        QuotaPermit { quotas: self.clone(), principal: principal.clone(), may_wait: true, count }
+    }
+
     /// Counts an event stream until the permit is dropped; `None` where the principal has [`STREAMS_PER_PRINCIPAL`].
     pub fn open_stream(&self, principal: &PrincipalName) -> Option<StreamPermit> {
         self.open(principal, StreamKind::Events, STREAMS_PER_PRINCIPAL)
@@ -355,6 +364,19 @@ mod tests {
 
     fn resource(text: &str) -> ResourceName {
         ResourceName::parse(text).expect("valid")
+    }
+
+    #[test]
+    fn a_ticket_that_is_taken_over_counts_also_where_that_is_too_much() {
+        let quotas = Quotas::default();
+        let (own, reserve) = (principal("ci"), || quotas.reserve(&principal("ci"), (1, true), 9, 1, at(10)));
+        let first = reserve().expect("below the limit");
+        let taken_over = quotas.taken_over(&own, 2);
+        drop(first);
+        assert_eq!(reserve().expect_err("it counts"), QuotaExceeded::Waiters(1));
+        drop(taken_over);
+        drop(reserve().expect("it counts no more"));
+        assert_eq!(quotas.totals(&own), (0, 0));
     }
 
     #[test]

@@ -157,6 +157,7 @@ mod tests {
             waiting_ms: 0,
             left_ms: None,
             note: String::new(),
+            ticket: false,
         };
         let lock = api::Lock {
             resource: "a/b".into(),

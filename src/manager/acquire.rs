@@ -36,6 +36,8 @@ pub(super) struct Wanted {
     pub(super) principal: Option<Arc<Principal>>,
     /// For a request that waits.
     pub(super) keep: Option<KeepPlace>,
+    /// It waits for a ticket.
+    pub(super) is_ticket: bool,
 }
 
 /// Names the place of a request with this `wait_id`.
@@ -71,7 +73,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         until: BootTime,
     ) -> Result<Grant<N, C, E>, AcquireError> {
         let (resources, waiting) = (&params.resources, &self.shared.waiting);
-        let Wanted { party, has_own_token, refuses_deadlock, principal, keep } = wanted;
+        let Wanted { party, has_own_token, refuses_deadlock, principal, keep, is_ticket } = wanted;
         let admission = if until > started {
             Admission::Queued
         } else if has_own_token
@@ -91,6 +93,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             admission,
             refuses_deadlock,
             note: params.labels.note.as_str().into(),
+            is_ticket,
         };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
             // Rounds without a decision have no latency: they took as long as the time-outs are.

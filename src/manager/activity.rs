@@ -171,7 +171,7 @@ impl Activity {
         // A connection that lost its lease reports that too; the lease's end is another event.
         let is_end = match kind {
             EventKind::Released | EventKind::Expired => true,
-            EventKind::Forced => event.reason.as_deref() == Some("now"),
+            EventKind::Forced => matches!(event.reason.as_deref(), Some("now" | "forced")),
             EventKind::Acquired => false,
             _ => return,
         };

@@ -88,6 +88,7 @@ impl OtherInstance {
             waiting: self.waited(waiter.waiting_ms, now),
             left: self.left(waiter, now),
             note: waiter.note.to_string(),
+            is_ticket: waiter.is_ticket,
         })
     }
 }
@@ -261,6 +262,7 @@ impl OwnWaiters {
                     shares: PublishedWaiter::shares_of(w.mode),
                     left_ms: u64::try_from(w.until.since(now).as_millis()).ok(),
                     note: PublishedWaiter::note_of(&w.note),
+                    is_ticket: w.is_ticket,
                 })
                 .collect(),
         };
@@ -364,6 +366,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             waiting: now.since(waiter.since),
             left: Some(waiter.until.since(now)),
             note: waiter.note.to_string(),
+            is_ticket: waiter.is_ticket,
         };
         let own = self.shared.waiting.queue(|queue| queue.waiters_of(resource)).into_iter().enumerate().map(own);
         let (others, waiting_elsewhere) = self.shared.cluster_waiters.waiters_for(resource, now);
@@ -417,6 +420,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             waiting: now.since(waiter.since),
             left: Some(waiter.until.since(now)),
             note: waiter.note,
+            is_ticket: waiter.is_ticket,
         };
         let mut all: Vec<ListedWaiter> = self.shared.waiting.queue(Queue::all_waiters).into_iter().map(own).collect();
         let others = self.shared.cluster_waiters.0.lock();
@@ -432,6 +436,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 waiting: other.waited(waiter.waiting_ms, now),
                 left: other.left(waiter, now),
                 note: Arc::clone(&waiter.note),
+                is_ticket: waiter.is_ticket,
             })
         }));
         drop(others);

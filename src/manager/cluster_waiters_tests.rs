@@ -10,7 +10,8 @@ fn at(ms: u64) -> BootTime {
 fn waiter(resource: &str, owner: &str, since_ms: u64) -> (ResourceName, usize, WaiterEntry) {
     let resource = ResourceName::parse(resource).expect("valid");
     let (owner, mode, note) = (owner.into(), WantedMode::Exclusive, "n".into());
-    (resource, 1, WaiterEntry { owner, mode, since: at(since_ms), until: at(since_ms + 60_000), note })
+    let (since, until, is_ticket) = (at(since_ms), at(since_ms + 60_000), since_ms % 2 == 0);
+    (resource, 1, WaiterEntry { owner, mode, since, until, note, is_ticket })
 }
 
 fn own(count: u64) -> OwnWaiters {
@@ -35,6 +36,7 @@ fn an_entry_names_the_first_waiters_of_each_resource_and_counts_all() {
     assert_eq!(shown, [("x", 10, FIRST_WAITERS_MAX), ("y", 1, 1)]);
     let third = &entry.resources[0].first[2];
     assert_eq!((&*third.owner, third.waiting_ms, third.left_ms, &*third.note), ("owner-2", 998, Some(59_002), "n"));
+    assert_eq!(entry.resources[0].first.iter().take(3).map(|w| w.is_ticket).collect::<Vec<_>>(), [true, false, true]);
 }
 
 #[test]

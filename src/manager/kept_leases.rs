@@ -52,8 +52,8 @@ pub enum KeptNews<'a> {
         resource: &'a ResourceName,
         /// The lease.
         token: &'a TokenHash,
-        /// How it ended; `None`: by a request to this instance.
-        end: Option<KeptEnd>,
+        /// How it ended.
+        end: KeptEnd,
     },
 }
 
@@ -190,11 +190,39 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A request to this instance has ended the lease.
-    pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash) {
-        if self.shared.keeper.forget(resource, token) {
-            self.tell_kept(KeptNews::Ended { resource, token, end: None });
+    /// A request to this instance has ended the lease, or its renewals. Whether it was kept here.
+    pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash, reason: EndReason) -> bool {
+        let was_kept = self.shared.keeper.forget(resource, token);
+        if was_kept {
+            self.tell_kept(KeptNews::Ended { resource, token, end: KeptEnd::Ended(reason) });
         }
+        was_kept
+    }
+
+    /// The service could not keep it: the keeper has noticed, or its ticket, which leaves a tombstone that the keeper would take for a
+    /// release.
+    pub(super) fn kept_lease_is_lost(
+        &self,
+        (resource, token): (&ResourceName, &TokenHash),
+        fence: Option<Fence>,
+        labels: &Labels,
+    ) {
+        self.shared.keeper.forget(resource, token);
+        self.tell_kept(KeptNews::Ended { resource, token, end: KeptEnd::Lost });
+        self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
+        let own = self.shared.own_leases.remove(resource, token);
+        let held = self.report_lease_end(own.as_ref(), LeaseOutcome::Lapsed);
+        let held_ms = held.and_then(|held| u64::try_from(held.as_millis()).ok());
+        self.shared.events.publish(EventKind::Lost, self.wall_ms(), |event| {
+            set_lease(event, resource, token);
+            event.reason = Some(KeptEnd::Lost.as_str().to_owned());
+            event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
+            event.fence = fence.map(|fence| fence.0);
+            event.after_ms = match labels.acquired_at_ms {
+                0 => held_ms,
+                at_ms => Some(self.wall_ms().saturating_sub(at_ms)),
+            };
+        });
     }
 }
 
@@ -225,28 +253,19 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
 
     fn ended(&self, lease: KeptView<'_>, end: KeptEnd) {
         let KeptView { resource, token, record } = lease;
-        self.tell_kept(KeptNews::Ended { resource, token, end: Some(end) });
         self.ticket_lease_ended(resource, token, ticket_end(end));
+        if end == KeptEnd::Lost {
+            return self.kept_lease_is_lost((resource, token), Some(record.fence), &record.labels());
+        }
+        self.tell_kept(KeptNews::Ended { resource, token, end });
         if end == KeptEnd::KeptOut {
             // Its release was published.
             return;
         }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let own = self.shared.own_leases.remove(resource, token);
-        if end != KeptEnd::Lost {
-            // The event was published where the lease was ended.
-            self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);
-            return;
-        }
-        self.report_lease_end(own.as_ref(), LeaseOutcome::Lapsed);
-        let labels = record.labels();
-        self.shared.events.publish(EventKind::Lost, self.wall_ms(), |event| {
-            set_lease(event, resource, token);
-            event.reason = Some("kept".to_owned());
-            event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
-            event.fence = Some(record.fence.0);
-            event.after_ms = Some(self.wall_ms().saturating_sub(labels.acquired_at_ms));
-        });
+        // The event was published where the lease was ended.
+        self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);
     }
 
     async fn release(&self, resource: &ResourceName, token: &TokenHash) -> bool {

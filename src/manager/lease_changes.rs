@@ -199,25 +199,25 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
         let release = self.shared.waiting.release(resource, token, is_ours);
         let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
+        let was_kept = stored.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
         let end = self.shared.own_leases.remove(resource, token).or_else(|| Some(self.end_of(&stored?)));
-        if reason != LeaseOutcome::KeptOut {
-            self.stop_keeping(resource, token);
-        }
+        let is_forced = reason == LeaseOutcome::Forced;
+        let by = if is_forced { EndReason::Forced } else { EndReason::Released };
+        let is_kept = reason != LeaseOutcome::KeptOut && self.stop_keeping(resource, token, by) || was_kept;
         if !matches!(outcome, ReleaseOutcome::Released) {
             return (outcome, None);
         }
         self.record_decided_round(Round::Released, begun);
         if reason != LeaseOutcome::KeptOut {
-            let is_forced = reason == LeaseOutcome::Forced;
             self.ticket_lease_ended(resource, token, if is_forced { TicketEnd::Forced } else { TicketEnd::Released });
         }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let held = self.report_lease_end(end.as_ref(), reason);
         self.shared.held_leases.lease_ended(LeaseTag::of(token));
         let (kind, why) = match reason {
-            LeaseOutcome::Forced => (EventKind::Forced, Some("now")),
+            LeaseOutcome::Forced => (EventKind::Forced, Some(forced_reason(ForceMode::Now, is_kept))),
             LeaseOutcome::KeptOut => (EventKind::Released, Some(reason.as_str())),
-            _ => (EventKind::Released, None),
+            _ => (EventKind::Released, is_kept.then_some(by.as_str())),
         };
         self.shared.events.publish(kind, self.wall_ms(), |event| {
             set_lease(event, resource, token);
@@ -246,6 +246,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Err(ForceError::Changed { current: etag });
         }
         let named = held.as_ref().map(|record| self.named(record));
+        let is_kept = held.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
         let token = held.map(|record| record.token);
         let (outcome, left) = match (view.state, request.mode, &token) {
             (ResourceState::Foreign { .. }, ForceMode::Revoke, _) => return Err(ForceError::ForeignRevoke),
@@ -266,12 +267,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         if matches!(outcome, ReleaseOutcome::Released) {
             if let Some(token) = &token {
-                self.stop_keeping(&request.resource, token);
-                if request.mode == ForceMode::Now {
+                let is_now = request.mode == ForceMode::Now;
+                let by = if is_now { EndReason::Forced } else { EndReason::Revoked };
+                self.stop_keeping(&request.resource, token, by);
+                if is_now {
                     self.ticket_lease_ended(&request.resource, token, TicketEnd::Forced);
                 }
             }
-            self.publish_forced_end(&request, named.as_ref());
+            self.publish_forced_end(&request, named.as_ref(), forced_reason(request.mode, is_kept));
         }
         match (outcome, request.mode, left) {
             (ReleaseOutcome::Released, ForceMode::Now, _) => {
@@ -317,10 +320,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Who ended whose lease, how and why.
-    fn publish_forced_end(&self, request: &ForceRequest, ended: Option<&EndedLease>) {
+    fn publish_forced_end(&self, request: &ForceRequest, ended: Option<&EndedLease>, reason: &str) {
         self.shared.events.publish(EventKind::Forced, self.wall_ms(), |event| {
             event.resource = Some(request.resource.to_string());
-            event.reason = Some(if request.mode == ForceMode::Now { "now" } else { "revoke" }.to_owned());
+            event.reason = Some(reason.to_owned());
             event.detail = Some(request.reason.clone()).filter(|reason| !reason.is_empty());
             event.principal.clone_from(&request.principal);
             if let Some(lease) = ended {
@@ -331,6 +334,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 event.after_ms = lease.held.and_then(|held| u64::try_from(held.as_millis()).ok());
             }
         });
+    }
+}
+
+/// How it was ended, in events: of a kept lease as in metrics, of others as it was requested.
+fn forced_reason(mode: ForceMode, is_kept: bool) -> &'static str {
+    match (mode, is_kept) {
+        (ForceMode::Now, true) => EndReason::Forced.as_str(),
+        (ForceMode::Revoke, true) => EndReason::Revoked.as_str(),
+        (ForceMode::Now, false) => "now",
+        (ForceMode::Revoke, false) => "revoke",
     }
 }
 

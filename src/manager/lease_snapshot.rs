@@ -62,6 +62,9 @@ pub struct LabelSummary {
     /// When it was granted, on the wall clock of the instance that did. Milliseconds since 1970.
     #[serde(rename = "t", default)]
     pub acquired_at_ms: u64,
+    /// Until when the service renews it; 0 if it does not. Milliseconds since 1970.
+    #[serde(rename = "k", default)]
+    pub kept_until_ms: u64,
 }
 
 impl SnapshotLease {
@@ -147,12 +150,23 @@ impl Snapshot {
         }
     }
 
-    /// The leases that a quorum has, and when the oldest of them was granted; `None` where too few nodes were read.
-    fn count(&self, lock_delay: Duration) -> (Option<usize>, Option<u64>) {
+    /// The leases that a quorum has, and when the oldest of them was granted, and the oldest one that the service does not keep;
+    /// `None` where too few nodes were read.
+    fn count(&self, lock_delay: Duration) -> (Option<usize>, [Option<u64>; 2]) {
         let all = || self.leases.values().flat_map(SnapshotLease::all);
-        let held = || all().filter(|lease| lease.is_confirmed && lease.left > lock_delay);
-        let granted = held().map(|lease| lease.labels().acquired_at_ms).filter(|at| *at > 0);
-        (self.complete.then(|| held().count()), granted.min().filter(|_| self.complete))
+        let held = all().filter(|lease| lease.is_confirmed && lease.left > lock_delay);
+        let (mut count, mut oldest) = (0, [u64::MAX; 2]);
+        for lease in held {
+            let labels = lease.labels();
+            count += 1;
+            for (of, counts) in oldest.iter_mut().zip([true, labels.kept_until_ms == 0]) {
+                if counts && labels.acquired_at_ms > 0 {
+                    *of = labels.acquired_at_ms.min(*of);
+                }
+            }
+        }
+        let known = |at: u64| Some(at).filter(|at| *at < u64::MAX && self.complete);
+        (self.complete.then_some(count), oldest.map(known))
     }
 }
 
@@ -181,13 +195,16 @@ pub struct ClusterLeases {
     pub held: Option<usize>,
     /// How long the oldest of them has been held, by the wall clocks of two instances; zero without leases.
     pub longest_held: Duration,
+    /// The same of those that the service does not keep: their holders extend them.
+    pub longest_unkept: Duration,
     /// How long ago the nodes were read.
     pub age: Duration,
 }
 
 struct LeaseCount {
     held: Option<usize>,
-    oldest_at_ms: Option<u64>,
+    /// Of all, and of those that are not kept.
+    oldest_at_ms: [Option<u64>; 2],
     taken: BootTime,
 }
 
@@ -328,10 +345,10 @@ impl Snapshots {
     pub(crate) fn count(&self, now: BootTime, wall_ms: u64) -> Option<ClusterLeases> {
         let mut state = self.state.lock();
         state.scraped_at = Some(now);
-        state.count.as_ref().map(|count| ClusterLeases {
-            held: count.held,
-            longest_held: Duration::from_millis(count.oldest_at_ms.map_or(0, |at| wall_ms.saturating_sub(at))),
-            age: now.since(count.taken),
+        let age = |at_ms: Option<u64>| Duration::from_millis(at_ms.map_or(0, |at| wall_ms.saturating_sub(at)));
+        state.count.as_ref().map(|count| {
+            let [longest_held, longest_unkept] = count.oldest_at_ms.map(age);
+            ClusterLeases { held: count.held, longest_held, longest_unkept, age: now.since(count.taken) }
         })
     }
 

@@ -20,7 +20,7 @@ fn labels_are_parsed_or_empty() {
     let long = r#"{"o":"ci \"7\"","n":"x","m":{"o":"no"},"t":5}"#;
     for (labels, owner, acquired_at_ms) in [("{}", "", 0), (long, "ci \"7\"", 5), ("|nonsense", "", 0)] {
         let lease = SnapshotLease::new(record("a", labels), Duration::ZERO, true);
-        assert_eq!(*lease.labels(), LabelSummary { owner: owner.into(), acquired_at_ms }, "{labels}");
+        assert_eq!(*lease.labels(), LabelSummary { owner: owner.into(), acquired_at_ms, kept_until_ms: 0 }, "{labels}");
     }
 }
 
@@ -58,9 +58,10 @@ fn only_leases_of_a_quorum_are_counted_and_none_where_too_few_nodes_were_read() 
     let lease = |t: u64, left, is_confirmed| {
         SnapshotLease::new(record("a", &format!("{{\"t\":{t}}}")), Duration::from_secs(left), is_confirmed)
     };
+    let kept = SnapshotLease::new(record("a", "{\"t\":7,\"k\":90000}"), Duration::from_secs(9), true);
     let leases =
         [("a", lease(30, 9, true)), ("b", lease(20, 9, true)), ("c", lease(10, 1, true)), ("d", lease(5, 9, false))];
-    let leases: BTreeMap<_, _> = leases.map(|(n, l)| (name(n), l)).into();
+    let leases: BTreeMap<_, _> = leases.into_iter().chain([("e", kept)]).map(|(n, l)| (name(n), l)).collect();
     let count = |complete| Snapshot::of(leases.clone(), at(0), complete).count(Duration::from_secs(1));
-    assert_eq!((count(true), count(false)), ((Some(2), Some(20)), (None, None)));
+    assert_eq!((count(true), count(false)), ((Some(3), [Some(7), Some(20)]), (None, [None, None])), "e is kept");
 }

@@ -14,7 +14,6 @@ use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::waiting::absent_callers::Places;
-use crate::waiting::queue::Queue;
 
 /// Time between two passes.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -79,10 +78,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     fn sample_gauges(&self, jump: Duration) {
-        let longest_wait_since = self.shared.waiting.queue(Queue::oldest_since);
+        let of = |is_ticket| self.shared.waiting.queue(|queue| queue.oldest_since_of(is_ticket));
+        let (longest_wait_since, longest_ticket_since) = (of(false), of(true));
         let mut samples = self.shared.samples.lock();
         let clock_jumps = samples.clock_jumps.saturating_add(jump);
-        *samples = GaugeSamples { longest_wait_since, clock_jumps };
+        *samples = GaugeSamples { longest_wait_since, longest_ticket_since, clock_jumps };
         drop(samples);
         if !jump.is_zero() {
             tracing::warn!(jump_ms = jump.as_millis(), "this machine's wall clock jumped; leases do not depend on it");

@@ -80,6 +80,8 @@ pub struct ListedWaiter {
     pub left: Option<Duration>,
     /// Its note; of other instances the beginning.
     pub note: Arc<str>,
+    /// A ticket waits, and no connection; of other instances only those of this release say it.
+    pub is_ticket: bool,
 }
 
 /// The state of the nodes, and whether they are a quorum.

@@ -260,13 +260,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             listeners: self.shared.events.listeners(),
             listeners_limit: LISTENERS_MAX,
             longest_wait: since(samples.longest_wait_since),
+            longest_ticket_wait: since(samples.longest_ticket_since),
             clock_jumps: samples.clock_jumps,
             waiters,
             waiters_limit: self.shared.waiting.queue(|queue| queue.limits().total),
             deadlocks_reported,
             deadlocks_refused,
             cluster_waiters: waiters.saturating_add(others.waiting),
-            cluster_longest_wait: since(samples.longest_wait_since).max(others.oldest.unwrap_or_default()),
+            cluster_longest_wait: since(samples.longest_wait_since)
+                .max(since(samples.longest_ticket_since))
+                .max(others.oldest.unwrap_or_default()),
             cluster_waiters_known: others.is_known,
             cleanups: engine.cleanups_in_flight(),
             skipped_cleanups: engine.skipped_cleanups(),

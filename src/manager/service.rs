@@ -81,6 +81,8 @@ pub type LeaseEndObserver = Box<dyn Fn(LeaseOutcome, Duration) + Send + Sync>;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GaugeSamples {
     pub(super) longest_wait_since: Option<BootTime>,
+    /// Of the waiters that are tickets.
+    pub(super) longest_ticket_since: Option<BootTime>,
     pub(super) clock_jumps: Duration,
 }
 
@@ -143,8 +145,10 @@ pub struct Gauges {
     pub listeners: usize,
     /// Maximum of `listeners`.
     pub listeners_limit: usize,
-    /// How long the oldest waiter has waited, to the second.
+    /// How long the oldest request has waited that is no ticket, to the second.
     pub longest_wait: Duration,
+    /// How long the oldest ticket has waited here, to the second.
+    pub longest_ticket_wait: Duration,
     /// By how much this machine's wall clock has jumped against its monotonic one, in all.
     pub clock_jumps: Duration,
     /// Requests that wait here.
@@ -295,7 +299,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         });
         let party = Party::new(&params.labels.principal, &params.labels.owner);
         let (has_own_token, refuses_deadlock) = (request.token.is_some(), request.refuses_deadlock);
-        let wanted = Wanted { keep, party, has_own_token, refuses_deadlock, principal: request.principal };
+        let (principal, is_ticket) = (request.principal, false);
+        let wanted = Wanted { keep, party, has_own_token, refuses_deadlock, principal, is_ticket };
         let outcome = tokio::select! {
             biased;
             () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),

@@ -276,7 +276,7 @@ impl Tenures {
             EventKind::Released => TenureEnd::Released,
             EventKind::Expired => TenureEnd::Expired,
             EventKind::Lost => TenureEnd::Lost,
-            EventKind::Forced if event.reason.as_deref() == Some("now") => TenureEnd::Forced,
+            EventKind::Forced if matches!(event.reason.as_deref(), Some("now" | "forced")) => TenureEnd::Forced,
             _ => return,
         };
         if let (Some(resource), Some(held_ms)) = (&event.resource, event.after_ms) {

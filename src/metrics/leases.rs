@@ -14,7 +14,7 @@ use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::kept_lease::{KeptBy, KeptEnd};
+use crate::redlock::kept_lease::KeptBy;
 use crate::types::WantedMode;
 
 /// Outcomes of an acquire. `abandoned`: the caller hung up.
@@ -60,7 +60,7 @@ pub(crate) const RELEASE_OUTCOMES: [&str; 7] =
 pub(crate) const FORCE_OUTCOMES: [&str; 6] =
     ["forced", "not-held", "changed", "foreign", "several-holders", "quorum-unavailable"];
 /// How kept leases end.
-const KEPT_ENDS: [&str; 6] = ["request", "kept-out", "released", "forced", "revoked", "lost"];
+const KEPT_ENDS: [&str; 5] = ["kept-out", "released", "forced", "revoked", "lost"];
 /// Modes of a forced end.
 pub(crate) const FORCE_MODES: [&str; 2] = ["revoke", "now"];
 
@@ -203,7 +203,7 @@ impl LeaseMetrics {
             KeptNews::Renewed { by, .. } => (by_word(by), "renewed"),
             KeptNews::NotRenewed(by) => (by_word(by), "failed"),
             KeptNews::Ended { end, .. } => {
-                return count(&self.kept_ends, end.map_or("request", KeptEnd::as_str));
+                return count(&self.kept_ends, end.as_str());
             }
         };
         self.kept_renewals.with_label_values(&[renewal.0, renewal.1]).inc();

@@ -55,12 +55,14 @@ struct InstanceMetrics {
     node_timeout: Gauge,
     cluster_locks_held: Gauge,
     cluster_longest_held: Gauge,
+    cluster_longest_unkept: Gauge,
     cluster_locks_age: Gauge,
     kept: IntGauge,
     holds: IntGauge,
     waiters: IntGauge,
     waiters_limit: IntGauge,
     oldest_wait: Gauge,
+    oldest_ticket: Gauge,
     deadlocks: [IntCounter; 2],
     cluster_waiters: IntGauge,
     cluster_oldest_wait: Gauge,
@@ -270,6 +272,11 @@ impl InstanceMetrics {
                 "cluster_lock_longest_held_seconds",
                 "Age of the oldest lease of cluster_locks_held.",
             ),
+            cluster_longest_unkept: quantity(
+                r,
+                "cluster_lock_longest_unkept_seconds",
+                "The same of the leases that the service does not keep.",
+            ),
             cluster_locks_age: quantity(
                 r,
                 "cluster_locks_age_seconds",
@@ -280,7 +287,12 @@ impl InstanceMetrics {
             node_timeout: quantity(r, "node_timeout_seconds", "How long rounds wait for a node's answer."),
             waiters: gauge(r, "lock_waiters", "Requests waiting for a lock at this instance."),
             waiters_limit: gauge(r, "lock_waiters_limit", "Maximum of lock_waiters."),
-            oldest_wait: quantity(r, "lock_oldest_wait_seconds", "Time that the oldest waiter has been waiting."),
+            oldest_wait: quantity(r, "lock_oldest_wait_seconds", "Time that the oldest request has been waiting."),
+            oldest_ticket: quantity(
+                r,
+                "ticket_oldest_wait_seconds",
+                "Time that the oldest ticket has been waiting here.",
+            ),
             cluster_waiters: gauge(
                 r,
                 "cluster_lock_waiters",
@@ -321,6 +333,8 @@ impl InstanceMetrics {
         let longest = leases.filter(|leases| leases.held.is_some()).map(|leases| leases.longest_held);
         self.cluster_locks_held.set(held);
         self.cluster_longest_held.set(longest.map_or(f64::NAN, |longest| longest.as_secs_f64()));
+        let unkept = leases.filter(|leases| leases.held.is_some()).map(|leases| leases.longest_unkept);
+        self.cluster_longest_unkept.set(unkept.map_or(f64::NAN, |longest| longest.as_secs_f64()));
         self.cluster_locks_age.set(leases.map_or(f64::NAN, |leases| leases.age.as_secs_f64()));
     }
 
@@ -333,6 +347,7 @@ impl InstanceMetrics {
         self.waiters_limit.set(count(now.waiters_limit));
         self.node_timeout.set(now.node_timeout.as_secs_f64());
         self.oldest_wait.set(now.longest_wait.as_secs_f64());
+        self.oldest_ticket.set(now.longest_ticket_wait.as_secs_f64());
         let deadlocks = [now.deadlocks_reported, now.deadlocks_refused];
         self.deadlocks.iter().zip(deadlocks).for_each(|(counter, total)| raise(counter, total));
         self.cluster_waiters.set(count(now.cluster_waiters));

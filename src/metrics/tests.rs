@@ -21,7 +21,7 @@ fn report(name: &str, state: &str, votes: bool) -> NodeSummary {
 
 fn text(metrics: &Metrics, nodes: &[NodeSummary]) -> String {
     let (held, longest_held, age) = (Some(7), Duration::from_secs(90), Duration::from_secs(3));
-    let cluster_leases = Some(ClusterLeases { held, longest_held, age });
+    let cluster_leases = Some(ClusterLeases { held, longest_held, longest_unkept: Duration::from_secs(60), age });
     let gauges = Gauges { cluster_leases, waiters: 2, waiters_limit: 20_000, cleanups: 1, ..Gauges::default() };
     metrics.scrape(&Scrape { gauges, nodes, ..Scrape::default() }).expect("encodes")
 }
@@ -77,6 +77,7 @@ fn a_scrape_shows_quorum_and_margin() {
         "redlockd_quorum_margin -1",
         "redlockd_cluster_locks_held 7",
         "redlockd_cluster_lock_longest_held_seconds 90",
+        "redlockd_cluster_lock_longest_unkept_seconds 60",
         "redlockd_cluster_locks_age_seconds 3",
         "redlockd_lock_waiters 2",
         "redlockd_lock_waiters_limit 20000",
@@ -98,9 +99,11 @@ fn leases_that_were_not_counted_are_not_zero() {
     };
     has(&scrape(None), "redlockd_cluster_locks_held NaN");
     let age = Duration::from_secs(3);
-    let without_quorum = scrape(Some(ClusterLeases { held: None, longest_held: Duration::ZERO, age }));
+    let (longest_held, longest_unkept) = (Duration::ZERO, Duration::ZERO);
+    let without_quorum = scrape(Some(ClusterLeases { held: None, longest_held, longest_unkept, age }));
     has(&without_quorum, "redlockd_cluster_locks_held NaN");
     has(&without_quorum, "redlockd_cluster_lock_longest_held_seconds NaN");
+    has(&without_quorum, "redlockd_cluster_lock_longest_unkept_seconds NaN");
     has(&without_quorum, "redlockd_cluster_locks_age_seconds 3");
 }
 

@@ -99,7 +99,7 @@ impl EventRow {
 pub(crate) fn row(event: &Event) -> EventRow {
     let text = KINDS.iter().find(|(kind, _)| *kind == event.event).map_or(event.event.as_str(), |(_, text)| text);
     let (text, severity) = match (event.event.as_str(), event.reason.as_deref()) {
-        ("forced", Some("now")) => ("released by an operator", Severity::Bad),
+        ("forced", Some("now" | "forced")) => ("released by an operator", Severity::Bad),
         ("forced", _) => ("revoked by an operator", Severity::Warn),
         ("two_servers", Some("over")) => ("one server again", Severity::Good),
         ("reloaded", Some("rejected")) => ("file rejected", Severity::Bad),

@@ -214,6 +214,8 @@ pub(crate) struct LockWaiterRow {
     pub left_ms: u64,
     /// Its note; of other instances the beginning.
     pub note: String,
+    /// A ticket waits, and no connection.
+    pub is_ticket: bool,
 }
 
 fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
@@ -227,6 +229,7 @@ fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
         left: view.left.map(format::clock).unwrap_or_default(),
         left_ms: view.left.map_or(0, format::ms),
         note: format::visible(&view.note),
+        is_ticket: view.is_ticket,
     }
 }
 

@@ -243,6 +243,7 @@ fn the_home_page_has_the_last_hour_and_the_waits_and_a_filtered_list_has_not() {
         waiting: Duration::from_secs(1),
         left: None,
         note: "".into(),
+        is_ticket: false,
     };
     let hour = Hour { contended: [("hot".to_owned(), 7)].into(), ..Hour::default() };
     let hour = HourSection::new(&hour, &overview, |_| true, true, NOW_MS);

@@ -198,6 +198,7 @@ mod tests {
             waiting: Duration::from_secs(9),
             left: None,
             note: "".into(),
+            is_ticket: false,
         };
         let query = TimelineQuery { prefix: prefix.to_owned(), period: PERIODS[0].0 };
         TimelinePage::new(

@@ -57,6 +57,8 @@ pub(crate) struct GraphRow {
     pub waiters: String,
     /// How many.
     pub waiting: usize,
+    /// How many of them are tickets.
+    pub tickets: usize,
     /// For what.
     pub resource: String,
     /// Who holds it.
@@ -178,6 +180,7 @@ impl WaitGraph {
         let row = |(resource, waiters, holder): &(&str, Vec<&str>, Option<String>)| GraphRow {
             waiters: named(waiters),
             waiting: waiters.len(),
+            tickets: 0,
             resource: (*resource).to_owned(),
             holder: match holder.as_deref() {
                 None => "no lease listed".to_owned(),
@@ -185,7 +188,10 @@ impl WaitGraph {
                 Some(owner) => format::visible(owner),
             },
         };
-        let rows: Vec<GraphRow> = queues.iter().map(row).collect();
+        let mut rows: Vec<GraphRow> = queues.iter().map(row).collect();
+        for row in &mut rows {
+            row.tickets = waiters.iter().filter(|one| one.is_ticket && one.resource.as_str() == row.resource).count();
+        }
         let mut parties = Parties::default();
         for ((_, _, holder), row) in queues.iter().zip(&rows) {
             match holder.as_deref() {
@@ -272,6 +278,7 @@ mod tests {
             waiting: Duration::from_secs(1),
             left: None,
             note: "".into(),
+            is_ticket: false,
         }
     }
 

@@ -39,7 +39,9 @@ pub(crate) struct WaiterRow {
     pub holder: String,
     /// Whether a lease on the resource is listed.
     pub is_held: bool,
-    /// The ticket that waits here; empty for a request, and for waiters of other instances.
+    /// A ticket waits, and no connection.
+    pub is_ticket: bool,
+    /// Its name; empty for waiters of other instances.
     pub ticket: String,
     /// The name of the target of the ticket's call-backs; empty without.
     pub target: String,
@@ -192,6 +194,7 @@ impl WaitersPage {
             left_ms: q.left.map_or(0, format::ms),
             holder: holder.map(format::visible).unwrap_or_default(),
             is_held: holder.is_some(),
+            is_ticket: q.is_ticket,
             ticket: String::new(),
             target: String::new(),
         };
@@ -212,7 +215,7 @@ impl WaitersPage {
         }
     }
 
-    /// Marks the tickets among the waiters of this instance, and adds those that are offered. `tickets`: those that the reader may
+    /// Names the tickets among the waiters of this instance, and adds those that are offered. `tickets`: those that the reader may
     /// see.
     #[must_use]
     pub(crate) fn with_tickets(mut self, tickets: &[ListedTicket]) -> Self {
@@ -226,7 +229,11 @@ impl WaitersPage {
             let owner = format::visible(&ticket.owner);
             // The queue may have moved on since.
             let is_it = |row: &&mut WaiterRow| {
-                row.is_here && row.position == position && row.resource == resource && row.owner == owner
+                row.is_here
+                    && row.is_ticket
+                    && row.position == position
+                    && row.resource == resource
+                    && row.owner == owner
             };
             if let Some(row) = self.rows.iter_mut().find(is_it) {
                 (row.ticket, row.target) = (id, target);
@@ -253,6 +260,7 @@ pub(super) mod tests {
             waiting: Duration::from_secs(waiting_s),
             left: left_s.map(Duration::from_secs),
             note: format!("note of {owner}").into(),
+            is_ticket: false,
         }
     }
 
@@ -304,11 +312,21 @@ pub(super) mod tests {
         let tickets = [ticket("1", Some(1)), ticket("2", None), ticket("3", Some(2))];
         let mut here = four();
         here.instance = waiting[0].instance.clone();
-        let marked = WaitersPage::new(layout(), &here, &waiting, own(), &[], |_| true, 0).with_tickets(&tickets);
+        let mut waiters = waiting.clone();
+        waiters.iter_mut().for_each(|waiter| waiter.is_ticket = true);
+        // At another instance.
+        waiters[1].instance = crate::protocol::InstanceName::from_random(2);
+        let marked = WaitersPage::new(layout(), &here, &waiters, own(), &[], |_| true, 0).with_tickets(&tickets);
         let marks: Vec<_> = marked.rows.iter().map(|row| (row.ticket.len(), row.target.as_str())).collect();
         assert_eq!((marks, marked.offered.len()), (vec![(35, "n8n"), (0, "")], 1), "the third one has left its queue");
         let html = marked.render().expect("a page");
-        for part in ["ticket tk_1111", "tk_2222", "offered to n8n until 10:00:00", "calls n8n"] {
+        for part in [
+            "ticket tk_1111",
+            "tk_2222",
+            "offered to n8n until 10:00:00",
+            "calls n8n",
+            "<span class=\"note\">ticket</span>",
+        ] {
             assert!(html.contains(part), "{part}: {html}");
         }
         let none = page(TableQuery { find: "nobody".to_owned(), ..own() }).render().expect("a page");

@@ -46,6 +46,8 @@ pub struct WaitRequest {
     pub refuses_deadlock: bool,
     /// Its note; for display only.
     pub note: Arc<str>,
+    /// A ticket waits, and no connection; for display only.
+    pub is_ticket: bool,
 }
 
 /// What happened.
@@ -313,6 +315,8 @@ pub struct WaiterEntry {
     pub until: BootTime,
     /// Its note.
     pub note: Arc<str>,
+    /// A ticket waits, and no connection.
+    pub is_ticket: bool,
 }
 
 /// Why a request has no lease.

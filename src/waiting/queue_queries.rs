@@ -47,6 +47,12 @@ impl Queue {
         self.waiters.values().find(|waiter| waiter.waits()).map(|waiter| waiter.since)
     }
 
+    /// When the oldest ticket began to wait here, or the oldest waiter that is none.
+    pub fn oldest_since_of(&self, is_ticket: bool) -> Option<BootTime> {
+        let is_it = |waiter: &Waiter| waiter.waits() && waiter.request.is_ticket == is_ticket;
+        self.waiters.values().find(|waiter| is_it(waiter)).map(|waiter| waiter.since)
+    }
+
     /// Every resource with waiters, how many, and when the head began to wait.
     pub fn waiter_counts(&self) -> Vec<(ResourceName, usize, BootTime)> {
         let head = |known: &Resource| Some(self.waiters.get(known.order.front()?)?.since);
@@ -74,6 +80,7 @@ impl Queue {
 
 fn entry(waiter: &Waiter) -> WaiterEntry {
     let owner = waiter.request.party.as_ref().map_or("", |party| party.owner());
-    let WaitRequest { mode, until, note, .. } = &waiter.request;
-    WaiterEntry { owner: Arc::from(owner), mode: *mode, since: waiter.since, until: *until, note: Arc::clone(note) }
+    let WaitRequest { mode, until, note, is_ticket, .. } = &waiter.request;
+    let (owner, since, note) = (Arc::from(owner), waiter.since, Arc::clone(note));
+    WaiterEntry { owner, mode: *mode, since, until: *until, note, is_ticket: *is_ticket }
 }

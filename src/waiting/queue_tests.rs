@@ -94,6 +94,7 @@ impl Bench {
             admission: Admission::Queued,
             refuses_deadlock: false,
             note: "".into(),
+            is_ticket: false,
         }
     }
 
@@ -831,6 +832,18 @@ fn a_deadlock_through_one_of_several_readers_is_found_and_one_through_permits_is
             bench.last.iter().any(|action| matches!(action, Action::CheckCycle(waiter, _) if *waiter == bob));
         assert_eq!(is_checked, mode == Mode::Shared, "{mode:?}: any permit that ends will do");
     }
+}
+
+#[test]
+fn the_oldest_ticket_and_the_oldest_request_are_known() {
+    let mut bench = Bench::new(LIMITS);
+    bench.enqueue(WaitRequest { is_ticket: true, ..Bench::request(&["a"], Mode::Exclusive) });
+    let ticket = bench.queue.oldest_since_of(true);
+    assert_eq!((ticket, bench.queue.oldest_since_of(false)), (bench.queue.oldest_since(), None));
+    bench.now = bench.now.plus(ms(5));
+    bench.enqueue(Bench::request(&["a"], Mode::Exclusive));
+    assert_eq!((bench.queue.oldest_since_of(true), bench.queue.oldest_since_of(false)), (ticket, Some(bench.now)));
+    assert_eq!(bench.queue.all_waiters().iter().map(|(_, _, one)| one.is_ticket).collect::<Vec<_>>(), [true, false]);
 }
 
 fn with_owner(resource: &str, owner: &str, refuses_deadlock: bool) -> WaitRequest {

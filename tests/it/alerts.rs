@@ -131,9 +131,19 @@ async fn waiters_holders_and_leases_that_are_lost_are_reported() {
     let over = cluster.service_with(&[&SHORT_MEMORY[..], &limits].concat()).await;
     let client = over.client();
     let prometheus = Prometheus::start(&config(), &[over.service.address()]).await;
-    for (resource, owner) in [("x", "ann"), ("y", "bob"), ("long", "eve"), ("kept", "sam")] {
+    for (resource, owner) in [("x", "ann"), ("y", "bob"), ("kept", "sam")] {
         client.acquired(resource, &[("keep", "10m"), ("owner", owner)]).await;
     }
+    poll::until("the kept ones are old, and nobody extends another one", || async {
+        let unkept = metric(client, "redlockd_cluster_lock_longest_unkept_seconds").await;
+        let is_old = metric(client, "redlockd_cluster_lock_longest_held_seconds").await > 2.0;
+        (is_old && unkept == 0.0).then_some(())
+    })
+    .await;
+    let mut long = TcpStream::connect(over.service.address()).await.expect("it listens");
+    let head = "POST /locks/long?hold=true&ttl=1s&owner=eve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
+    long.write_all(head.as_bytes()).await.expect("open");
+    poll::until("it is held", || async { (client.inspect("long").await.status == 200).then_some(()) }).await;
     let deadlock = waiting(client, &[("y", "ann"), ("x", "bob")]);
     prometheus.until_fired(&["RedlockdDeadlock"]).await;
     drop(deadlock);
@@ -144,7 +154,7 @@ async fn waiters_holders_and_leases_that_are_lost_are_reported() {
     assert_eq!(client.acquire("x", &fields).await.status, 202);
     let queue = waiting(client, &[("long", "a"), ("long", "b"), ("long", "c"), ("long", "d"), ("long", "e")]);
     prometheus.until_fired(&["RedlockdWaitersSaturated", "RedlockdOldestWait", "RedlockdLockStuck"]).await;
-    drop(queue);
+    drop((queue, long));
     assert!(!prometheus.has_fired("RedlockdKeptLeaseLost").await);
     // All nodes forget one lease.
     for server in &cluster.servers {

@@ -41,7 +41,7 @@ const fn of(
 /// More than nothing.
 const SOME: f64 = 1e-9;
 
-pub const FIGURES: [Figure; 90] = [
+pub const FIGURES: [Figure; 95] = [
     of("Quorum", "A", "", Least, 0.0, 0.0),
     of("Quorum", "A", "", Most, 1.0, 1.0),
     of("Margin", "A", "", Least, -1.0, -1.0),
@@ -134,6 +134,11 @@ pub const FIGURES: [Figure; 90] = [
     of("Hooks: waiting, dropped, off", "A", "", Most, 0.0, 1_000.0),
     of("Hooks: waiting, dropped, off", "B", "", Most, 0.0, 1e5),
     of("Hooks: waiting, dropped, off", "C", "", Most, 0.0, 0.0),
+    of("Tickets", "A", "state=waiting", Most, 1.0, 1.0),
+    of("Tickets", "A", "state=accepted", Most, 0.0, 1.0),
+    of("Ends of tickets", "A", "reason=released", Most, SOME, 1e4),
+    of("Kept leases", "A", "", Most, 1.0, 3.0),
+    of("Kept leases", "B", "reason=released", Most, SOME, 1e4),
 ];
 
 impl Figure {

@@ -168,6 +168,15 @@ async fn whoever_ends_it_ends_it() {
         let took = granted_after(there.client(), how, begun).await;
         assert!(took < seconds(5.0) + LATE_MAX, "{how}: {took:?}, at the latest with its TTL");
     }
+    let past = there.client().get("/events?since=1m").await.json();
+    let ends: Vec<_> =
+        past["events"].as_array().into_iter().flatten().filter(|event| event["event"] != "acquired").collect();
+    for (resource, kind, reason) in
+        [("release", "released", "released"), ("now", "forced", "forced"), ("revoke", "forced", "revoked")]
+    {
+        let ends = ends.iter().filter(|event| event["resource"] == resource && event["event"] == kind);
+        assert_eq!(ends.map(|event| &event["reason"]).collect::<Vec<_>>(), [&json!(reason)], "{past}");
+    }
     poll::until("the granter knows", || async {
         let metrics = here.client().get("/metrics").await.text;
         let counts =
@@ -193,7 +202,7 @@ async fn a_lease_that_cannot_be_renewed_is_lost_and_told() {
     .await;
     assert_eq!(
         (&lost["resource"], &lost["reason"], &lost["owner"]),
-        (&json!("x"), &json!("kept"), &json!("ann")),
+        (&json!("x"), &json!("lost"), &json!("ann")),
         "{lost}"
     );
     assert!(over.client().get("/metrics").await.text.contains("redlockd_lock_kept_ends_total{reason=\"lost\"} 1"));

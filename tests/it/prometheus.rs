@@ -279,9 +279,30 @@ async fn until_metric(client: &Client, what: &str, is_so: impl Fn(&str) -> bool)
     poll::until(what, || async { client.get("/metrics").await.text.lines().any(&is_so).then_some(()) }).await;
 }
 
+/// A lease that the service keeps, and a ticket that waits for it, is called, and gives it back.
+async fn keep_and_wait(client: &Client, prometheus: &Prometheus) {
+    let kept = client.acquired("kept", &[("keep", "1m")]).await.token();
+    let fields = [("callback", "target:ops"), ("keep", "1m"), ("wait", "1m")];
+    let ticket = poll::until("a quorum stores the ticket", || async {
+        let made = client.acquire("kept", &fields).await;
+        (made.status != 503).then(|| made.expect_status(202).json())
+    })
+    .await;
+    poll::until("both are scraped", || async {
+        let both = "sum(redlockd_lock_kept) > 0 and sum(redlockd_tickets{state=\"waiting\"}) > 0";
+        (numbers(&prometheus.query(both).await) > 0).then_some(())
+    })
+    .await;
+    client.release("kept", &kept).await.expect_status(204);
+    until_metric(client, "the grant is accepted", |l| l == "redlockd_tickets{state=\"accepted\"} 1").await;
+    let path = format!("/tickets/{}", ticket["ticket"].as_str().expect("an id"));
+    send(client.request("DELETE", &path)).await.expect_status(204);
+}
+
 /// Causes everything that the panels show, once.
 async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus: &Prometheus) {
     let client = over.client();
+    keep_and_wait(client, prometheus).await;
     // A lease that a connection holds does not expire, even on a slow machine.
     let held = hold(over, "plain").await;
     client.acquire("plain", &[]).await.expect_status(423);

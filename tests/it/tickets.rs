@@ -86,6 +86,13 @@ async fn a_ticket_waits_by_itself_and_its_first_answer_accepts_it() {
     assert_eq!((&second["position"], &second["owner"]), (&json!(2), &json!("b")), "{second}");
     assert_eq!(state(client, &first).await["metadata"]["run"], "17");
     assert_eq!(client.inspect("x").await.json()["waiters"][0]["owner"], "a");
+    // An operator who looks for requests that wait for long is not shown those that may wait for hours.
+    poll::until("its time is measured", || async {
+        let metrics = client.get("/metrics").await.text;
+        let is_counted = !metrics.contains("\nredlockd_ticket_oldest_wait_seconds 0\n");
+        is_counted.then(|| assert!(metrics.contains("\nredlockd_lock_oldest_wait_seconds 0\n"), "{metrics}"))
+    })
+    .await;
     // It has no lease.
     let token = first["token"].as_str().expect("a token");
     client.extend("x", token, &[]).await.expect_status(409);
@@ -193,6 +200,85 @@ async fn every_end_of_a_lease_ends_its_ticket() {
 }
 
 #[tokio::test]
+async fn the_newest_of_a_deadlock_ends_if_it_asked_for_that() {
+    let cluster = cluster().await;
+    let over = cluster.service_with(&SETTINGS).await;
+    let client = over.client();
+    client.acquired("x", &[("keep", "1m"), ("owner", "ann")]).await;
+    client.acquired("y", &[("keep", "1m"), ("owner", "bob")]).await;
+    let first = ticket(client, "y", &[("owner", "ann")]).await;
+    let newest = ticket(client, "x", &[("owner", "bob"), ("on_deadlock", "refuse")]).await;
+    let ended = granted(client, &newest).await;
+    assert_eq!((&ended["state"], &ended["ended_by"]), (&json!("ended"), &json!("deadlock")), "{ended}");
+    assert_eq!(state(client, &first).await["state"], "waiting");
+    poll::until("it is counted", || async {
+        let metrics = client.get("/metrics").await.text;
+        metrics.contains("redlockd_ticket_ends_total{reason=\"deadlock\"} 1").then_some(())
+    })
+    .await;
+}
+
+/// Nobody ends its lease: a majority of the nodes has lost it.
+#[tokio::test]
+async fn a_ticket_whose_lease_is_lost_says_so() {
+    let cluster = cluster().await;
+    let over = cluster.service_with(&SETTINGS).await;
+    let client = over.client();
+    let held = client.acquired("x", &[("keep", "1m")]).await;
+    let mine = ticket(client, "x", &[("ttl", "5s"), ("owner", "ann")]).await;
+    client.release("x", &held.token()).await.expect_status(204);
+    assert_eq!(granted(client, &mine).await["state"], "granted");
+    for server in &cluster.servers {
+        server.ask::<()>(&["DEL", "x"]).await;
+    }
+    let ended = poll::until("it is over", || async {
+        let shown = state(client, &mine).await;
+        (shown["state"] == "ended").then_some(shown)
+    })
+    .await;
+    assert_eq!(ended["ended_by"], "lost", "{ended}");
+    let lost = poll::until("the loss is reported", || async {
+        client.get("/events?kind=lost&since=1m").await.json()["events"].as_array()?.first().cloned()
+    })
+    .await;
+    assert_eq!((&lost["reason"], &lost["owner"]), (&json!("lost"), &json!("ann")), "{lost}");
+    let metrics = ["redlockd_ticket_ends_total{reason=\"lost\"} 1", "redlockd_lock_kept_ends_total{reason=\"lost\"} 1"];
+    poll::until("it is counted", || async {
+        let text = client.get("/metrics").await.text;
+        metrics.iter().all(|metric| text.contains(metric)).then_some(())
+    })
+    .await;
+    client.acquired("x", &[]).await;
+}
+
+/// The instance that takes a ticket over counts it for the principal that made it.
+#[tokio::test]
+async fn a_ticket_that_is_taken_over_counts_for_its_principal() {
+    let access = Access::of(&[("ann", &["acquire:**"])]);
+    let (cluster, setting) = (cluster().await, access.setting());
+    let settings = [&SETTINGS[..], &["--set", &setting, "--set", "waiters_per_principal=1"]].concat();
+    let (mut here, there) = (cluster.service_with(&settings).await, cluster.service_with(&settings).await);
+    let post =
+        |client: &Client, fields: &[(&str, &str)]| as_principal(client.request("POST", &lock("x")).form(fields), "ann");
+    post(there.client(), &[("keep", "5m")]).await.expect_status(201);
+    let fields = [("async", "true"), ("keep", "1m")];
+    let made = post(here.client(), &fields).await.expect_status(202).json();
+    here.service.kill();
+    let begun = SystemClock.now();
+    let get = || as_principal(there.client().request("GET", &format!("{}?wait=1s", id(&made))), "ann");
+    poll::until_over(
+        "it is taken over",
+        || SystemClock.now().since(begun) > TAKEN_OVER,
+        || async { (get().await.json()["position"] == 1).then_some(()) },
+    )
+    .await;
+    post(there.client(), &fields).await.expect_problem(429, "quota-exceeded");
+    as_principal(there.client().request("DELETE", &id(&made)), "ann").await.expect_status(204);
+    poll::until("it counts no more", || async { (post(there.client(), &fields).await.status == 202).then_some(()) })
+        .await;
+}
+
+#[tokio::test]
 async fn tickets_are_for_shared_leases_and_permits_too() {
     let service = Service::embedded(&[]).await;
     let client = service.client();
@@ -217,6 +303,14 @@ async fn tickets_are_for_shared_leases_and_permits_too() {
     let shown = client.inspect("p").await.expect_status(200).json();
     let own = shown["holders"].as_array().and_then(|all| all.iter().find(|one| one["token_id"] == third["token_id"]));
     assert_eq!(own.map(|one| &one["slot"]), Some(&holders[1].json()["slot"]), "{shown}");
+    let said = state(client, &third).await;
+    assert_eq!(
+        [&third["mode"], &third["limit"], &third["slot"], &said["mode"], &said["limit"], &said["slot"]],
+        [&json!("permit"), &json!(2), &Value::Null, &json!("permit"), &json!(2), &holders[1].json()["slot"]],
+        "{said}"
+    );
+    let text = send(client.request("GET", &id(&third)).header("accept", "text/plain")).await.text;
+    assert!(text.contains("mode=permit\nlimit=2\nslot="), "{text}");
     ask(client, "p", &[("limit", "3")]).await.expect_problem(409, "limit-differs");
 }
 
@@ -343,23 +437,12 @@ async fn survives_a_kill(point: u32) {
     .await;
 }
 
-macro_rules! kills {
-    ($($name:ident $from:literal;)*) => {
-        $(#[tokio::test]
-        async fn $name() {
-            for point in $from..$from + 4 {
-                survives_a_kill(point).await;
-            }
-        })*
-    };
-}
-
-// Sixteen points, four at a time so that they run beside each other.
-kills! {
-    a_kill_before_the_grant_leaves_one_lease 0;
-    a_kill_about_the_grant_leaves_one_lease 4;
-    a_kill_after_the_grant_leaves_one_lease 8;
-    a_late_kill_leaves_one_lease 12;
+/// By the time, with another ticket in the way; `hooks::kills` has the points that are shown.
+#[tokio::test]
+async fn a_kill_beside_another_ticket_leaves_one_lease_for_each() {
+    for point in [0, 4, 8, 12] {
+        survives_a_kill(point).await;
+    }
 }
 
 /// Tickets on names over two instances, one of which is killed: each is granted once, and of two tickets of one name that

@@ -505,6 +505,7 @@ impl Bounds {
                     admission: Admission::Queued,
                     refuses_deadlock: false,
                     note: "".into(),
+                    is_ticket: false,
                 };
                 s.moves -= u8::from(s.phases[..waiter].contains(&Phase::Outside));
                 s.phases[waiter] = Phase::Waiting(NEVER);

@@ -373,8 +373,9 @@ async fn acquire(
     };
     let until = started.plus(Duration::from_millis(wait_ms));
     let (resources, token) = ([request.resource.clone()].into(), Some(request.token.clone()));
-    let (refuses_deadlock, note) = (false, "".into());
-    let wanted = WaitRequest { resources, mode, party: None, token, until, admission, refuses_deadlock, note };
+    let (refuses_deadlock, note, is_ticket) = (false, "".into(), false);
+    let wanted =
+        WaitRequest { resources, mode, party: None, token, until, admission, refuses_deadlock, note, is_ticket };
     let keep = (wait_ms > 0 && keeps_place(&request.token)).then(|| keep_place(request, &params));
     let now = engine.clock.now();
     lock(world).begins_to_wait(inst, request, wait_ms, now);

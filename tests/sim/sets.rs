@@ -281,6 +281,7 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
         admission: if *wait_ms > 0 { Admission::Queued } else { Admission::Once },
         refuses_deadlock: false,
         note: "".into(),
+        is_ticket: false,
     };
     let now = engine.clock.now();
     lock(world).begins_to_wait(inst, request, *wait_ms, now);

@@ -83,6 +83,7 @@ fn inspection(state: LockState) -> Inspection {
             waiting: Duration::from_millis(1_500),
             left: Some(Duration::from_millis(58_500)),
             note: "release 2.0".to_owned(),
+            is_ticket: false,
         }],
         waiting_here: 1,
         waiting: 3,

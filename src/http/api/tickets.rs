@@ -28,7 +28,7 @@ use crate::manager::callbacks::CallbackRefused;
 use crate::manager::tickets::types::{FoundTicket, TicketError, TicketLease};
 use crate::manager::types::{ForceMode, Forced};
 use crate::protocol::{TICKET_MAX_BYTES, TicketEnd, TicketId};
-use crate::types::Token;
+use crate::types::{PermitLimit, Token};
 
 /// `GET`. A request that waits keeps the ticket's place in the queue, however it ends.
 ///
@@ -234,6 +234,9 @@ pub(super) fn document(
         token_id: ticket.token.id().to_string(),
         resource: (!has_several).then(|| ticket.resource.to_string()),
         resources: has_several.then(|| ticket.resources().map(ToString::to_string).collect()),
+        mode: ticket.mode.as_str().to_owned(),
+        limit: ticket.mode.limit().map(PermitLimit::get),
+        slot: lease.and_then(|lease| lease.slot),
         state: found.state().to_owned(),
         ended_by: head.end.filter(|_| found.is_over()).map(|end| end.as_str().to_owned()),
         position: is_waiting.then(|| state.manager.ticket_position(found)).flatten(),
@@ -264,6 +267,9 @@ fn answer(body: &api::Ticket, format: ResponseFormat) -> Response {
         ("ticket", Some(body.ticket.clone())),
         ("resource", body.resource.clone()),
         ("resources", body.resources.as_ref().map(|names| names.join(" "))),
+        ("mode", Some(body.mode.clone())),
+        ("limit", body.limit.map(|n| n.to_string())),
+        ("slot", body.slot.map(|n| n.to_string())),
         ("state", Some(body.state.clone())),
         ("ended_by", body.ended_by.clone()),
         ("position", body.position.map(|n| n.to_string())),

@@ -66,6 +66,7 @@ pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
         waiting_ms: ms(view.waiting),
         left_ms: view.left.map(ms),
         note: view.note.clone(),
+        ticket: view.is_ticket,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::protocol::{Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, T
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
-use crate::types::Fence;
+use crate::types::{Fence, Mode, WantedMode};
 
 /// `lock.ending` is sent when a tenth of the time for which the lease is kept is left, at most this.
 const ENDING_BEFORE_MAX: Duration = Duration::from_mins(5);
@@ -48,9 +48,9 @@ pub(super) fn ending_at_ms(ticket: &Ticket, kept_until_ms: u64) -> u64 {
 }
 
 /// What a message says. It has no secret: the receiver of a resource's name may not be who may use the lease.
-/// `fences`: of its leases, as far as they are known.
+/// `leases`: its leases, as far as they are known.
 fn event(
-    (id, ticket, fences): (&TicketId, &Ticket, &[Fence]),
+    (id, ticket, leases): (&TicketId, &Ticket, &[(Fence, Mode)]),
     head: TicketHead,
     kind: CallbackKind,
     kept_until_ms: u64,
@@ -67,6 +67,13 @@ fn event(
         put("lock_url", json!(format!("/locks?resource={}", names.join("&resource="))));
         put("resources", json!(names));
     }
+    put("mode", json!(ticket.mode.as_str()));
+    if let WantedMode::Permit { limit } = ticket.mode {
+        put("limit", json!(limit.get()));
+    }
+    if let Some(slot) = leases.first().and_then(|(_, mode)| mode.slot()) {
+        put("slot", json!(slot));
+    }
     put("token_id", json!(ticket.token.id().to_string()));
     put("owner", json!(ticket.body.labels.owner));
     put("metadata", json!(ticket.body.labels.metadata));
@@ -75,8 +82,8 @@ fn event(
         match ticket.others.is_empty() {
             true => put("fence", json!(head.fence.0)),
             false => {
-                let each = ticket.resources().zip(fences);
-                let each = each.map(|(name, fence)| json!({ "resource": name.to_string(), "fence": fence.0 }));
+                let each = ticket.resources().zip(leases);
+                let each = each.map(|(name, (fence, _))| json!({ "resource": name.to_string(), "fence": fence.0 }));
                 put("leases", each.collect());
             }
         }
@@ -140,7 +147,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let Some(sender) = self.shared.tickets.sender() else { return std::future::pending().await };
         let callback = sender.open(target, sealed.as_deref(), served.id.as_str());
         let shown = TicketHead { accept_by_ms: until_ms, ..head };
-        let event = event((&served.id, &served.ticket, &served.fences()), shown, kind, kept_until_ms);
+        let event = event((&served.id, &served.ticket, &served.leases()), shown, kind, kept_until_ms);
         sender.deliver(callback, event, self.ticket_instant(until_ms), CancellationToken::new()).await
     }
 
@@ -244,12 +251,19 @@ mod tests {
         let granted = event((&id, &ticket, &[]), head, CallbackKind::Granted, 200_000);
         assert_eq!(granted.id, format!("{id}_granted"));
         assert_eq!(granted.data["fence"], 9);
+        assert_eq!((&granted.data["mode"], granted.data.get("slot")), (&json!("exclusive"), None));
+        let limit = crate::types::PermitLimit::new(3).expect("in range");
+        let permit = Ticket { mode: WantedMode::Permit { limit }, ..ticket.clone() };
+        let data =
+            event((&id, &permit, &[(Fence(9), Mode::Permit { slot: 2, limit })]), head, CallbackKind::Granted, 7).data;
+        assert_eq!((&data["mode"], &data["limit"], &data["slot"]), (&json!("permit"), &json!(3), &json!(2)));
         assert_eq!(granted.data["accept_by"], "1970-01-01T00:00:03.000Z");
         assert_eq!(granted.data["lock_url"], "/locks/a/b");
         let ending = event((&id, &ticket, &[]), head, CallbackKind::Ending, 200_000);
         assert_eq!((ending.id, ending.at_ms), (format!("{id}_ending_200000"), 190_000), "a tenth before it");
         let set = ticket.with_others(vec![ResourceName::parse("c").expect("valid")]);
-        let data = event((&id, &set, &[Fence(9), Fence(4)]), head, CallbackKind::Granted, 200_000).data;
+        let leases = [9, 4].map(|fence| (Fence(fence), Mode::Exclusive));
+        let data = event((&id, &set, &leases), head, CallbackKind::Granted, 200_000).data;
         assert_eq!((&data["resources"], data.get("resource"), data.get("fence")), (&json!(["a/b", "c"]), None, None));
         assert_eq!(data["leases"], json!([{ "resource": "a/b", "fence": 9 }, { "resource": "c", "fence": 4 }]));
         assert_eq!(data["lock_url"], "/locks?resource=a/b&resource=c");

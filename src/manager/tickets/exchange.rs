@@ -237,7 +237,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 self.raise_on_nodes(&id, &ticket, head).await;
                 continue;
             }
+            let permit = self.shared.tickets.permit_of(&ticket);
             let served = Arc::new(Served::new(id, ticket, head, self.seen_now(), true));
+            *served.permit.lock() = permit;
             if self.shared.tickets.add(&served) {
                 self.shared.tickets.report(TicketNews::Adopted);
                 adopted.push(served);

@@ -93,7 +93,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ReleaseOutcome::Gone(Some(reason)) => end_of(*reason),
             _ => TicketEnd::Lost,
         };
-        ended.map(end).min()
+        let end_of_all = ended.map(end).min();
+        for (name, outcome) in ticket.resources().zip(&outcomes) {
+            if !matches!(outcome, ReleaseOutcome::Released) && end(outcome) == TicketEnd::Lost {
+                let fence = ticket.others.is_empty().then_some(head.fence);
+                self.kept_lease_is_lost((name, &ticket.token), fence, &ticket.body.labels);
+            }
+        }
+        end_of_all
     }
 
     /// Of a ticket that is over, no lease may stand: the cancel of the attempt is one of many clean-ups and is left out where there

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use super::callbacks::{message_of_end, over};
 use super::lease::LeaseSeen;
-use super::table::{Served, TicketLimits, TicketListener, TicketNews, TicketSender};
+use super::table::{Served, TicketLimits, TicketListener, TicketNews, TicketQuota, TicketSender};
 use super::types::{AskedTerms, FoundTicket, TicketError, TicketLease, TicketRequest};
 use crate::auth::principal::Principal;
 use crate::manager::acquire::principal_tag;
@@ -43,6 +43,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Sets what sends call-backs; without it no address is accepted. Only the first call counts.
     pub fn set_callbacks(&self, sender: TicketSender) {
         self.shared.tickets.set_sender(sender);
+    }
+
+    /// Sets what counts tickets that are taken over in quotas. Only the first call counts.
+    pub fn set_ticket_quota(&self, quota: TicketQuota) {
+        self.shared.tickets.set_quota(quota);
     }
 
     /// Checks the address of a request. Errors: [`CallbackRefused`].
@@ -277,7 +282,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 let kept_until_ms = labels.kept_until_ms;
                 let kept_for = Duration::from_millis(kept_until_ms.saturating_sub(self.ticket_now_ms()));
                 let fences = records.iter().map(|record| record.fence).collect();
-                Ok((found, Some(TicketLease { fences, valid_for, kept_until_ms, kept_for, labels })))
+                let slot = records.first().and_then(|record| record.mode.slot());
+                Ok((found, Some(TicketLease { fences, slot, valid_for, kept_until_ms, kept_for, labels })))
             }
             LeaseSeen::Unknown => Err(self.ticket_no_quorum()),
             LeaseSeen::Gone => {
@@ -285,7 +291,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 let end = end.ok_or_else(|| self.ticket_no_quorum())?;
                 let over = over(&found.ticket, found.head, end, self.ticket_now_ms());
                 let head = match self.raise_on_nodes(&found.id, &found.ticket, over).await {
-                    TicketRaised::Done => over,
+                    TicketRaised::Done => {
+                        if over.phase == TicketPhase::Done {
+                            self.shared.tickets.report(TicketNews::Ended(end));
+                        }
+                        over
+                    }
                     TicketRaised::Overtaken(later) => later,
                     TicketRaised::Unknown => return Err(self.ticket_no_quorum()),
                 };

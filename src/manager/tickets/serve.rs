@@ -28,7 +28,7 @@ pub(super) const UNASKED_MAX: Duration = Duration::from_secs(60);
 /// Pause before what failed for want of nodes is tried again.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
 /// How often the lease of a ticket is looked for, in case that another instance ended it; longer where there are many.
-const LEASE_CHECK: Duration = Duration::from_secs(30);
+pub(super) const LEASE_CHECK: Duration = Duration::from_secs(30);
 /// Maximum number of such checks per second.
 const LEASE_CHECKS_PER_SECOND: u32 = 50;
 /// After the end of a kept lease, for the keeper to release it.
@@ -133,6 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             refuses_deadlock: ticket.body.refuses_deadlock,
             principal: None,
             keep: None,
+            is_ticket: true,
         };
         let resources = ticket.resources().cloned().collect();
         let params = AcquireParams { resources, token, ttl: ticket.ttl, labels, mode: ticket.mode };
@@ -209,7 +210,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 LeaseSeen::Stands(records, left) => {
                     promised_until = Some(begun.plus(left.saturating_sub(self.engine().settings.params.lock_delay)));
                     let kept_until_ms = records.iter().map(|record| record.labels().kept_until_ms).min().unwrap_or(0);
-                    served.set_fences(records.iter().map(|record| record.fence));
+                    served.set_leases(records.iter().map(|record| (record.fence, record.mode)));
                     if std::mem::replace(&mut announced_ms, kept_until_ms) != kept_until_ms || announcement.is_none() {
                         announcement = Some(Box::pin(self.announce_end(served, head, kept_until_ms)));
                     }

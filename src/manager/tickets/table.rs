@@ -13,7 +13,7 @@ use crate::auth::quota::QuotaPermit;
 use crate::manager::callbacks::CallbackSender;
 use crate::protocol::{Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::clock::BootTime;
-use crate::types::{Fence, ResourceName, TokenHash};
+use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
 /// Maximum number of tickets that an instance serves, those of others that ended included.
 pub(super) const SERVED_MAX: usize = 100_000;
@@ -48,6 +48,9 @@ pub type TicketListener = Box<dyn Fn(TicketNews) + Send + Sync>;
 /// Sends call-backs.
 pub type TicketSender = Arc<dyn CallbackSender>;
 
+/// Counts a ticket of so many leases in the quota of the principal for which this text stands; `None` where it is unknown.
+pub type TicketQuota = Box<dyn Fn(&str, usize) -> Option<QuotaPermit> + Send + Sync>;
+
 /// A ticket that this instance serves.
 pub(in crate::manager) struct Served {
     pub(super) id: TicketId,
@@ -73,7 +76,7 @@ pub(in crate::manager) struct Served {
     /// Its receiver has accepted the grant, which the nodes may not have stored yet.
     is_taken: AtomicBool,
     /// Of its leases, in the order of the resources; empty until they were seen.
-    fences: Mutex<Box<[Fence]>>,
+    leases: Mutex<Box<[(Fence, Mode)]>>,
 }
 
 /// The time in which no other instance acquires for a ticket, see `while_alone` in `exchange.rs`.
@@ -113,7 +116,7 @@ impl Served {
             is_adopted,
             announced_ms: AtomicU64::new(0),
             is_taken: AtomicBool::new(false),
-            fences: Mutex::default(),
+            leases: Mutex::default(),
         }
     }
 
@@ -180,12 +183,12 @@ impl Served {
         let _ = self.lease_end.subscribe().wait_for(Option::is_some).await;
     }
 
-    pub(super) fn set_fences(&self, fences: impl Iterator<Item = Fence>) {
-        *self.fences.lock() = fences.collect();
+    pub(super) fn set_leases(&self, leases: impl Iterator<Item = (Fence, Mode)>) {
+        *self.leases.lock() = leases.collect();
     }
 
-    pub(super) fn fences(&self) -> Box<[Fence]> {
-        self.fences.lock().clone()
+    pub(super) fn leases(&self) -> Box<[(Fence, Mode)]> {
+        self.leases.lock().clone()
     }
 
     pub(super) fn announced(&self) -> u64 {
@@ -218,6 +221,7 @@ pub(in crate::manager) struct TicketTable {
     of_leases: Mutex<HashMap<(ResourceName, TokenHash), TicketId>>,
     settings: OnceLock<(TicketLimits, TicketListener)>,
     sender: OnceLock<TicketSender>,
+    quota: OnceLock<TicketQuota>,
 }
 
 impl TicketTable {
@@ -227,6 +231,15 @@ impl TicketTable {
 
     pub(super) fn set_sender(&self, sender: TicketSender) {
         let _ = self.sender.set(sender);
+    }
+
+    pub(super) fn set_quota(&self, quota: TicketQuota) {
+        let _ = self.quota.set(quota);
+    }
+
+    /// Counts one that another instance admitted.
+    pub(super) fn permit_of(&self, ticket: &Ticket) -> Option<Arc<QuotaPermit>> {
+        self.quota.get()?(&ticket.body.labels.principal, ticket.resources().count()).map(Arc::new)
     }
 
     pub(super) fn sender(&self) -> Option<&TicketSender> {

@@ -92,6 +92,8 @@ impl TicketRequest {
 pub struct TicketLease {
     /// Its fence; of several in the order of the resources.
     pub fences: Box<[Fence]>,
+    /// The number of its permit, if it is one.
+    pub slot: Option<u8>,
     /// Time left that is promised, of all.
     pub valid_for: Duration,
     /// Until when the service renews it. Milliseconds since 1970.

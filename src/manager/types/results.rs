@@ -101,6 +101,8 @@ pub struct WaiterInfo {
     pub left: Option<Duration>,
     /// Its note; of other instances the beginning.
     pub note: String,
+    /// A ticket waits, and no connection; of other instances only those of this release say it.
+    pub is_ticket: bool,
 }
 
 /// An extended lease.

@@ -119,6 +119,9 @@ pub struct PublishedWaiter {
     /// The beginning of its note, see [`Self::note_of`].
     #[serde(rename = "c", default, skip_serializing_if = "str::is_empty")]
     pub note: Arc<str>,
+    /// A ticket waits, and no connection; earlier releases do not say it.
+    #[serde(rename = "k", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_ticket: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -201,7 +204,8 @@ mod tests {
     fn resource(name: &str, waiting: usize, owner: &str) -> PublishedResource {
         let note = PublishedWaiter::note_of(&"é".repeat(99).into());
         assert_eq!((note.len(), note.chars().last()), (95, Some('…')));
-        let first = vec![PublishedWaiter { owner: owner.into(), waiting_ms: 7, shares: 3, left_ms: Some(8), note }];
+        let (owner, is_ticket) = (owner.into(), owner.is_empty());
+        let first = vec![PublishedWaiter { owner, waiting_ms: 7, shares: 3, left_ms: Some(8), note, is_ticket }];
         PublishedResource { resource: name.into(), waiting, first }
     }
 

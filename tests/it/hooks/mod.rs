@@ -2,6 +2,7 @@
 //! that nothing else is; hooks of locks, nodes and the quorum.
 
 mod alerts;
+mod kills;
 mod reach;
 pub mod receiver;
 mod service;

@@ -53,6 +53,10 @@ struct Inner {
     received: Vec<Received>,
     /// For the next requests; 204 after them.
     answers: VecDeque<(u16, Option<(&'static str, String)>)>,
+    /// How many requests were answered.
+    answered: usize,
+    /// No request is.
+    is_silent: bool,
 }
 
 /// A server on a free port of this machine, stopped when dropped.
@@ -70,9 +74,14 @@ async fn receive(
     body: Bytes,
 ) -> Response {
     let path = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-    let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
-    inner.received.push(Received { method, path, headers, body });
-    let (status, header) = inner.answers.pop_front().unwrap_or((204, None));
+    let answer = {
+        let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.received.push(Received { method, path, headers, body });
+        let answer = (!inner.is_silent).then(|| inner.answers.pop_front().unwrap_or((204, None)));
+        inner.answered += usize::from(answer.is_some());
+        answer
+    };
+    let Some((status, header)) = answer else { return std::future::pending().await };
     let mut response = StatusCode::from_u16(status).expect("a status").into_response();
     if let Some((name, value)) = header {
         response.headers_mut().insert(name, value.parse().expect("a value"));
@@ -102,6 +111,16 @@ impl Receiver {
     /// What arrived after the first `seen`.
     pub fn received_from(&self, seen: usize) -> Vec<Received> {
         self.inner().received[seen..].to_vec()
+    }
+
+    /// How many requests were answered.
+    pub fn answered(&self) -> usize {
+        self.inner().answered
+    }
+
+    /// Whether requests that come from now on get no answer.
+    pub fn set_silent(&self, is_silent: bool) {
+        self.inner().is_silent = is_silent;
     }
 
     /// The next requests get these.

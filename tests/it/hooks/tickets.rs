@@ -189,11 +189,49 @@ async fn every_end_that_the_receiver_does_not_know_is_reported() {
     send(client.request("DELETE", &path)).await.expect_status(204);
     let lost = receiver.until_kind("lock.lost").await.json();
     assert_eq!((&lost["data"]["ticket"], &lost["data"]["ended_by"]), (&mine["ticket"], &json!("forced")), "{lost}");
+    let (slot, limit) = (&lost["data"]["slot"], &lost["data"]["limit"]);
+    assert_eq!((&lost["data"]["mode"], slot, limit), (&json!("exclusive"), &Value::Null, &Value::Null), "{lost}");
     let fields = [("callback", "target:n8n"), ("keep", "6s")];
     let short = client.acquire("y", &fields).await.expect_status(202).json();
     let ending = receiver.until_kind("lock.ending").await.json();
     assert_eq!(ending["data"]["ticket"], short["ticket"], "{ending}");
     assert_eq!(until_state(client, &short, "ended").await["ended_by"], "kept-out");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadlock_and_a_loss_are_reported() {
+    let receiver = Receiver::start().await;
+    let file = HooksFile::with(&target("n8n", &receiver, ""));
+    let (cluster, setting) = (Cluster::blank(3).await, file.setting());
+    cluster.declare(&SETTINGS);
+    let over = cluster.service_with(&[&SETTINGS[..], &["--set", &setting]].concat()).await;
+    let client = over.client();
+    client.acquired("x", &[("keep", "1m"), ("owner", "ann")]).await;
+    client.acquired("y", &[("keep", "1m"), ("owner", "bob")]).await;
+    ticket(client, "y", "target:n8n", &[("owner", "ann")]).await;
+    let newest = ticket(client, "x", "target:n8n", &[("owner", "bob"), ("on_deadlock", "refuse")]).await;
+    let refused = receiver.until_kind("lock.refused").await.json();
+    assert_eq!((&refused["data"]["ticket"], &refused["data"]["ended_by"]), (&newest["ticket"], &json!("deadlock")));
+    let permit = ticket(client, "p", "target:n8n", &[("limit", "3"), ("ttl", "5s")]).await;
+    let granted = receiver.until_kind("lock.granted").await.json();
+    let data = &granted["data"];
+    let holder = client.inspect("p").await.json()["holders"][0].clone();
+    assert_eq!(
+        (&data["mode"], &data["limit"], &data["slot"]),
+        (&json!("permit"), &json!(3), &holder["slot"]),
+        "{data}"
+    );
+    until_state(client, &permit, "accepted").await;
+    // All nodes forget it.
+    for server in &cluster.servers {
+        for key in
+            server.ask::<Vec<String>>(&["KEYS", "*"]).await.iter().filter(|key| *key == "p" || key.ends_with(":p"))
+        {
+            server.ask::<()>(&["DEL", key]).await;
+        }
+    }
+    let lost = receiver.until_kind("lock.lost").await.json();
+    assert_eq!((&lost["data"]["ticket"], &lost["data"]["ended_by"]), (&permit["ticket"], &json!("lost")), "{lost}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,12 @@
 //! A TCP proxy on loopback in front of one node, whose weather a test changes while it runs: slow,
-//! silent, held back, half open, refusing, reset.
+//! silent, held back, half open, refusing, reset; or silent from a certain request on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -49,10 +50,32 @@ pub struct Weather {
 pub const FAIR: Weather =
     Weather { to_node: Flow::Pass, to_client: Flow::Pass, accepts: true, tells_close: true, resets: 0 };
 
+/// Whether it is these bytes.
+type IsIt = Box<dyn Fn(&[u8]) -> bool + Send>;
+
+/// The last request that matters, see [`ChaosProxy::stop_at`].
+#[derive(Default)]
+struct Stop {
+    is_it: Option<IsIt>,
+    arrives: bool,
+    is_reached: bool,
+}
+
+impl Stop {
+    fn swallows_request(&mut self, chunk: &[u8]) -> bool {
+        if !self.is_reached && self.is_it.as_ref().is_some_and(|is_it| is_it(chunk)) {
+            self.is_reached = true;
+            return !self.arrives;
+        }
+        self.is_reached
+    }
+}
+
 /// A running proxy; gone with all connections when dropped.
 pub struct ChaosProxy {
     address: SocketAddr,
     weather: watch::Sender<Weather>,
+    stop: Arc<Mutex<Stop>>,
     node_port: Arc<AtomicU16>,
     task: JoinHandle<()>,
 }
@@ -64,8 +87,19 @@ impl ChaosProxy {
         let address = listener.local_addr().expect("bound");
         let (weather, seen) = watch::channel(FAIR);
         let node_port = Arc::new(AtomicU16::new(node_port));
-        let task = tokio::spawn(serve(listener, address, Arc::clone(&node_port), seen));
-        Self { address, weather, node_port, task }
+        let stop = Arc::<Mutex<Stop>>::default();
+        let task = tokio::spawn(serve(listener, (address, Arc::clone(&node_port)), seen, Arc::clone(&stop)));
+        Self { address, weather, stop, node_port, task }
+    }
+
+    /// With the first bytes that are this, and may still arrive, the node is silent in both directions.
+    pub fn stop_at(&self, is_it: impl Fn(&[u8]) -> bool + Send + 'static, arrives: bool) {
+        *self.stop.lock() = Stop { is_it: Some(Box::new(is_it)), arrives, is_reached: false };
+    }
+
+    /// Whether they came.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.lock().is_reached
     }
 
     /// Where clients connect.
@@ -98,9 +132,9 @@ impl Drop for ChaosProxy {
 
 async fn serve(
     listener: TcpListener,
-    address: SocketAddr,
-    node_port: Arc<AtomicU16>,
+    (address, node_port): (SocketAddr, Arc<AtomicU16>),
     mut seen: watch::Receiver<Weather>,
+    stop: Arc<Mutex<Stop>>,
 ) {
     let mut connections = JoinSet::new();
     let mut open = Some(listener);
@@ -117,7 +151,7 @@ async fn serve(
             client = accept(open.as_ref()) => {
                 let node = SocketAddr::from(([127, 0, 0, 1], node_port.load(Ordering::SeqCst)));
                 if let (Some(client), Ok(node)) = (client, TcpStream::connect(node).await) {
-                    connections.spawn(carry(client, node, seen.clone()));
+                    connections.spawn(carry(client, node, seen.clone(), Arc::clone(&stop)));
                 }
             }
         }
@@ -131,7 +165,7 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
     }
 }
 
-async fn carry(client: TcpStream, node: TcpStream, seen: watch::Receiver<Weather>) {
+async fn carry(client: TcpStream, node: TcpStream, seen: watch::Receiver<Weather>, stop: Arc<Mutex<Stop>>) {
     let (from_client, to_client) = client.into_split();
     let (from_node, to_node) = node.into_split();
     let (up, held_up) = mpsc::channel(CHUNKS);
@@ -139,13 +173,13 @@ async fn carry(client: TcpStream, node: TcpStream, seen: watch::Receiver<Weather
     let gone = seen.clone();
     let answers = async {
         tokio::join!(
-            read(from_node, down, seen.clone(), |w| w.to_client),
+            read(from_node, down, seen.clone(), &stop),
             write(to_client, held_down, seen.clone(), |w| w.to_client)
         )
     };
     let requests = async {
         tokio::join!(
-            read_until_reset(from_client, up, seen.clone()),
+            read_until_reset(from_client, up, seen.clone(), &stop),
             write(to_node, held_up, seen.clone(), |w| w.to_node)
         )
     };
@@ -159,12 +193,14 @@ async fn read_until_reset(
     from: OwnedReadHalf,
     into: mpsc::Sender<(BootTime, Vec<u8>)>,
     seen: watch::Receiver<Weather>,
+    stop: &Mutex<Stop>,
 ) {
     let from = &mut { from };
+    let swallows = |chunk: &[u8]| stop.lock().swallows_request(chunk);
     tokio::select! {
         biased;
         () = reset(seen.clone()) => { let _ = from.as_ref().set_zero_linger(); }
-        () = read_from(from, &into, seen, |w| w.to_node) => {}
+        () = read_from(from, &into, seen, |w| w.to_node, swallows) => {}
     }
 }
 
@@ -178,9 +214,9 @@ async fn read(
     mut from: OwnedReadHalf,
     into: mpsc::Sender<(BootTime, Vec<u8>)>,
     seen: watch::Receiver<Weather>,
-    flow: fn(&Weather) -> Flow,
+    stop: &Mutex<Stop>,
 ) {
-    read_from(&mut from, &into, seen, flow).await;
+    read_from(&mut from, &into, seen, |w| w.to_client, |_| stop.lock().is_reached).await;
 }
 
 async fn read_from(
@@ -188,10 +224,11 @@ async fn read_from(
     into: &mpsc::Sender<(BootTime, Vec<u8>)>,
     mut seen: watch::Receiver<Weather>,
     flow: fn(&Weather) -> Flow,
+    swallows: impl Fn(&[u8]) -> bool,
 ) {
     let mut buffer = vec![0; CHUNK_BYTES];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let now = flow(&seen.borrow());
+        let now = if swallows(&buffer[..count]) { Flow::Silent } else { flow(&seen.borrow()) };
         let delay = if let Flow::Delay(delay) = now { delay } else { Duration::ZERO };
         if now != Flow::Silent && into.send((SystemClock.now().plus(delay), buffer[..count].to_vec())).await.is_err() {
             return;

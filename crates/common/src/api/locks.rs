@@ -133,6 +133,9 @@ pub struct Waiter {
     /// Its note; of waiters at other instances the beginning.
     #[serde(default)]
     pub note: String,
+    /// A ticket waits, and no connection.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ticket: bool,
 }
 
 /// One node's state of one lock.

@@ -22,6 +22,15 @@ pub struct Ticket {
     /// The names of several locks, which are granted together or not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Vec<String>>,
+    /// How the lease is to share the lock: `exclusive`, `shared` or `permit`.
+    #[serde(default)]
+    pub mode: String,
+    /// Of a permit: how many there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u8>,
+    /// Of a permit, while it is held: its number, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u8>,
     /// `waiting`, `granted`, `accepted` or `ended`.
     pub state: String,
     /// Why it is over.
