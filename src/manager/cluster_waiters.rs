@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::moved_places::{self, OwnPlaces};
+use super::moved_places;
 use super::overview::ListedWaiter;
+use super::published_waiters::{OwnWaiters, Publisher};
 use super::service::LockManager;
 use super::types::{WaiterInfo, WaitingAt};
 use crate::protocol::{
-    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PLACES_MAX, PublishedResource, PublishedWaiter, WAITERS_TTL,
-    WaitersArgs, WaitersEntry,
+    InstanceName, ListedEntry, PLACES_MAX, PublishedResource, PublishedWaiter, WAITERS_TTL, WaitersArgs, WaitersEntry,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
@@ -25,8 +25,6 @@ use crate::waiting::queue::Queue;
 
 /// Time between two exchanges with the nodes.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(1);
-/// An entry that did not change is published again after this time, so that two in a row may fail before it runs out.
-const REFRESH_AFTER: Duration = Duration::from_secs(3);
 /// For so long after the last exchange with a quorum, the waiters of other instances count as known.
 const KNOWN_FOR: Duration = Duration::from_secs(3);
 /// Other instances that are remembered; the waiters of further ones are not shown.
@@ -211,97 +209,6 @@ impl ClusterWaiters {
 impl Others {
     fn live(&self, now: BootTime) -> impl Iterator<Item = (&InstanceName, &OtherInstance)> {
         self.instances.iter().filter(move |(_, other)| other.ends_at > now)
-    }
-}
-
-/// The waiters of this instance, without the time that passes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct OwnWaiters {
-    waiting: usize,
-    resources: Vec<OwnResource>,
-    places: OwnPlaces,
-}
-
-/// In order of their oldest waiters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct OwnResource {
-    resource: ResourceName,
-    waiting: usize,
-    first: Vec<WaiterEntry>,
-}
-
-impl OwnWaiters {
-    /// `all`: the oldest first.
-    fn of(all: Vec<(ResourceName, usize, WaiterEntry)>, kept: OwnPlaces) -> Self {
-        let (mut own, mut places) = (Self { waiting: all.len(), places: kept, ..Self::default() }, HashMap::new());
-        for (resource, _, waiter) in all {
-            let place = *places.entry(resource.clone()).or_insert(own.resources.len());
-            if place == own.resources.len() {
-                own.resources.push(OwnResource { resource, waiting: 0, first: Vec::new() });
-            }
-            let Some(entry) = own.resources.get_mut(place) else { continue };
-            entry.waiting += 1;
-            if entry.first.len() < FIRST_WAITERS_MAX {
-                entry.first.push(waiter);
-            }
-        }
-        own
-    }
-
-    fn entry(&self, stamp: u64, now: BootTime) -> WaitersEntry {
-        let ms = |since: BootTime| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-        let published = |own: &OwnResource| PublishedResource {
-            resource: own.resource.as_str().into(),
-            waiting: own.waiting,
-            first: own
-                .first
-                .iter()
-                .map(|w| PublishedWaiter {
-                    owner: Arc::clone(&w.owner),
-                    waiting_ms: ms(w.since),
-                    shares: PublishedWaiter::shares_of(w.mode),
-                    left_ms: u64::try_from(w.until.since(now).as_millis()).ok(),
-                    note: PublishedWaiter::note_of(&w.note),
-                    is_ticket: w.is_ticket,
-                })
-                .collect(),
-        };
-        let oldest = self.resources.first().and_then(|oldest| oldest.first.first());
-        WaitersEntry {
-            stamp,
-            waiting: self.waiting,
-            oldest_ms: oldest.map_or(0, |waiter| ms(waiter.since)),
-            resources: self.resources.iter().map(published).collect(),
-            places: moved_places::published(&self.places, now),
-        }
-    }
-}
-
-/// What this instance has published.
-struct Publisher {
-    stamp: u64,
-    last: OwnWaiters,
-    /// When a quorum of nodes stored it; `None`: it is to be repeated.
-    stored_at: Option<BootTime>,
-}
-
-impl Publisher {
-    /// No entry is the same as one without waiters.
-    fn new(now: BootTime) -> Self {
-        Self { stamp: 0, last: OwnWaiters::default(), stored_at: Some(now) }
-    }
-
-    /// The entry to be published now, if the waiters changed, or the last entry runs out or was stored by too few nodes.
-    /// One without waiters runs out, since those before it do so earlier.
-    fn due(&mut self, own: OwnWaiters, now: BootTime) -> Option<WaitersEntry> {
-        let is_fresh = self.stored_at.is_some_and(|at| own.waiting == 0 || now.since(at) < REFRESH_AFTER);
-        if own == self.last && is_fresh {
-            return None;
-        }
-        self.stamp += 1;
-        self.stored_at = None;
-        self.last = own;
-        Some(self.last.entry(self.stamp, now))
     }
 }
 

@@ -1,6 +1,8 @@
 //! What an instance publishes and when, and what it believes of the others.
 
 use super::*;
+use crate::manager::moved_places::OwnPlaces;
+use crate::protocol::FIRST_WAITERS_MAX;
 use crate::types::{WaitId, WantedMode};
 
 fn at(ms: u64) -> BootTime {
@@ -110,7 +112,7 @@ fn a_place_elsewhere_counts_while_it_is_published() {
     };
     let (own_key, id) = (key("0123456789abcdef", "ann"), "0123456789abcdef");
     let places = vec![(moved_places::tag(&own_key), at(0))];
-    known.receive(&listed(1, 10_000, &OwnWaiters { places, ..own(0) }.entry(1, at(7_000))), at(7_000));
+    known.receive(&listed(1, 10_000, &OwnWaiters::of(Vec::new(), places).entry(1, at(7_000))), at(7_000));
     assert_eq!(known.waited_for(&own_key, at(8_000)), Duration::from_secs(8));
     for other in [key(id, "bob"), key(id, ""), key("0123456789abcdeX", "ann")] {
         assert_eq!(known.waited_for(&other, at(8_000)), Duration::ZERO);
@@ -118,7 +120,7 @@ fn a_place_elsewhere_counts_while_it_is_published() {
     assert_eq!(known.waited_for(&own_key, at(17_000)), Duration::ZERO, "it ran out");
     let made_up = vec![(moved_places::tag(&own_key), BootTime::default())];
     let days = BootTime::default().plus(Duration::from_hours(240));
-    known.receive(&listed(2, 10_000, &OwnWaiters { places: made_up, ..own(0) }.entry(1, days)), at(7_000));
+    known.receive(&listed(2, 10_000, &OwnWaiters::of(Vec::new(), made_up).entry(1, days)), at(7_000));
     assert_eq!(known.waited_for(&own_key, at(8_000)), Duration::from_hours(24), "nobody waits for days");
 }
 

@@ -29,6 +29,7 @@ mod node_list;
 mod node_state;
 pub(crate) mod overview;
 mod own_leases;
+mod published_waiters;
 mod queries;
 mod service;
 mod sets;

@@ -99,13 +99,7 @@ impl Queue {
         if waits {
             self.queued += 1;
             self.token_entered(token);
-            let mut is_ahead = false;
-            for resource in resources.iter() {
-                let order = &mut self.resources.entry(resource.clone()).or_default().order;
-                let at = if is(Mutant::MovedIsLast) { order.len() } else { order.partition_point(|other| *other < id) };
-                is_ahead |= at < order.len();
-                order.insert(at, id);
-            }
+            let is_ahead = self.enter_queues(id, &resources);
             if let Some(party) = party {
                 self.parties.add(&party, id);
                 let is_suspect = self.cycle_through(id).is_some();

@@ -8,6 +8,7 @@ use super::deadlock::{Holder, PartyWaiters};
 use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits, WaitRequest, WaiterId};
 use super::free_slots::Slots;
 use super::wake::WakeFilter;
+use crate::mutant::{Mutant, is};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::LeaseTag;
@@ -195,6 +196,18 @@ impl Queue {
             Admission::Queued => (longest >= limits.per_resource)
                 .then_some(RefuseReason::QueueFull(QueueFull { limit: limits.per_resource, per_resource: true })),
         }
+    }
+
+    /// Puts a waiter into its queues by its number. Whether it is ahead of another one.
+    pub(super) fn enter_queues(&mut self, id: WaiterId, resources: &[ResourceName]) -> bool {
+        let mut is_ahead = false;
+        for resource in resources {
+            let order = &mut self.resources.entry(resource.clone()).or_default().order;
+            let at = if is(Mutant::MovedIsLast) { order.len() } else { order.partition_point(|other| *other < id) };
+            is_ahead |= at < order.len();
+            order.insert(at, id);
+        }
+        is_ahead
     }
 
     pub(super) fn token_entered(&mut self, token: Option<TokenHash>) {
