@@ -214,8 +214,7 @@ pub fn permits_free(holders: &[HolderInfo]) -> Option<usize> {
 /// Of a set of holders, whatever their order.
 fn tag_of(holders: &[HolderInfo]) -> String {
     let fences: BTreeSet<u64> = holders.iter().map(|holder| holder.fence.0).collect();
-    let mut digest = Sha256::new();
-    fences.iter().for_each(|fence| digest.update(fence.to_be_bytes()));
+    let digest = fences.iter().fold(Sha256::new(), |digest, fence| digest.chain_update(fence.to_be_bytes()));
     let digest = digest.finalize().into_iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}"));
     format!("h{}", digest.collect::<String>())
 }
