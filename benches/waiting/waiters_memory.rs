@@ -104,6 +104,7 @@ fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
             until: SystemClock.now().plus(Duration::from_secs(300)),
             admission: Admission::Queued,
             refuses_deadlock: false,
+            is_ticket: false,
         };
         let waiter = u64::try_from(i)?;
         drop(queue.handle(SystemClock.now(), waiter, Event::Enqueue(waiter, request)));

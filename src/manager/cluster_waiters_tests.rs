@@ -12,7 +12,7 @@ fn at(ms: u64) -> BootTime {
 fn waiter(resource: &str, owner: &str, since_ms: u64) -> (ResourceName, usize, WaiterEntry) {
     let resource = ResourceName::parse(resource).expect("valid");
     let (owner, mode, note) = (owner.into(), WantedMode::Exclusive, "n".into());
-    let (since, until, is_ticket) = (at(since_ms), at(since_ms + 60_000), since_ms % 2 == 0);
+    let (since, until, is_ticket) = (at(since_ms), at(since_ms + 60_000), since_ms.is_multiple_of(2));
     (resource, 1, WaiterEntry { owner, mode, since, until, note, is_ticket })
 }
 
