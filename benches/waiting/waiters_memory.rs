@@ -107,7 +107,8 @@ fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
             is_ticket: false,
         };
         let waiter = u64::try_from(i)?;
-        drop(queue.handle(SystemClock.now(), waiter, Event::Enqueue(waiter, request)));
+        let now = SystemClock.now();
+        drop(queue.handle(now, waiter, Event::Enqueue(waiter, request, now)));
     }
     let after = resident(std::process::id())?;
     drop(queue);
