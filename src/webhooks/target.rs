@@ -132,8 +132,9 @@ pub fn literal_address(url: &Url) -> Option<IpAddr> {
 /// Errors: [`Invalid`], which does not repeat it.
 pub fn parse_url(text: &str) -> Result<Url, Invalid> {
     let invalid = |why: &str| Err(Invalid(why.to_owned()));
+    let too_long = || Err(Invalid(format!("must have at most {CALLBACK_MAX_BYTES} bytes, percent-encoded")));
     if text.len() > CALLBACK_MAX_BYTES {
-        return Err(Invalid(format!("must have at most {CALLBACK_MAX_BYTES} bytes")));
+        return too_long();
     }
     // The parser would remove them.
     if text.chars().any(|c| c.is_control() || c == ' ') {
@@ -141,6 +142,7 @@ pub fn parse_url(text: &str) -> Result<Url, Invalid> {
     }
     let Ok(url) = Url::parse(text) else { return invalid("must be a URL such as https://example.com/path") };
     match () {
+        () if url.as_str().len() > CALLBACK_MAX_BYTES => too_long(),
         () if !matches!(url.scheme(), "https" | "http") => invalid("must begin with https:// or http://"),
         () if !url.username().is_empty() || url.password().is_some() || has_user(text) => {
             invalid("must not have a user name or a password before an @")
@@ -241,6 +243,8 @@ pub(super) mod tests {
             "https://example.com/\nSECRET",
             "https://example.com/\tSECRET",
             &format!("https://example.com/{}SECRET", "x".repeat(CALLBACK_MAX_BYTES)),
+            // Each takes nine bytes once it is percent-encoded (found by the fuzz target `tickets`).
+            &format!("https://example.com/{}SECRET", "\u{fffd}".repeat(CALLBACK_MAX_BYTES / 4)),
         ] {
             let why = parse_url(wrong).expect_err(wrong).0;
             assert!(!why.contains("SECRET") && !why.contains('\n'), "{why}");

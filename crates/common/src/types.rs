@@ -13,7 +13,7 @@ mod labels;
 mod mode;
 
 pub use invalid::Invalid;
-pub use labels::{Labels, METADATA_MAX_BYTES, METADATA_MAX_PAIRS, NOTE_MAX_BYTES, OWNER_MAX_BYTES};
+pub use labels::{Labels, METADATA_MAX_BYTES, METADATA_MAX_PAIRS, NOTE_MAX_BYTES, OWNER_MAX_BYTES, cut_to_stored};
 pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, SlotChoice, SlotSet, WantedMode};
 
 /// The longest resource name, in bytes: it is part of paths, keys, channel names and log lines.

@@ -10,7 +10,7 @@ use crate::http::format;
 use crate::http::problem::Problem;
 use crate::manager::derived_tokens::Naming;
 use crate::manager::types::{HeldReason, HeldRefusal, HolderInfo};
-use crate::types::{Labels, NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
+use crate::types::{Labels, NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName, cut_to_stored};
 
 /// Terraform's locks.
 pub const NAMING: Naming = Naming { protocol: "terraform", member: "tf.ID" };
@@ -70,13 +70,13 @@ impl SentLock {
         let (operation, info) = (text(&self.operation), text(&self.info));
         let note = if info.is_empty() { operation } else { operation + SEPARATOR + &info };
         let mut labels = Labels {
-            owner: cut(&text(&self.who), OWNER_MAX_BYTES).to_owned(),
-            note: cut(&note, NOTE_MAX_BYTES).to_owned(),
+            owner: cut_to_stored(&text(&self.who), OWNER_MAX_BYTES).to_owned(),
+            note: cut_to_stored(&note, NOTE_MAX_BYTES).to_owned(),
             ..Labels::default()
         };
         labels.metadata.insert(NAMING.member.to_owned(), self.id().to_owned());
         for ((member, most), value) in MEMBERS.iter().zip([&self.path, &self.version, &self.created]) {
-            let value = cut(value.as_deref().unwrap_or_default(), *most);
+            let value = cut_to_stored(value.as_deref().unwrap_or_default(), *most);
             if !value.is_empty() {
                 labels.metadata.insert((*member).to_owned(), value.to_owned());
             }
@@ -123,11 +123,6 @@ fn of_labels(resource: &ResourceName, id: String, labels: &Labels) -> LockInfo {
             .unwrap_or_else(|| format::time(labels.acquired_at_ms)),
         path: path.unwrap_or_else(|| resource.to_string()),
     }
-}
-
-/// The first part of a text, at most so many bytes.
-fn cut(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
 }
 
 #[cfg(test)]
@@ -186,6 +181,13 @@ mod tests {
         labels.check().expect("bounded");
         assert_eq!(labels.metadata[NAMING.member], id);
         assert!(labels.owner.len() > 120 && labels.note.len() > 500);
+        // Nodes store them as JSON (found by the fuzz target `bodies`).
+        let quotes = "\"\\\n\u{1}".repeat(200);
+        let sent = serde_json::json!({ "ID": "\"".repeat(ID_MAX_BYTES), "Operation": quotes, "Info": quotes, "Who": quotes,
+            "Version": quotes, "Created": quotes, "Path": quotes });
+        let labels = SentLock::parse(sent.to_string().as_bytes()).expect("valid").expect("a lock").labels();
+        labels.check().expect("bounded as they are stored");
+        assert!(labels.owner.len() > 40);
     }
 
     #[test]

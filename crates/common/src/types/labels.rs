@@ -46,12 +46,25 @@ fn is_zero(number: &u64) -> bool {
 
 /// The length of a text within a JSON string. Nodes store labels as JSON, and the largest answer of a node is bounded.
 fn json_len(text: &str) -> usize {
-    let of = |c: char| match c {
+    text.chars().map(char_json_len).sum()
+}
+
+fn char_json_len(c: char) -> usize {
+    match c {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
         '\u{0}'..'\u{20}' => 6,
         other => other.len_utf8(),
-    };
-    text.chars().map(of).sum()
+    }
+}
+
+/// The beginning of a text that takes at most `max` bytes within a JSON string.
+pub fn cut_to_stored(text: &str, max: usize) -> &str {
+    let mut stored = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        stored += char_json_len(*c);
+        stored > max
+    });
+    end.map_or(text, |(at, _)| &text[..at])
 }
 
 impl Labels {
