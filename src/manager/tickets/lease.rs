@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use super::serve::RETRY;
 use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
-use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead};
+use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead, TicketId};
 use crate::redlock::acquire::Grant;
 use crate::redlock::clock::Clock;
 use crate::redlock::inspect::ResourceState;
@@ -93,7 +93,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ReleaseOutcome::Gone(Some(reason)) => end_of(*reason),
             _ => TicketEnd::Lost,
         };
-        let end_of_all = ended.map(end).min();
+        let mut end_of_all = ended.map(end).min();
+        // Of those that look at once the first one counts: the others find its tombstone.
+        if let (Some(served), Some(end)) = (self.shared.tickets.with_lease(&ticket.resource, &ticket.token), end_of_all)
+        {
+            served.lease_ended(end);
+            end_of_all = served.lease_end();
+        }
         for (name, outcome) in ticket.resources().zip(&outcomes) {
             if !matches!(outcome, ReleaseOutcome::Released) && end(outcome) == TicketEnd::Lost {
                 let fence = ticket.others.is_empty().then_some(head.fence);
@@ -101,6 +107,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         }
         end_of_all
+    }
+
+    /// The same as this instance knows it: who looks after it finds the tombstone that it left.
+    pub(super) fn known_lease_end(&self, id: &TicketId) -> Option<TicketEnd> {
+        self.shared.tickets.get(id)?.lease_end()
     }
 
     /// Of a ticket that is over, no lease may stand: the cancel of the attempt is one of many clean-ups and is left out where there

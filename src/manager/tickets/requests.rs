@@ -287,16 +287,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             LeaseSeen::Unknown => Err(self.ticket_no_quorum()),
             LeaseSeen::Gone => {
-                let end = Box::pin(self.ticket_lease_end(&found.ticket, found.head)).await;
+                let known = self.known_lease_end(&found.id);
+                let found = if known.is_none() { self.find_ticket(&found.id).await? } else { found };
+                if found.is_over() {
+                    return Ok((found, None));
+                }
+                let end = match known {
+                    Some(end) => Some(end),
+                    None => Box::pin(self.ticket_lease_end(&found.ticket, found.head)).await,
+                };
                 let end = end.ok_or_else(|| self.ticket_no_quorum())?;
                 let over = over(&found.ticket, found.head, end, self.ticket_now_ms());
                 let head = match self.raise_on_nodes(&found.id, &found.ticket, over).await {
-                    TicketRaised::Done => {
-                        if over.phase == TicketPhase::Done {
-                            self.shared.tickets.report(TicketNews::Ended(end));
-                        }
-                        over
-                    }
+                    TicketRaised::Done => over,
                     TicketRaised::Overtaken(later) => later,
                     TicketRaised::Unknown => return Err(self.ticket_no_quorum()),
                 };
