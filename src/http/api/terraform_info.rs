@@ -18,6 +18,8 @@ pub const NAMING: Naming = Naming { protocol: "terraform", member: "tf.ID" };
 pub const ID_MAX_BYTES: usize = 128;
 /// Of `Path`, `Version` and `Created`: longer ones are cut. All together fit into a lease's metadata.
 const MEMBERS: [(&str, usize); 3] = [("tf.Path", 256), ("tf.Version", 64), ("tf.Created", 64)];
+/// What a character takes at most that JSON escapes: nodes store labels as JSON, whose length is bounded.
+const ESCAPED_BYTES: usize = 6;
 /// Between operation and info in a note.
 const SEPARATOR: &str = ": ";
 
@@ -127,7 +129,14 @@ fn of_labels(resource: &ResourceName, id: String, labels: &Labels) -> LockInfo {
 
 /// The first part of a text, at most so many bytes.
 fn cut(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+    let mut left = most;
+    let is_beyond = |c: char| {
+        let stored = if c.is_ascii_control() || matches!(c, '"' | '\\') { ESCAPED_BYTES } else { c.len_utf8() };
+        let is_beyond = stored > left;
+        left = left.saturating_sub(stored);
+        is_beyond
+    };
+    &text[..text.find(is_beyond).unwrap_or(text.len())]
 }
 
 #[cfg(test)]
@@ -186,6 +195,19 @@ mod tests {
         labels.check().expect("bounded");
         assert_eq!(labels.metadata[NAMING.member], id);
         assert!(labels.owner.len() > 120 && labels.note.len() > 500);
+    }
+
+    /// P6, found by fuzzing: such labels were stored, and made a node's answer larger than others can.
+    #[test]
+    fn p6_labels_are_within_their_bounds_as_json_too() {
+        for character in ["\u{1}", "\"", "\\"] {
+            let long = character.repeat(200);
+            let sent = serde_json::json!({ "ID": "1f0c", "Operation": "", "Info": long, "Who": long, "Version": long,
+                "Created": long, "Path": long });
+            let labels = SentLock::parse(sent.to_string().as_bytes()).expect("valid").expect("a lock").labels();
+            labels.check().expect("bounded");
+            assert_eq!(labels.owner.len(), OWNER_MAX_BYTES / ESCAPED_BYTES);
+        }
     }
 
     #[test]
