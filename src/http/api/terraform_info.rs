@@ -181,13 +181,19 @@ mod tests {
         labels.check().expect("bounded");
         assert_eq!(labels.metadata[NAMING.member], id);
         assert!(labels.owner.len() > 120 && labels.note.len() > 500);
-        // Nodes store them as JSON (found by the fuzz target `bodies`).
-        let quotes = "\"\\\n\u{1}".repeat(200);
-        let sent = serde_json::json!({ "ID": "\"".repeat(ID_MAX_BYTES), "Operation": quotes, "Info": quotes, "Who": quotes,
-            "Version": quotes, "Created": quotes, "Path": quotes });
-        let labels = SentLock::parse(sent.to_string().as_bytes()).expect("valid").expect("a lock").labels();
-        labels.check().expect("bounded as they are stored");
-        assert!(labels.owner.len() > 40);
+    }
+
+    /// P6, found by fuzzing: such labels were stored, and made a node's answer larger than others can.
+    #[test]
+    fn p6_labels_are_within_their_bounds_as_json_too() {
+        for (character, stored) in [("\u{1}", 6), ("\"", 2), ("\\", 2)] {
+            let long = character.repeat(200);
+            let sent = serde_json::json!({ "ID": "1f0c", "Operation": "", "Info": long, "Who": long, "Version": long,
+                "Created": long, "Path": long });
+            let labels = SentLock::parse(sent.to_string().as_bytes()).expect("valid").expect("a lock").labels();
+            labels.check().expect("bounded");
+            assert_eq!(labels.owner.len(), OWNER_MAX_BYTES / stored);
+        }
     }
 
     #[test]
