@@ -20,7 +20,7 @@ pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(30);
 pub(crate) const ABSENT_MAX: usize = 1_000;
 
 /// Those of one principal, so that it leaves some to the others. Without authentication nobody is distinguished.
-pub(crate) const ABSENT_OF_ONE_MAX: usize = ABSENT_MAX / 2;
+pub(crate) const ABSENT_OF_ONE_MAX: usize = 500;
 
 /// The key of a place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
