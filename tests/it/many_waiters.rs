@@ -68,6 +68,9 @@ async fn waiters_send_nothing_to_the_nodes_and_are_served_in_order() {
     let dir = tempfile::tempdir().expect("a directory");
     let (marks, token) = (dir.path().join("marks"), dir.path().join("token").display().to_string());
     here.get(&["acquire", "--ttl", "2m", "--token-file", &token, "contended"]);
+    // The lease is put into the index later than it is granted.
+    let indexed = || async { nodes[0].ask::<Option<f64>>(&["ZSCORE", "redlockd:leases", "contended"]).await };
+    poll::until("it is in the index", indexed).await;
     let clients = start_waiters([&here, &there], &marks).await;
     let monitor = Monitor::of(&nodes[0]).await;
     let probes = |lines: &[String]| lines.iter().filter(|line| is_script_call(line)).count();
