@@ -2,6 +2,7 @@
 
 mod endings;
 mod errors;
+mod quarantine_counts;
 mod requests;
 mod results;
 
@@ -10,12 +11,13 @@ pub use errors::{
     AcquireError, BlockedBy, CycleEdge, Deadlock, ExtendError, ForceError, HeldReason, HeldRefusal, HeldResources,
     NoQuorum, ReleaseError,
 };
+pub use quarantine_counts::QuarantineCounts;
 pub use requests::{
     AcquireRequest, ExtendRequest, ForceMode, ForceRequest, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery,
     ListState,
 };
 pub use results::{
     EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,
-    NodeFinding, NodeListState, NodeSummary, QuarantineCounts, QuorumCount, QuorumLoss, Readiness, ResourceOnNode,
-    WaiterInfo, WaitingAt, mode_of, permits_free,
+    NodeFinding, NodeListState, NodeSummary, QuorumCount, QuorumLoss, Readiness, ResourceOnNode, WaiterInfo, WaitingAt,
+    mode_of, permits_free,
 };

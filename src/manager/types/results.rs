@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::quarantine_counts::QuarantineCounts;
 use crate::auth::quota::CountedName;
 use crate::protocol::{InstanceName, LeaseRecord};
 use crate::redlock::clock::BootTime;
@@ -376,25 +377,6 @@ impl NodeSummary {
             findings: Vec::new(),
             view: None,
         }
-    }
-}
-
-/// How often quarantines began, by reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct QuarantineCounts([u64; Self::REASONS.len()]);
-
-impl QuarantineCounts {
-    /// The words that nodes keep with a quarantine; `other` for those of later releases.
-    pub const REASONS: [&'static str; 7] = ["blank", "failover", "restart", "clock", "evicted", "ordered", "other"];
-
-    /// Counts one more.
-    pub fn add(&mut self, reason: &str) {
-        self.0[Self::REASONS.iter().position(|known| *known == reason).unwrap_or(Self::REASONS.len() - 1)] += 1;
-    }
-
-    /// Each reason with its count.
-    pub fn by_reason(self) -> impl Iterator<Item = (&'static str, u64)> {
-        Self::REASONS.into_iter().zip(self.0)
     }
 }
 
