@@ -1,5 +1,6 @@
 //! The waiters of the whole cluster: this instance publishes its own on the nodes, and knows from there those of the others,
-//! at most two seconds late while a quorum of nodes answers. For display only: each instance serves its own queues.
+//! at most two seconds late while a quorum of nodes answers. Each instance serves its
+//! own queues: what it knows of the others is for display, but for the places that callers bring along (`moved_places`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Waiters: each instance publishes who waits in its queues, and reads what the others have published. For display only:
-//! no vote depends on it.
+//! Waiters: each instance publishes who waits in its queues, and reads what the others have published. No vote
+//! depends on it: it is for display, and a caller that comes from another instance keeps its place by it.
 
 mod entry;
 pub(super) mod reference;
