@@ -226,10 +226,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Who waits here. Once this instance stops, its waiters are answered and come back elsewhere: their places stay published.
     fn own_waiters(&self, last: &OwnWaiters) -> OwnWaiters {
-        let (all, places) = self.shared.waiting.places(|places, queue| {
+        let (all, oldest) = self.shared.waiting.places(|places, queue| {
             let oldest = places.oldest(queue, PLACES_MAX).into_iter();
-            (queue.all_waiters(), oldest.map(|(key, since)| (moved_places::tag(key), since)).collect())
+            (queue.all_waiters(), oldest.map(|(key, since)| (key.clone(), since)).collect::<Vec<_>>())
         });
+        // Hashed after the lock of the queues was released.
+        let places = oldest.iter().map(|(key, since)| (moved_places::tag(key), *since)).collect();
         let is_stopping = self.shared.draining.is_cancelled();
         OwnWaiters::of(all, if is_stopping { last.places.clone() } else { places })
     }
