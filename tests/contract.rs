@@ -162,6 +162,7 @@ macro_rules! server_cases_on {
         each! { sets on $start;
             a_foreign_lock_of_any_type_keeps_a_set_out
             an_intent_from_before_the_clock_went_back_does_not_count
+            a_refusal_names_no_members_of_a_lock_that_was_deleted
         }
     };
 }

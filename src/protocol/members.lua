@@ -55,7 +55,8 @@ local function store(LOCK, HASH, over, token, ends, mode, rest, px)
 end
 -- The refusal where members, or another caller's intent, keep somebody out until left (nil: the earliest end).
 local function held_by(LOCK, HASH, v, left, intent)
-  local living, first = members_of(HASH)
+  local living, first = {}, nil
+  if v then living, first = members_of(HASH) end -- otherwise they are left of a lock whose key was deleted
   local slots, out, longest = {}, { 'H', 0, string.sub(v or '', 3), intent, '' }, redis.call('PTTL', LOCK)
   if #living == 0 and v then return { 'B', longest, '' } end -- a foreign client's value, or all are over
   if Q and (longest > Q or v and longest < 0) then -- no lease lasts longer than a quarantine: this clock went backwards

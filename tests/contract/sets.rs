@@ -246,6 +246,19 @@ pub fn an_intent_from_before_the_clock_went_back_does_not_count(node: &mut impl 
     assert_eq!(node.ask(&intent("a", 5, 100)), Reply::Intent { is_own: true }, "it does not stand before a later one");
 }
 
+/// Somebody deletes the lock's key, and its members stay: they hold nothing.
+pub fn a_refusal_names_no_members_of_a_lock_that_was_deleted(node: &mut impl Server) {
+    assert_eq!(granted(node, &set_in(&["a", "b"], 1, 1, 10_000, true)).len(), 2);
+    assert!(node.foreign_delete(&name("b")));
+    assert_eq!(node.ask(&intent("b", 9, 1)), Reply::Intent { is_own: true });
+    let why = refused(node, &set(&["a", "b"], 2, 2, 1_000));
+    let members = why.iter().map(|(index, reply)| match reply {
+        Reply::HeldByMembers(held) => (*index, held.is_intent, held.members.len()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(members.collect::<Vec<_>>(), [(0, false, 1), (1, true, 0)]);
+}
+
 /// An intent decides the order for two seconds, nobody's exclusion: a process that forgot is filled without it.
 pub fn an_intent_is_not_filled(node: &mut impl Subject) {
     assert_eq!(node.ask(&intent("a", 9, 1)), Reply::Intent { is_own: true });
