@@ -12,19 +12,20 @@ use tokio::sync::Notify;
 use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
+use super::event_fields::is_valid;
+pub(crate) use super::event_fields::{set_end, set_lease, set_mode};
 pub(crate) use super::event_kind::EventKind;
 use super::gaps::Gap;
 use super::history_exchange;
 use super::incident_file::HistoryFile;
 use super::incident_history::IncidentHistory;
-use super::own_leases::OwnEnd;
 use super::tenures::{self, KnownTenures, TenureEnd, Tenures};
 use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{NotificationHandler, Topic};
 use crate::redlock::subscriptions::Subscriptions;
-use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
+use crate::types::ResourceName;
 
 /// Streams of one instance: those of dashboards and log collectors, not one for each client.
 pub(crate) const LISTENERS_MAX: usize = 256;
@@ -33,8 +34,6 @@ const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 /// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there. The longest
 /// deadlock, of 16 owners with the longest names, takes less.
 const TEXT_MAX: usize = 16_384;
-/// Longest name of an event, in bytes: that of an instance and a number take less.
-const NAME_MAX: usize = 64;
 /// For so long after the last stream ended, events of other instances are still received, so that a
 /// stream which is resumed misses nothing.
 const FOLLOW_LINGER: Duration = Duration::from_secs(60);
@@ -434,34 +433,6 @@ impl EventHub {
         state.buffer.interrupt();
         (state.follows_cluster, state.idle_since) = (false, None);
     }
-}
-
-/// Whether the kind and the names of an event are ones that an instance may have published.
-fn is_valid(event: &Event) -> bool {
-    let is_known = EventKind::parse(&event.event).is_some() && event.name.as_ref().is_none_or(|n| n.len() <= NAME_MAX);
-    let edges = event.cycle.iter().flatten().map(|edge| edge.waits_for.as_str());
-    is_known && event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok())
-}
-
-/// Sets whose lease ended, how it shared its resource, and for how long it was held.
-pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
-    event.owner = Some(end.owner.to_string()).filter(|owner| !owner.is_empty());
-    event.after_ms = u64::try_from(held.as_millis()).ok();
-    if let Some(mode) = end.mode {
-        set_mode(event, mode);
-    }
-}
-
-/// Sets the resource and the lease (the id of its token) of an event.
-pub(crate) fn set_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
-    event.resource = Some(resource.to_string());
-    event.token_id = Some(token.id().to_string());
-}
-
-/// Sets how the lease of an event shares its resource; nothing for an exclusive one.
-pub(crate) fn set_mode(event: &mut Event, mode: Mode) {
-    event.mode = Some(mode.wanted()).filter(|m| *m != WantedMode::Exclusive).map(|m| m.as_str().to_owned());
-    event.slot = mode.slot();
 }
 
 #[cfg(test)]

@@ -110,7 +110,8 @@ impl Incidents {
 
     /// Whether this one of any time is there, or what another instance reported of the same.
     pub(super) fn has(&self, event: &Event) -> bool {
-        self.events.iter().any(|known| **known == *event || is_same_incident(known, event))
+        let is_near = |known: &&Arc<Event>| Duration::from_millis(known.at_ms.abs_diff(event.at_ms)) <= SAME_INCIDENT;
+        self.events.iter().filter(is_near).any(|known| **known == *event || is_same_incident(known, event))
     }
 
     /// Puts them into the order of their times, after older ones were added.
@@ -252,6 +253,11 @@ pub fn read(input: impl Read) -> io::Result<Incidents> {
         );
     }
     events.sort();
+    // Of a full file, what was before has been dropped.
+    let is_full = events.events.len() >= HISTORY_MAX || events.bytes > HISTORY_BYTES_MAX / 2;
+    if let Some(oldest) = events.events.front().filter(|_| is_full) {
+        events.dropped_to_ms = events.dropped_to_ms.max(oldest.at_ms);
+    }
     Ok(events)
 }
 
@@ -298,7 +304,9 @@ mod tests {
         assert!(text.lines().count() <= 2 * HISTORY_MAX, "{}", text.lines().count());
         text.push_str("{\"event\":\"cut of");
         fs::write(&path, text).expect("writable");
-        let past = open().expect("free").past.events;
+        let past = open().expect("free").past;
+        assert_eq!(past.known_within(0, u64::MAX), (20_001 * MINUTE_MS, u64::MAX), "what was dropped is not known");
+        let past = past.events;
         let minute = |at: usize| past[at].at_ms / MINUTE_MS;
         assert_eq!((past.len(), minute(0), minute(HISTORY_MAX - 1)), (10_000, 20_001, 30_000));
         assert_eq!(fs::read_to_string(&path).expect("readable").lines().count(), HISTORY_MAX, "rewritten at the start");

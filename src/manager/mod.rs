@@ -9,6 +9,7 @@ mod cluster_waiters;
 mod deadlock_reports;
 pub mod derived_tokens;
 mod event_buffer;
+mod event_fields;
 mod event_kind;
 pub mod events;
 pub mod fence_check;
