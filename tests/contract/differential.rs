@@ -506,6 +506,9 @@ impl<'a> Pair<'a> {
                 None => break,
             }
         }
+        if self.real.now_us() > now + self.slack_us + SCHEDULING_US {
+            return Err(TestCaseError::reject("the machine was too slow"));
+        }
         let (mut of_reference, mut cursor) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {
             let list = Request::List(ListArgs { cursor, count: 2 });
