@@ -203,7 +203,7 @@ fn filled_up(mut answer: Answer, known: &Incidents, asked: (u64, u64), max: usiz
         }
         bytes += size;
         if bytes > max {
-            answer.from_ms = answer.from_ms.max(event.at_ms + 1).min(answer.to_ms);
+            answer.from_ms = answer.from_ms.max(event.at_ms.saturating_add(1)).min(answer.to_ms);
             break;
         }
         answer.events.push(Event::clone(event));

@@ -84,7 +84,7 @@ impl Incidents {
             && let Some(oldest) = self.events.pop_front()
         {
             self.bytes -= size_of(&oldest);
-            self.dropped_to_ms = self.dropped_to_ms.max(oldest.at_ms + 1);
+            self.dropped_to_ms = self.dropped_to_ms.max(oldest.at_ms.saturating_add(1));
         }
     }
 
@@ -168,7 +168,8 @@ impl HistoryFile {
             return Ok(None);
         }
         let (lock_path, path) = (dir.join(LOCK), dir.join(FILE));
-        let ended_ms = [&lock_path, &path].into_iter().filter_map(|path| written_ms(path)).max().unwrap_or(0);
+        // Only an earlier version left the lock file empty.
+        let ended_ms = written_ms(&lock_path).or_else(|| written_ms(&path)).unwrap_or(0);
         let lock = open_private(OpenOptions::new().write(true).truncate(false), &lock_path)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -223,9 +224,9 @@ impl HistoryFile {
     }
 }
 
-/// When the file was written last, on the clock of its file system. Milliseconds since 1970.
+/// When the file was written last, on the clock of its file system; `None` if it is empty. Milliseconds since 1970.
 fn written_ms(path: &Path) -> Option<u64> {
-    let modified = fs::symlink_metadata(path).ok()?.modified().ok()?;
+    let modified = fs::symlink_metadata(path).ok().filter(|file| file.len() > 0)?.modified().ok()?;
     u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 
