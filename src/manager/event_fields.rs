@@ -17,6 +17,16 @@ pub(super) fn is_valid(event: &Event) -> bool {
     is_known && event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok())
 }
 
+/// Whether this text is a message that `instance` publishes regularly, seen without parsing it: each node brings an instance its
+/// own, too. Events of locks and nodes are none.
+pub(super) fn is_message_of(text: &[u8], instance: &str) -> bool {
+    let Some(rest) = text.strip_prefix(br#"{"event":""#) else { return false };
+    let Some(kind) = rest.iter().position(|byte| *byte == b'"') else { return false };
+    let behind =
+        rest[kind..].strip_prefix(br#"","instance":""#).and_then(|rest| rest.strip_prefix(instance.as_bytes()));
+    behind.is_some_and(|rest| rest.starts_with(b"\""))
+}
+
 /// Sets whose lease ended, how it shared its resource, and for how long it was held.
 pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
     event.owner = Some(end.owner.to_string()).filter(|owner| !owner.is_empty());

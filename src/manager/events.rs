@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
-use super::event_fields::is_valid;
+use super::event_fields::{is_message_of, is_valid};
 pub(crate) use super::event_fields::{set_end, set_lease, set_mode};
 pub(crate) use super::event_kind::EventKind;
 use super::gaps::Gap;
@@ -341,7 +341,7 @@ impl EventHub {
 
     /// Receives an event that an instance published through a node. Anything malformed is dropped.
     pub fn receive(&self, text: &[u8]) {
-        if text.len() > TEXT_MAX {
+        if text.len() > TEXT_MAX || is_message_of(text, &self.name) {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
