@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::{Notify, mpsc};
 
 use super::activity::{self, AcquireSeen, Activity, Hour};
+use super::distant_ends::{self, DistantEnds};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 pub(crate) use super::event_kind::EventKind;
@@ -47,6 +48,7 @@ pub struct EventHub {
     state: Mutex<State>,
     activity: Activity,
     tenures: Tenures,
+    pub(super) distant_ends: DistantEnds,
     observer: OnceLock<EventObserver>,
 }
 
@@ -159,6 +161,7 @@ impl EventHub {
             state: Mutex::default(),
             activity: Activity::default(),
             tenures: Tenures::default(),
+            distant_ends: DistantEnds::default(),
             observer: OnceLock::new(),
         }
     }
@@ -261,6 +264,14 @@ impl EventHub {
         }
     }
 
+    /// This instance has ended a lease that another one may have granted.
+    pub(super) fn publish_end(&self, resource: &ResourceName, token: &TokenHash) {
+        let text: Option<Arc<str>> = distant_ends::message(&self.name, resource, token).map(Into::into);
+        let publish =
+            |text: Arc<str>| self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
+        text.into_iter().for_each(publish);
+    }
+
     /// The activity of the last hour.
     pub(super) fn hour(&self, wall_ms: u64) -> Hour {
         self.activity.hour(wall_ms)
@@ -337,6 +348,10 @@ impl EventHub {
         }
         if event.event == tenures::MESSAGE {
             self.tenures.receive(text, &self.name);
+            return;
+        }
+        if event.event == distant_ends::MESSAGE {
+            self.distant_ends.receive(text, &self.name);
             return;
         }
         let is_known =

@@ -19,6 +19,7 @@ use crate::auth::principal::PrincipalName;
 use crate::manager::callbacks::{
     Callback, CallbackEvent, CallbackKind, CallbackRefused, CallbackSender, DeliveryOutcome,
 };
+use crate::manager::distant_ends::message;
 use crate::manager::kept_leases::KeepLimits;
 use crate::manager::service::{LockManager, PendingGrant};
 use crate::manager::types::AcquireRequest;
@@ -1177,6 +1178,39 @@ async fn a_kept_lease_ends_within_a_second_of_its_time_and_not_before() {
             }
             let ended_ms = world.clock.wall_ms();
             assert!((kept_until_ms..=kept_until_ms + 1_000).contains(&ended_ms), "{seed}: {ended_ms}, {kept_until_ms}");
+        }
+    };
+    tokio::task::LocalSet::new().run_until(ends).await;
+}
+
+/// With a TTL of minutes the granter looks at its lease again when the nodes have forgotten how it ended. Another instance publishes that
+/// it ended one; a message without an end is not believed.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_another_instance_ends_has_one_end() {
+    let ends = async {
+        for kept_for in [None, Some(Duration::from_mins(15))] {
+            for is_reported in [true, false] {
+                let world = world(1, Case::of(Fault::KilledAt(u64::MAX))).await;
+                let [granter, other] = &world.managers;
+                tokio::task::spawn_local(granter.clone().run_maintenance());
+                let request =
+                    AcquireRequest { token: Some(world.token.clone()), ..holder(Duration::from_secs(200), kept_for) };
+                granter.acquire(request).await.and_then(PendingGrant::commit).expect("it is free");
+                let message = message("0123456789abcdef", &resource(), &world.token.hash()).expect("plain data");
+                granter.shared.events.receive(message.as_bytes());
+                world.clock.sleep(Duration::from_secs(2)).await;
+                assert_eq!(world.holds(&world.token.hash()), NODES, "the nodes count");
+                other.release(&resource(), &world.token).await.expect("it is held");
+                if is_reported {
+                    granter.shared.events.receive(message.as_bytes());
+                }
+                world.clock.sleep(Duration::from_secs(400)).await;
+                let events = granter.shared.events.recent();
+                let kinds = events.iter().map(|event| event.event.as_str()).filter(|kind| *kind != "acquired");
+                let second = if kept_for.is_some() { "lost" } else { "expired" };
+                let expected = if is_reported { vec![] } else { vec![second] };
+                assert_eq!(kinds.collect::<Vec<_>>(), expected, "kept {kept_for:?}");
+            }
         }
     };
     tokio::task::LocalSet::new().run_until(ends).await;
