@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,8 @@ const PENDING_MAX: usize = 1_024;
 /// Of these in one pass of [`super::maintenance`]: each costs two round trips.
 const PER_PASS: usize = 64;
 /// The end of a lease with no more time than this is found by whoever granted it while the nodes remember it.
-pub(super) const SHORT: Duration = Duration::from_secs(TOKEN_TOMBSTONE.as_secs() / 2);
+pub(super) const SHORT: Duration = Duration::from_secs(30);
+const _: () = assert!(SHORT.as_secs() * 2 <= TOKEN_TOMBSTONE.as_secs(), "and there is time to look");
 
 /// As one instance publishes it to the others. Not believed: only what the nodes show counts.
 #[derive(Debug, Serialize, Deserialize)]
@@ -71,19 +73,17 @@ impl DistantEnds {
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Checks leases of this instance of which another one says that it has ended them.
     pub(super) async fn check_distant_ends(&self) {
-        for (resource, token) in self.shared.events.distant_ends.take() {
-            if !self.shared.own_leases.has(&resource, &token) {
-                continue;
-            }
-            let found = self.engine().inspect(&resource).await;
-            if found.is_ok_and(|found| found.state.lease_of(&token).is_none()) {
-                self.check_distant_end(resource, token).await;
-            }
-        }
+        let reported = self.shared.events.distant_ends.take().into_iter();
+        let own = reported.filter(|(resource, token)| self.shared.own_leases.has(resource, token));
+        join_all(own.map(|(resource, token)| Box::pin(self.check_distant_end(resource, token)))).await;
     }
 
     /// An extend never revives a lease, so its refusal says how it ended.
     async fn check_distant_end(&self, resource: ResourceName, token: TokenHash) {
+        let found = self.engine().inspect(&resource).await;
+        if found.map_or(true, |found| found.state.lease_of(&token).is_some()) {
+            return;
+        }
         let (name, lease) = (resource.clone(), token.clone());
         let params = ExtendParams { resource: name, token: lease, ttl: None, until_ms: 0, fence: None, labels: None };
         if let Err(ExtendRefusal::Gone(Some(reason))) = self.engine().extend(&params).await {

@@ -196,13 +196,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let begun = self.now();
         // Only for a lease that this instance granted: a made-up token must not wake waiters.
         let is_ours = self.shared.own_leases.has(resource, token);
-        let own_left = self.shared.own_leases.valid_for(resource, token, begun);
         // Of a lease that another instance granted, a node is first asked for the owner, for events and metrics.
         let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
         let release = self.shared.waiting.release(resource, token, is_ours);
         let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
         let was_kept = stored.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
-        let lasts = stored.as_ref().map(|record| record.ttl.as_duration()).max(own_left);
+        // Of a plain lease that was granted here no other instance knows, unless it has extended it.
+        let is_long = stored.as_ref().is_some_and(|record| record.ttl.as_duration() > SHORT);
         let end = self.shared.own_leases.remove(resource, token).or_else(|| Some(self.end_of(&stored?)));
         let is_forced = reason == LeaseOutcome::Forced;
         let by = if is_forced { EndReason::Forced } else { EndReason::Released };
@@ -212,7 +212,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         self.record_decided_round(Round::Released, begun);
         if reason != LeaseOutcome::KeptOut {
-            if is_kept || lasts > Some(SHORT) {
+            if is_kept || is_long {
                 self.shared.events.publish_end(resource, token);
             }
             self.ticket_lease_ended(resource, token, if is_forced { TicketEnd::Forced } else { TicketEnd::Released });
@@ -253,7 +253,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let named = held.as_ref().map(|record| self.named(record));
         let is_kept = held.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
-        let lasts = held.as_ref().map(|record| record.ttl.as_duration());
+        let is_long = held.as_ref().is_some_and(|record| record.ttl.as_duration() > SHORT);
         let token = held.map(|record| record.token);
         let (outcome, left) = match (view.state, request.mode, &token) {
             (ResourceState::Foreign { .. }, ForceMode::Revoke, _) => return Err(ForceError::ForeignRevoke),
@@ -279,7 +279,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 self.stop_keeping(&request.resource, token, by);
                 if is_now {
                     self.ticket_lease_ended(&request.resource, token, TicketEnd::Forced);
-                    if is_kept || lasts > Some(SHORT) {
+                    if is_kept || is_long {
                         self.shared.events.publish_end(&request.resource, token);
                     }
                 }
