@@ -220,9 +220,8 @@ impl EventHub {
                 && let Ok(text) = serde_json::to_string(&event)
             {
                 let text: Arc<str> = text.into();
-                for channel in self.channels().iter() {
-                    topics().for_each(|topic| channel.publish(topic.clone(), &text));
-                }
+                let publish = |channel: &Arc<Subscriptions>| topics().for_each(|t| channel.publish(t.clone(), &text));
+                self.channels().iter().for_each(publish);
             }
             self.add(event);
         } else if kind != EventKind::Extended {
@@ -258,18 +257,18 @@ impl EventHub {
     /// Publishes the activity of this instance to the others, where it is time to.
     pub(super) fn publish_activity(&self, wall_ms: u64) {
         let tenures = self.tenures.due(&self.name, wall_ms, TEXT_MAX);
-        for text in self.activity.due(&self.name, wall_ms, TEXT_MAX).into_iter().chain(tenures) {
-            let text: Arc<str> = text.into();
-            self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
-        }
+        self.activity.due(&self.name, wall_ms, TEXT_MAX).into_iter().chain(tenures).for_each(|text| self.send(text));
     }
 
     /// This instance has ended a lease that another one may have granted.
     pub(super) fn publish_end(&self, resource: &ResourceName, token: &TokenHash) {
-        let text: Option<Arc<str>> = distant_ends::message(&self.name, resource, token).map(Into::into);
-        let publish =
-            |text: Arc<str>| self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
-        text.into_iter().for_each(publish);
+        distant_ends::message(&self.name, resource, token).into_iter().for_each(|text| self.send(text));
+    }
+
+    /// To all other instances.
+    fn send(&self, text: String) {
+        let text: Arc<str> = text.into();
+        self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
     }
 
     /// The activity of the last hour.
@@ -342,17 +341,11 @@ impl EventHub {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
-        if event.event == activity::MESSAGE {
-            self.activity.receive(text, &self.name);
-            return;
-        }
-        if event.event == tenures::MESSAGE {
-            self.tenures.receive(text, &self.name);
-            return;
-        }
-        if event.event == distant_ends::MESSAGE {
-            self.distant_ends.receive(text, &self.name);
-            return;
+        match event.event.as_str() {
+            activity::MESSAGE => return self.activity.receive(text, &self.name),
+            tenures::MESSAGE => return self.tenures.receive(text, &self.name),
+            distant_ends::MESSAGE => return self.distant_ends.receive(text, &self.name),
+            _ => {}
         }
         let is_known =
             EventKind::parse(&event.event).is_some() && event.name.as_ref().is_none_or(|n| n.len() <= NAME_MAX);
