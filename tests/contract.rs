@@ -13,6 +13,8 @@ mod filling;
 mod in_process;
 #[path = "contract/kept.rs"]
 mod kept;
+#[path = "contract/keys_read.rs"]
+mod keys_read;
 #[path = "contract/largest.rs"]
 mod largest;
 #[path = "contract/leases.rs"]

@@ -84,7 +84,7 @@ pub struct Pattern {
 impl Pattern {
     /// Parses a pattern.
     ///
-    /// Errors: [`Invalid`] if it is too long or cannot match any name.
+    /// Errors: [`Invalid`] if it is too long or cannot match any name. It never repeats the text: it may be a misplaced secret.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.len() > RESOURCE_MAX_BYTES {
             return Err(Invalid(format!("a pattern has at most {RESOURCE_MAX_BYTES} bytes")));
@@ -95,14 +95,13 @@ impl Pattern {
                 "**" => parts.extend([Part::One, Part::Any]),
                 "*" => parts.push(Part::One),
                 _ if segment.contains("**") => {
-                    return Err(Invalid(format!("`**` in the pattern `{text}` must be a segment of its own")));
+                    return Err(Invalid("`**` must be a segment of its own".to_owned()));
                 }
                 _ => {
                     // With the stars replaced by a letter, it must be a valid segment of a name. Only a first one may not be ours.
                     let before = if i == 0 { "" } else { "x/" };
-                    ResourceName::parse(&(before.to_owned() + &segment.replace('*', "x"))).map_err(|why| {
-                        Invalid(format!("the pattern `{}` cannot match a name: {why}", text.escape_debug()))
-                    })?;
+                    ResourceName::parse(&(before.to_owned() + &segment.replace('*', "x")))
+                        .map_err(|why| Invalid(format!("a pattern that cannot match a name: {why}")))?;
                     parts.push(Part::Like(segment.to_owned()));
                 }
             }
@@ -172,7 +171,9 @@ impl FromStr for AccessRule {
             return Err(Invalid(format!("`{}` is not a right; the rights are {words}", word.escape_debug())));
         };
         let names = match (right.has_names(), pattern) {
-            (true, Some(pattern)) => Some(Pattern::parse(pattern)?),
+            (true, Some(pattern)) => {
+                Some(Pattern::parse(pattern).map_err(|why| Invalid(format!("`{}`: {why}", text.escape_debug())))?)
+            }
             (false, None) => None,
             (true, None) => {
                 return Err(Invalid(format!(

@@ -267,8 +267,10 @@ fn hook(entry: &mut Table<'_>, read: &WebhooksFile) -> Option<Hook> {
         true => entry.text("names").into_iter().collect(),
         false => entry.texts("names", PATTERNS_MAX),
     };
-    let names: Vec<_> =
-        names_text.iter().filter_map(|pattern| entry.check("`names`", Pattern::parse(pattern))).collect();
+    let patterns = names_text.iter().enumerate();
+    let names: Vec<_> = patterns
+        .filter_map(|(i, pattern)| entry.check(&format!("`names`, entry {}", i + 1), Pattern::parse(pattern)))
+        .collect();
     let waiting = entry.text("waiting_longer").map(|text| parse_duration(&text).ok().filter(|wait| !wait.is_zero()));
     if waiting == Some(None) {
         entry.report("`waiting_longer` must be a duration such as \"30s\"");

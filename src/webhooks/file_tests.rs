@@ -133,7 +133,8 @@ fn mistakes_are_reported_with_their_place_and_without_values() {
         (target("[[hook]]\nname = \"h\"\ntarget = \"SECRET\"\nevents = [\"lock.lost\"]"), "needs a `target`"),
         (hook(""), "needs `events`"),
         (hook("events = [\"lock.SECRET\"]"), "unknown one; there are lock.acquired"),
-        (hook("events = [\"lock.lost\"]\nnames = \"a//b\""), "`names`"),
+        (hook("events = [\"lock.lost\"]\nnames = \"SECRET//b\""), "`names`, entry 1: a pattern that cannot match"),
+        (hook("events = [\"lock.lost\"]\nnames = [\"a\", \"SECRET**\"]"), "`names`, entry 2: `**` must be"),
         (hook("events = [\"lock.lost\"]\nwaiting_longer = \"SECRET\""), "`waiting_longer`"),
     ] {
         let why = dir.read(&text).expect_err(&text);

@@ -1,8 +1,8 @@
 //! Random sequences of requests and events, run on the reference and on a real Redis; every reply is compared. Seeded and
 //! bounded.
 //!
-//! No step is taken close to the end of a key, a quarantine or a period of the fence counters, since the two nodes differ by
-//! a millisecond or two there: the test waits until such an end has passed. Each script runs on Redis in one transaction
+//! No step is taken close to the end of a key, a quarantine or a period of the fence counters, or to the half of a lease's
+//! time, since the two nodes differ by a millisecond or two there: the test waits until it has passed. Each script runs on Redis in one transaction
 //! with `TIME` before and after it. The reference is given the first reading, and the second one if the replies
 //! differ (a key may have expired in between). Clock readings and remaining TTLs may differ by the distance of these
 //! readings and Redis' rounding to milliseconds; everything else must be equal.
@@ -213,7 +213,7 @@ impl<'a> Pair<'a> {
                 let alive = alive.iter().map(|(name, run)| (node(name), ["0a", "0b"][*run].into())).collect();
                 Request::Probe(ProbeArgs { instance: INSTANCES[*instance].into(), is_witness: *is_witness, alive })
             }
-            Ask::Init => Request::init(),
+            Ask::Init => Request::Init { view: Arc::clone(&self.real.view) },
             Ask::Quarantine { instance } => Request::Quarantine { by: INSTANCES[*instance].into() },
             Ask::Member { what, by, is_named, fence } => {
                 let view = self.view_above(*by, *is_named, matches!(what, MemberKind::Admit));
@@ -432,7 +432,8 @@ impl<'a> Pair<'a> {
             let now = self.real.now_us();
             let early = now - slack_us;
             let new_period = early.next_multiple_of(period_us);
-            let end = self.reference.next_end_us(early).map_or(new_period, |end| end.min(new_period));
+            let end =
+                self.reference.next_end_us(early, self.params.lock_delay).map_or(new_period, |end| end.min(new_period));
             if end > now + slack_us {
                 return now;
             }
@@ -504,6 +505,9 @@ impl<'a> Pair<'a> {
                 Some(next) => cursor = next,
                 None => break,
             }
+        }
+        if self.real.now_us() > now + self.slack_us + SCHEDULING_US {
+            return Err(TestCaseError::reject("the machine was too slow"));
         }
         let (mut of_reference, mut cursor) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {

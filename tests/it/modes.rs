@@ -181,7 +181,7 @@ async fn members_that_are_over_leave_the_nodes_with_later_changes() {
 
 /// What an exclusive lease asks of the nodes: an acquire and a release on each, as without modes.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exclusive_lease_takes_the_same_requests_as_without_modes() {
+async fn an_exclusive_lease_takes_the_same_requests_as_without_modes_and_the_others_one_round() {
     let cluster = waiting::Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let verbs = ["acquire", "release", "acquire_shared", "acquire_set", "update", "downgrade", "intent", "cancel"];
@@ -201,6 +201,14 @@ async fn an_exclusive_lease_takes_the_same_requests_as_without_modes() {
     let after = calls().await;
     let each: Vec<usize> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
     assert_eq!(each, [15, 15, 0, 0, 0, 0, 0, 0], "{verbs:?}");
+    // Nobody else is granted one at the time: one round each.
+    for how in [SHARED, ("limit", "3")] {
+        let lease = here.acquire("y", &[how]).await;
+        assert_eq!(here.release("y", &lease).await, 204);
+    }
+    poll::until("all are counted", || async { (here.calls("release").await - after[1] >= 6).then_some(()) }).await;
+    let each: Vec<usize> = calls().await.iter().zip(&after).map(|(now, after)| now - after).collect();
+    assert_eq!(each, [0, 6, 6, 0, 0, 0, 0, 0], "{verbs:?}");
 }
 
 #[tokio::test]

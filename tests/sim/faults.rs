@@ -469,12 +469,13 @@ impl World {
         };
         let corrected: Vec<usize> = (0..self.servers.len()).filter(is_listed).collect();
         let left = corrected.iter().filter(|server| **server < first).count();
-        // A list of one whose node forgets has forgotten the change.
+        // A list of one whose node forgets has forgotten the change; instances that know it ask nodes that others do not.
+        let is_forgotten = first == 1 && list.is_none();
         let are_too_few = first == 1 || left <= first - quorum_of(first);
         self.profile.corrected = Some(corrected);
         for inst in 0..self.insts.len() {
             let Inst { life, asks_in, .. } = self.insts[inst];
-            if list.is_some() && (life > 0 || are_too_few && asks_in < id) || asks_in > id {
+            if is_forgotten || list.is_some() && (life > 0 || are_too_few && asks_in < id) || asks_in > id {
                 self.crash(inst);
             }
         }

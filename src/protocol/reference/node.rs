@@ -1,9 +1,10 @@
 //! One node: dispatches each request to its operation's reference, and says beforehand how far a request can take it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::locks::LockValue;
-use super::marker::CallContext;
+use super::marker::{CallContext, millis};
 use super::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
@@ -214,15 +215,21 @@ impl ReferenceNode {
         self.memory.locks.latest_end_ms().max(self.memory.blocks.latest_end_ms()).map_or(0, end_us)
     }
 
-    /// The next time after `now_us` at which a key or the quarantine ends. Microseconds on the node's clock.
-    pub fn next_end_us(&self, now_us: u64) -> Option<u64> {
+    /// The next time after `now_us` at which a key or the quarantine ends, or half of a lease's TTL has passed, so that it is due
+    /// if it is kept. Microseconds on the node's clock.
+    pub fn next_end_us(&self, now_us: u64, lock_delay: Duration) -> Option<u64> {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
         let keys = [m.locks.next_end_ms(from_ms), m.blocks.next_end_ms(from_ms)].into_iter();
         let tombstones =
             [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms), m.intents.next_end_ms(from_ms)];
         let ends = keys.chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
         let owed_us = m.marker.0.as_ref().filter(|m| !m.active).map(|m| m.owed_us);
-        ends.chain(self.quarantined_until_us()).chain(owed_us).filter(|end_us| *end_us > now_us).min()
+        let leases = m.locks.iter(from_ms).flat_map(|(resource, ..)| m.locks.leases_of(resource, from_ms));
+        let halves = leases.map(|(record, left_ms)| {
+            (from_ms + left_ms).saturating_sub(record.ttl.as_ms().div_ceil(2) + millis(lock_delay))
+        });
+        let due = halves.chain(m.kept.values().copied()).map(end_us);
+        ends.chain(due).chain(self.quarantined_until_us()).chain(owed_us).filter(|end_us| *end_us > now_us).min()
     }
 
     /// Until when it has no vote; `None` if it votes or has no marker. Microseconds on the node's clock.
