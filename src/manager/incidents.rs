@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::cluster_state::{Situation, cause};
 use super::events::{EventHub, EventKind};
+use super::latency::LateCalls;
 use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
@@ -185,6 +186,9 @@ impl Incidents {
     }
 }
 
+/// Of a node.
+pub(super) type LateCallsOf<'a> = dyn Fn(&NodeId) -> Option<LateCalls> + 'a;
+
 /// What the next failure means, as a part of a line in the log.
 fn margin_text(voting: usize, needed: usize) -> &'static str {
     match voting.cmp(&needed) {
@@ -195,13 +199,13 @@ fn margin_text(voting: usize, needed: usize) -> &'static str {
 }
 
 /// Writes the line of an incident, with the state of all nodes and what to do as on the pages. `rounds_wait`: how long rounds wait
-/// for a node.
+/// for a node; `late`: its last calls that took longer.
 pub(super) fn log(
     incident: &Incident,
     nodes: &[NodeSummary],
     needed: usize,
     of_all: &Situation,
-    rounds_wait: Duration,
+    (rounds_wait, late): (Duration, &LateCallsOf<'_>),
 ) {
     let voting = nodes.iter().filter(|node| node.votes).count();
     let (then, of) = (margin_text(voting, needed), nodes.len());
@@ -212,9 +216,12 @@ pub(super) fn log(
             let (why, votes_in_s) = (why.as_deref().unwrap_or_default(), votes_in.map(|left| left.as_secs()));
             let slow = (state == "slow").then_some((rounds_wait, latency.unwrap_or_default()));
             let (rounds_wait_ms, latency_ms) = slow.map(|(wait, took)| (wait.as_millis(), took.as_millis())).unzip();
+            let late = slow.and_then(|_| late(node));
+            let (late_percent, late_of) = late.map(|late| (late.percent(), late.calls)).unzip();
+            let late_in_s = late.map(|late| late.over.as_secs());
             tracing::warn!(
-                %node, state, before, why, votes_in_s, latency_ms, rounds_wait_ms, voting, needed, of, situation, advice,
-                "the node has no vote: {then}"
+                %node, state, before, why, votes_in_s, latency_ms, rounds_wait_ms, late_percent, late_of, late_in_s, voting,
+                needed, of, situation, advice, "the node has no vote: {then}"
             );
         }
         Incident::Forgot { node } => {

@@ -16,7 +16,7 @@ use super::granted_lease::Asked;
 use super::hold_renewal::HeldLeases;
 use super::incidents::{Incidents, Moment};
 use super::kept_leases::{KeepLimits, KeptListener};
-use super::latency::{Round, RoundLatencies};
+use super::latency::{NodeLatencies, Round, RoundLatencies};
 use super::lease_snapshot::{ClusterLeases, LeaseChange, Snapshots};
 use super::own_leases::{OwnEnd, OwnLeases};
 use super::tickets::table::TicketTable;
@@ -65,6 +65,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
     pub(super) round_latency: RoundLatencies,
+    pub(super) node_latencies: OnceLock<Arc<NodeLatencies>>,
     pub(super) incidents: Incidents,
     pub(super) samples: Mutex<GaugeSamples>,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
@@ -216,6 +217,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
             round_latency: RoundLatencies::default(),
+            node_latencies: OnceLock::new(),
             incidents: Incidents::new(start),
             samples: Mutex::default(),
             end_observer: OnceLock::new(),
@@ -228,6 +230,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Sets the function that is called when leases end. Only the first call counts.
     pub fn observe_lease_ends(&self, observer: LeaseEndObserver) {
         let _ = self.shared.end_observer.set(observer);
+    }
+
+    /// Sets where the calls to the nodes are counted. Only the first call counts.
+    pub fn count_calls_in(&self, latencies: &Arc<NodeLatencies>) {
+        let _ = self.shared.node_latencies.set(Arc::clone(latencies));
     }
 
     /// A lease of this instance has ended now. For how long it was held, if it was one.

@@ -249,7 +249,9 @@ pub(super) async fn events(State(state): State<AppState>, request: Request) -> R
     drop(request);
     let _turn = state.past_turns.take(access.principal()).await;
     let matching: Vec<_> = visible_events(&state, &access).into_iter().filter(|event| filter.matches(event)).collect();
-    html(StatusCode::OK, &EventsPage::new(layout, &matching, query))
+    let mut gaps = state.manager.events().gaps(state.manager.wall_ms());
+    gaps.retain(|gap| filter.reaches(gap));
+    html(StatusCode::OK, &EventsPage::new(layout, &matching, &gaps, query))
 }
 
 /// `GET /ui/static/{file}`. Errors: `not-found`.
