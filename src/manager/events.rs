@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::Notify;
 
 use super::activity::{self, AcquireSeen, Activity, Hour};
+use super::distant_ends::{self, DistantEnds};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 use super::event_fields::{is_message_of, is_valid};
@@ -25,7 +26,7 @@ use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{NotificationHandler, Topic};
 use crate::redlock::subscriptions::Subscriptions;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenHash};
 
 /// Streams of one instance: those of dashboards and log collectors, not one for each client.
 pub(crate) const LISTENERS_MAX: usize = 256;
@@ -49,6 +50,7 @@ pub struct EventHub {
     state: Mutex<State>,
     activity: Activity,
     tenures: Tenures,
+    pub(super) distant_ends: DistantEnds,
     observer: OnceLock<EventObserver>,
 }
 
@@ -160,6 +162,7 @@ impl EventHub {
             state: Mutex::default(),
             activity: Activity::default(),
             tenures: Tenures::default(),
+            distant_ends: DistantEnds::default(),
             observer: OnceLock::new(),
         }
     }
@@ -209,9 +212,8 @@ impl EventHub {
                 && let Ok(text) = serde_json::to_string(&event)
             {
                 let text: Arc<str> = text.into();
-                for channel in self.channels().iter() {
-                    topics().for_each(|topic| channel.publish(topic.clone(), &text));
-                }
+                let publish = |channel: &Arc<Subscriptions>| topics().for_each(|t| channel.publish(t.clone(), &text));
+                self.channels().iter().for_each(publish);
             }
             self.add(event);
         } else if kind != EventKind::Extended {
@@ -255,6 +257,11 @@ impl EventHub {
         let tenures = self.tenures.due(&self.name, wall_ms, TEXT_MAX);
         let texts = self.activity.due(&self.name, wall_ms, TEXT_MAX).into_iter().chain(tenures).chain(request);
         texts.for_each(|text| self.publish_to_instances(text));
+    }
+
+    /// This instance has ended a lease that another one may have granted.
+    pub(super) fn publish_end(&self, resource: &ResourceName, token: &TokenHash) {
+        distant_ends::message(&self.name, resource, token).into_iter().for_each(|text| self.publish_to_instances(text));
     }
 
     fn publish_to_instances(&self, text: String) {
@@ -345,13 +352,11 @@ impl EventHub {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
-        if event.event == activity::MESSAGE {
-            self.activity.receive(text, &self.name);
-            return;
-        }
-        if event.event == tenures::MESSAGE {
-            self.tenures.receive(text, &self.name);
-            return;
+        match event.event.as_str() {
+            activity::MESSAGE => return self.activity.receive(text, &self.name),
+            tenures::MESSAGE => return self.tenures.receive(text, &self.name),
+            distant_ends::MESSAGE => return self.distant_ends.receive(text, &self.name),
+            _ => {}
         }
         if event.event == history_exchange::REQUEST {
             let answer = self.state.lock().history.answer(text, &self.name, TEXT_MAX);

@@ -74,6 +74,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.shared.events.sweep(now);
             self.shared.events.publish_activity(self.wall_ms());
             self.report_incidents();
+            self.check_distant_ends().await;
             self.check_lapsed(&mut lapsed, now).await;
         }
     }

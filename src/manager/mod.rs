@@ -8,6 +8,7 @@ pub(crate) mod cluster_state;
 mod cluster_waiters;
 mod deadlock_reports;
 pub mod derived_tokens;
+mod distant_ends;
 mod event_buffer;
 mod event_fields;
 mod event_kind;

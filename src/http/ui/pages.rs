@@ -144,6 +144,7 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     let page = LockPage::new(layout, &resource, inspection.as_ref(), past, done, &base, wall_ms);
     let holders = inspection.as_ref().map(Inspection::holders).unwrap_or_default();
     let page = page.naming_principals(|principal| principal_name(&state, principal));
+    let page = page.with_tickets(&state.manager.listed_tickets());
     let has_taken = holders.iter().any(|holder| state.manager.has_taken(&holder.labels, access.principal()));
     let (may_end, may_acquire) = (access.may(Right::Force, &resource), access.may(Right::Acquire, &resource));
     html(status, &page.for_viewer(may_end, may_acquire, has_taken))
