@@ -778,11 +778,13 @@ impl World {
         let has_forgotten = matches!(self.case.node, NodeFault::Wiped(..)) && heads.len() < NODES;
         let is_undecided = has_forgotten && matches!(heads.as_slice(), [a, b] if a != b);
         let (called, lost) = (seen.granted + seen.refused, seen.lost);
+        // A lease that one node alone shows, until its time is over, is never reported as granted, and is lost for its receiver.
+        let is_unreported = matches!(self.case.node, NodeFault::Silent(..)) && called == 0;
         drop(seen);
-        if lost > 0 && !self.may_lose() {
+        if lost > 0 && !self.may_lose() && !is_unreported {
             self.fail("a kept lease was lost");
         }
-        if is_answered && called == 0 && !is_undecided {
+        if is_answered && called == 0 && !(is_unreported && lost > 0) && !is_undecided {
             self.fail(format!("no call-back: {heads:?}"));
         }
         let open = heads.iter().filter(|head| head.phase != TicketPhase::Done).count();
