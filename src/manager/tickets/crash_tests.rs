@@ -647,9 +647,11 @@ impl World {
         self.holds_each(token).into_iter().all(|nodes| nodes >= MAJORITY)
     }
 
-    /// Where a node has missed a lease and another one forgets it, nobody can keep it.
+    /// Where a node has missed a lease and another one forgets it, nobody can keep it; where one is silent and requests are lost, a grant
+    /// may stay without the receiver's acceptance until its end.
     fn may_lose(&self) -> bool {
-        matches!(self.case.node, NodeFault::Wiped(..))
+        let is_unaccepted = matches!((self.case.node, self.case.fault), (NodeFault::Silent(..), Fault::Loses(_)));
+        matches!(self.case.node, NodeFault::Wiped(..)) || is_unaccepted
     }
 
     /// A part of what it asks for is on a majority.
