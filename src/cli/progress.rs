@@ -25,7 +25,6 @@ const CLEAR_LINE: &str = "\r\x1b[K";
 /// What is shown of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// Nothing.
     Nothing,
     /// Only why it cannot end: the nodes or the service do not answer, or do not vote.
     Troubles,

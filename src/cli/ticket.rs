@@ -119,7 +119,7 @@ fn ticket(text: &str) -> Result<TicketId, String> {
     TicketId::parse(text).ok_or_else(|| "must be tk_ and 32 hexadecimal digits".to_owned())
 }
 
-/// `acquire`.
+/// Runs `redlockd acquire`; returns the exit code.
 pub(super) fn ask<E: Environment>(args: AskCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let AskCommand { is_async, kept_for, callback, callback_file, accept, acquire: rest } = args;
     let has_callback = callback.is_some() || callback_file.is_some();

@@ -65,7 +65,7 @@ impl Problem {
         self
     }
 
-    /// Sets a header.
+    /// Adds a header to the answer, or replaces it.
     #[must_use]
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.insert(name, value);

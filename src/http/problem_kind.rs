@@ -30,7 +30,7 @@ pub enum ProblemKind {
     Changed,
     /// Nobody holds the resource.
     NotHeld,
-    /// Invalid input.
+    /// A field, a header or the body is wrong.
     Invalid,
     /// A lease would be kept for too long.
     KeepTooLong,
@@ -40,7 +40,7 @@ pub enum ProblemKind {
     TicketEnded,
     /// A token in the URL, which is logged.
     TokenInUrl,
-    /// No such path.
+    /// No route has this path.
     NotFound,
     /// The path has no such method.
     MethodNotAllowed,
@@ -68,7 +68,7 @@ pub enum ProblemKind {
     TooManyWaiters,
     /// Another limit is reached.
     QuotaExceeded,
-    /// Shutting down.
+    /// The service is shutting down.
     Draining,
     /// An internal error.
     Internal,
@@ -391,12 +391,10 @@ impl ProblemKind {
         self.entry().word
     }
 
-    /// The status code.
     pub fn status(self) -> StatusCode {
         self.entry().status
     }
 
-    /// The title.
     pub fn title(self) -> &'static str {
         self.entry().title
     }

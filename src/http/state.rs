@@ -34,9 +34,7 @@ const KEEP_MIN: Duration = Duration::from_secs(1);
 pub struct HttpSettings {
     /// TTL of an acquire without one.
     pub default_ttl: Ttl,
-    /// The minimum TTL.
     pub min_ttl: Ttl,
-    /// The maximum TTL.
     pub max_ttl: Ttl,
     /// The maximum `wait`.
     pub max_wait: Duration,
@@ -138,7 +136,6 @@ pub struct StateInner {
     pub manager: ServiceManager,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
-    /// The audit log.
     pub audit: Audit,
     /// Settings of the HTTP layer.
     pub settings: Arc<HttpSettings>,
@@ -157,7 +154,7 @@ pub struct StateInner {
 /// The two clocks at the moment of an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerTime {
-    /// For deadlines.
+    /// The boot clock, for deadlines.
     pub now: BootTime,
     /// For display. Milliseconds since 1970.
     pub wall_ms: u64,
@@ -185,7 +182,7 @@ impl AppState {
         self.changed(|state| state.webhooks = webhooks)
     }
 
-    /// With pages.
+    /// With pages, if there is a state of them.
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
         self.changed(|state| state.ui = ui.map(Arc::new))

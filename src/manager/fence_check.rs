@@ -18,21 +18,21 @@ use crate::types::{Fence, ResourceName, TokenId};
 pub enum FenceState {
     /// It is that of the current lease.
     Current {
-        /// Names the lease.
+        /// Identifies the current lease.
         token_id: TokenId,
         /// Time left until the lease's deadline, at most.
         valid_for: Duration,
     },
     /// A larger one has been given.
     Stale {
-        /// The largest one.
+        /// The largest fence that the nodes remember.
         newest: Fence,
     },
     /// It is the largest one that was given, and its lease is over.
     Over,
     /// It is larger than every one that was given.
     NeverGiven {
-        /// The largest one.
+        /// The largest fence that the nodes remember.
         newest: Fence,
     },
     /// The nodes remember no fence of this resource.

@@ -77,7 +77,7 @@ pub(super) enum Incident {
     OneServer { node: usize, after: Duration },
     /// A quorum votes, for the first time.
     Quorum,
-    /// No quorum votes.
+    /// Too few nodes vote for a quorum.
     QuorumLost,
     /// A quorum votes again after so long; so many requests failed.
     QuorumBack { after: Duration, refused: u64 },

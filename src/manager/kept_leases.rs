@@ -33,7 +33,7 @@ pub enum KeptNews<'a> {
     Renewed {
         /// The leased resource.
         resource: &'a ResourceName,
-        /// The lease.
+        /// Hash of the lease's token.
         token: &'a TokenHash,
         /// How it shares the resource.
         mode: Mode,
@@ -41,18 +41,16 @@ pub enum KeptNews<'a> {
         principal: &'a str,
         /// Until when it is promised.
         deadline: BootTime,
-        /// By whom.
+        /// Whether the instance that granted it renewed it, or another one.
         by: KeptBy,
     },
     /// A renewal was not confirmed.
     NotRenewed(KeptBy),
     /// It is kept no more.
     Ended {
-        /// The resource.
         resource: &'a ResourceName,
-        /// The lease.
+        /// Hash of the lease's token.
         token: &'a TokenHash,
-        /// How it ended.
         end: KeptEnd,
     },
 }

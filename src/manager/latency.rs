@@ -63,7 +63,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// How many in all.
+    /// The number of values that were counted.
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|n| u64::from(*n)).sum()
     }
@@ -203,14 +203,12 @@ pub enum Round {
     Granted,
     /// One that was refused, since another holds the resource.
     Refused,
-    /// A renewal.
+    /// An extend that was decided.
     Extended,
-    /// A release.
     Released,
 }
 
 impl Round {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Granted, Self::Refused, Self::Extended, Self::Released];
 }
 

@@ -374,7 +374,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.draining.cancel();
     }
 
-    /// The boot clock.
+    /// The time on the boot clock.
     pub fn now(&self) -> BootTime {
         self.clock().now()
     }

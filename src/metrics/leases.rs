@@ -76,11 +76,10 @@ const RATIO_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99];
 
 type Counters = HashMap<&'static str, IntCounter>;
 
-/// The handles.
 pub struct LeaseMetrics {
     /// Of exclusive leases.
     acquires: Counters,
-    /// Of all modes.
+    /// Of all modes, with the mode as a label.
     acquires_by_mode: IntCounterVec,
     rounds: LazyHistograms,
     waits: LazyHistograms,

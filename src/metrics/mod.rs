@@ -84,7 +84,6 @@ struct InstanceMetrics {
 pub struct Scrape<'a> {
     /// Gauges of the manager.
     pub gauges: Gauges,
-    /// All nodes.
     pub nodes: &'a [NodeSummary],
     /// Whether the service is shutting down.
     pub draining: bool,
@@ -92,7 +91,7 @@ pub struct Scrape<'a> {
     pub audit: AuditTotals,
     /// The principal that is the first to have no valid key left, and when: milliseconds since 1970.
     pub last_key: Option<(String, u64)>,
-    /// Of the hooks.
+    /// Totals of call-backs and hooks.
     pub webhooks: WebhookTotals,
 }
 

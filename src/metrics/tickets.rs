@@ -9,7 +9,6 @@ use crate::protocol::TicketEnd;
 /// States of the tickets that an instance serves.
 const STATES: [&str; 4] = ["waiting", "granted", "accepted", "ending"];
 
-/// The handles.
 pub(super) struct TicketMetrics {
     served: [IntGauge; 4],
     made: IntCounter,

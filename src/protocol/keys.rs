@@ -149,7 +149,7 @@ pub(super) fn attempt_tombstone_parts<'a>(
     [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()]
 }
 
-/// A ticket.
+/// The key of one ticket.
 pub fn ticket(id: &str) -> String {
     [TICKET_PREFIX, id].concat()
 }

@@ -16,7 +16,7 @@ use crate::types::{Fence, Mode, NodeId, ResourceName, TokenHash, WantedMode};
 /// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// By its holder.
+    /// The holder released it.
     Released,
     /// At once, by an operator.
     Forced,
@@ -126,7 +126,7 @@ pub struct HeldByMembers {
     pub is_intent: bool,
     /// The slots of permits.
     pub taken: BTreeSet<u8>,
-    /// Some of them.
+    /// Some of the leases, if there are many.
     pub members: Vec<LeaseRecord>,
 }
 
@@ -153,7 +153,7 @@ pub struct Released {
 pub enum Found {
     /// The lease, claim or foreign lock that the request named; it is removed now.
     Match,
-    /// Nothing.
+    /// No lease, claim or lock.
     Nothing,
     /// Another lease or a foreign client's lock; unchanged.
     Other,
@@ -195,7 +195,7 @@ pub struct NodeInspection {
 /// The content of a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredLock {
-    /// Nothing.
+    /// No lease, claim or lock.
     Free,
     /// A lease of this service.
     Lease { record: LeaseRecord, left_ms: u64 },
@@ -225,7 +225,6 @@ impl StoredLock {
 pub struct ListedLease {
     /// The leased resource.
     pub resource: ResourceName,
-    /// The lease.
     pub record: LeaseRecord,
     /// The key's TTL on the node.
     pub left_ms: u64,
@@ -296,7 +295,6 @@ pub(super) const RUN_ID_LENGTH: usize = 40;
 /// Whether a node votes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
-    /// It votes.
     Active,
     /// It does not vote.
     NoVote(NoVote),
@@ -349,7 +347,6 @@ pub enum UnreachableKind {
 }
 
 impl UnreachableKind {
-    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Timeout,
         Self::Disconnected,

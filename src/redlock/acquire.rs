@@ -92,7 +92,6 @@ pub(crate) struct TooLate;
 /// Why there is no lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
-    /// The reason.
     pub kind: RefusalKind,
     /// The resource that `holder` and the like are about: the first that is held, or else the first of all.
     pub resource: ResourceName,
@@ -100,7 +99,7 @@ pub(crate) struct Refusal {
     pub others: Vec<Refusal>,
     /// A node may have set a key of the attempt, which is being cancelled.
     pub took_effect: bool,
-    /// Outcome by node.
+    /// The verdict of each node.
     pub nodes: Vec<NodeOutcome>,
     /// Number of nodes that granted.
     pub granted: usize,

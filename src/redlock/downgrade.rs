@@ -19,7 +19,6 @@ use crate::types::{Mode, ResourceName, TokenHash, Ttl};
 /// A lease that a quorum has as a shared one.
 #[derive(Debug, Clone)]
 pub struct ConfirmedDowngrade {
-    /// The lease.
     pub record: LeaseRecord,
     /// End of the validity, by what the nodes have: the end stays as it was.
     pub deadline: BootTime,
@@ -28,7 +27,7 @@ pub struct ConfirmedDowngrade {
 /// Why a lease was not downgraded.
 #[derive(Debug, Clone)]
 pub enum DowngradeRefusal {
-    /// It is a permit.
+    /// The lease is a permit: only exclusive leases can become shared.
     Permit,
     /// As for an extend. Of one that is unknown some nodes may have the lease as a shared one: it counts as shared.
     Lease(ExtendRefusal),

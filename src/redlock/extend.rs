@@ -21,7 +21,6 @@ use crate::types::{Fence, Mode, ResourceName, TokenHash, Ttl};
 /// The parameters of an extend.
 #[derive(Debug, Clone)]
 pub struct ExtendParams {
-    /// The resource.
     pub resource: ResourceName,
     /// Hash of the lease's token.
     pub token: TokenHash,
@@ -92,7 +91,7 @@ pub enum ExtendRefusal {
     Unknown {
         /// Number of nodes that agreed.
         granted: usize,
-        /// Outcome by node.
+        /// The verdict of each node.
         nodes: Vec<NodeOutcome>,
     },
 }

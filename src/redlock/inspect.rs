@@ -44,7 +44,6 @@ pub enum ResourceState {
 /// One of several leases that are held together.
 #[derive(Debug, Clone)]
 pub struct HeldMember {
-    /// The lease.
     pub record: LeaseRecord,
     /// The q-th largest time left on a node: after it the lease has no quorum.
     pub left: Duration,
@@ -236,7 +235,7 @@ struct Group {
     latest: usize,
     shown: Vec<LockIdentity>,
     left: Vec<Duration>,
-    /// Of a lease.
+    /// Only of a lease: what the nodes agree on.
     agreement: Option<Agreement>,
 }
 

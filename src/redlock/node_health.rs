@@ -58,7 +58,7 @@ pub struct NodeHealth {
 /// How often a node lost its memory since this process watches it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryLosses {
-    /// How often.
+    /// Losses since this process watches it.
     pub count: u64,
     /// When that was noticed last.
     pub noticed_at: Option<BootTime>,

@@ -36,9 +36,9 @@ pub(crate) struct PlaceKey {
 /// What a request asked for: one that takes its place again asks for the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Of the lease.
+    /// How the lease is to share the resource.
     pub mode: WantedMode,
-    /// Of the lease.
+    /// The lifetime asked for.
     pub ttl: Ttl,
     /// Of the lease; `acquired_at_ms` may differ.
     pub labels: Labels,

@@ -33,7 +33,7 @@ impl Party {
         (!owner.is_empty()).then(|| Self(format!("{principal}{SEPARATOR}{owner}").into()))
     }
 
-    /// The label.
+    /// The owner label, without the principal.
     pub fn owner(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or("", |(_, owner)| owner)
     }
@@ -42,22 +42,18 @@ impl Party {
 /// Who held a resource when it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holder {
-    /// Who.
     pub party: Party,
-    /// The lease.
     pub token: TokenHash,
 }
 
 /// A waiter waits for a resource that `holder` has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WaitEdge {
-    /// Who waits.
     pub party: Party,
     /// Its place in the queue.
     pub waiter: WaiterId,
     /// What it waits for.
     pub resource: ResourceName,
-    /// Who has it.
     pub holder: Holder,
 }
 

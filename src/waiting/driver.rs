@@ -260,7 +260,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
-    /// Reads the queue.
+    /// Reads the queue under its lock: `read` must be short.
     pub(crate) fn queue<T>(&self, read: impl FnOnce(&Queue) -> T) -> T {
         read(&self.0.state.lock().queue)
     }

@@ -32,7 +32,6 @@ impl Queue {
         self.resources.get(resource).map_or(0, |known| known.order.len())
     }
 
-    /// The limits.
     pub fn limits(&self) -> WaitLimits {
         self.settings.limits
     }

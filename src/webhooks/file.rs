@@ -31,7 +31,7 @@ const SEALING: &str = "sealing_secret_files";
 /// After which wait `lock.waiting_long` is sent, unless the hook says otherwise.
 const WAITING_LONGER: Duration = Duration::from_mins(1);
 
-/// A subscription.
+/// A hook: the events that one target receives.
 #[derive(Debug, Clone)]
 pub struct Hook {
     /// Unique among the hooks.
@@ -77,7 +77,6 @@ impl WebhooksFile {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the webhooks file {path} {}", .mistakes.join("; "))]
 pub struct WebhooksFileError {
-    /// As configured.
     pub path: PathBuf,
     /// Each continues the sentence "the webhooks file …".
     pub mistakes: Vec<String>,

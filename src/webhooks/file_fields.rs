@@ -63,7 +63,7 @@ impl<'a> Table<'a> {
         Self { place, fields: fields.unwrap_or_default(), known: Vec::new(), mistakes }
     }
 
-    /// Adds a mistake.
+    /// Adds a mistake at the present place.
     pub(super) fn report(&mut self, mistake: &str) {
         self.mistakes.push(format!("has a mistake in {}: {mistake}", self.place));
     }

@@ -35,7 +35,7 @@ pub struct LockRequest {
     pub owner: String,
     /// The purpose, for people.
     pub note: String,
-    /// Further labels.
+    /// Labels of the caller's own, shown to people: at most 16 pairs of together 1,024 bytes.
     pub metadata: BTreeMap<String, String>,
     /// For how long the service renews the lease; `None`: it does not.
     pub kept_for: Option<Duration>,

@@ -87,7 +87,6 @@ impl ResourceName {
         Ok(Self(raw.into()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -213,7 +212,7 @@ impl TokenHash {
         ok.then(|| Self(hex.into()))
     }
 
-    /// All 64 digits.
+    /// All 64 digits, as nodes store them.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -246,7 +245,6 @@ impl WaitId {
         Ok(Self(raw.into()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -262,7 +260,7 @@ impl TokenId {
         TokenHash::parse(&text.repeat(8)).map(|hash| hash.id())
     }
 
-    /// The digits.
+    /// The eight hex digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -306,12 +304,10 @@ impl Ttl {
         }
     }
 
-    /// Milliseconds.
     pub fn as_ms(self) -> u64 {
         self.0
     }
 
-    /// As a duration.
     pub fn as_duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
@@ -331,7 +327,6 @@ impl NodeId {
             .ok_or_else(|| Invalid::new("a node name has 1 to 64 characters of A-Z a-z 0-9 . _ : @ / -"))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -36,7 +36,7 @@ use signals::RunSignals;
 use supervise::{LeaseEnd, LossPolicy};
 pub(super) use token_file::write_new as write_token;
 
-/// Default TTL.
+/// Default TTL without `--at-least`.
 const TTL: Duration = Duration::from_secs(30);
 /// Maximum default TTL with `--at-least`: the service's default maximum.
 const TTL_MAX: Duration = Duration::from_mins(5);

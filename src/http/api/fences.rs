@@ -19,7 +19,7 @@ use crate::http::state::AppState;
 use crate::manager::fence_check::FenceState;
 use crate::types::{Fence, Invalid, ResourceName};
 
-/// A parsed check.
+/// A parsed `GET /fences/{resource}`.
 #[derive(Debug)]
 pub struct FenceFields {
     resource: ResourceName,

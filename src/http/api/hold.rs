@@ -45,7 +45,7 @@ type Held = HeldLease<AnyNode, SystemClock, SystemEntropy>;
 
 /// A parsed acquire that holds.
 pub(crate) struct HoldFields {
-    /// For the manager.
+    /// As the manager takes it.
     pub request: AcquireRequest,
     /// The format of the stream.
     pub format: StreamFormat,

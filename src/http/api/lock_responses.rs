@@ -46,7 +46,6 @@ pub(crate) fn ok(body: &impl Serialize) -> Response {
     json(StatusCode::OK, body)
 }
 
-/// A text body.
 pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }

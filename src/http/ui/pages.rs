@@ -84,7 +84,6 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         .for_viewer(Viewer { principal, refused, sees_part: !access.may_all() })
 }
 
-/// `GET /ui`.
 pub(super) async fn home() -> Redirect {
     Redirect::temporary("/ui/")
 }
@@ -207,7 +206,6 @@ pub(super) async fn owners(State(state): State<AppState>, request: Request) -> R
     html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, query, state.manager.wall_ms()))
 }
 
-/// `GET /ui/nodes`.
 pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let layout = layout(&state, Tab::Nodes, "Nodes", request.uri(), &Access::of(&request));

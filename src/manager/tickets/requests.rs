@@ -152,7 +152,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         TicketError::NoQuorum(self.no_quorum(voting, Vec::new()))
     }
 
-    /// Finds a ticket.
+    /// Finds a ticket on a majority of the nodes.
     pub async fn find_ticket(&self, id: &TicketId) -> Result<FoundTicket, TicketError> {
         let mut found = self.find_on_nodes(id).await;
         if matches!(found, TicketFound::Unknown) {

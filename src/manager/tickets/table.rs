@@ -88,7 +88,7 @@ pub(super) struct Alone {
     pub(super) until: BootTime,
 }
 
-/// See [`Served`].
+/// The fields of [`Served`] that change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// When its caller asked for it last, on the cluster clock. Milliseconds since 1970.
@@ -213,7 +213,7 @@ impl Served {
     }
 }
 
-/// All of them.
+/// All tickets that this instance serves.
 #[derive(Default)]
 pub(in crate::manager) struct TicketTable {
     served: Mutex<HashMap<TicketId, Arc<Served>>>,

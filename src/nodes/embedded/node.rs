@@ -93,9 +93,7 @@ struct WriteFailure {
 /// State of an embedded node, for pages and logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedReport {
-    /// Its name.
     pub id: NodeId,
-    /// Its state file.
     pub path: PathBuf,
     /// Maximum quarantine of a start after a crash now.
     pub reserved_for: Duration,

@@ -43,7 +43,6 @@ pub(super) struct Limits {
 
 /// A connection for subscriptions.
 pub(super) struct OpenConnection {
-    /// The connection.
     pub connection: MultiplexedConnection,
     /// Reads and writes for it until dropped.
     pub driver: DriverTask,

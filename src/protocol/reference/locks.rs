@@ -230,7 +230,7 @@ impl Locks {
         members.chain(self.keys.next_end_ms(from_ms)).min()
     }
 
-    /// Keys in memory.
+    /// Number of keys in memory, expired ones included.
     pub(in crate::protocol) fn len(&self) -> usize {
         self.keys.len()
     }

@@ -22,7 +22,7 @@ pub(super) const PURGE_PER_REQUEST: usize = 16;
 /// The keys of one node.
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct Memory {
-    /// `redlockd:meta`.
+    /// The key `redlockd:meta`.
     pub(in crate::protocol) marker: MarkerKey,
     /// Lock keys and their index.
     pub(in crate::protocol) locks: Locks,

@@ -11,10 +11,9 @@ use crate::protocol::record::{MEMBERS_SHOWN, member_kind};
 use crate::protocol::{HeldByMembers, LeaseRecord, Reply};
 use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
 
-/// One of them.
+/// One shared lease or permit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) struct Member {
-    /// The lease.
     pub(in crate::protocol) record: LeaseRecord,
     /// Its last millisecond, on the node's clock.
     pub(in crate::protocol) end_ms: u64,
@@ -29,7 +28,6 @@ pub(in crate::protocol) struct Members {
 }
 
 impl Members {
-    /// None yet.
     pub(in crate::protocol) fn new(kind: WantedMode) -> Self {
         Self { kind, of: BTreeMap::new() }
     }
@@ -39,7 +37,7 @@ impl Members {
         format!("S|{}", member_kind(self.kind)).into_bytes().into()
     }
 
-    /// Those that live.
+    /// Those whose last millisecond has not passed.
     pub(in crate::protocol) fn living(&self, now_ms: u64) -> impl Iterator<Item = &Member> {
         self.of.values().filter(move |member| member.end_ms >= now_ms)
     }

@@ -52,7 +52,7 @@ pub struct WaitersPage {
 /// One instance's entry on a node. Any client of the node may have written it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedEntry {
-    /// Whose it is.
+    /// The instance that published it.
     pub instance: InstanceName,
     /// The key's remaining TTL. Milliseconds.
     pub left_ms: u64,

@@ -33,7 +33,7 @@ pub struct Ticket {
     pub slot: Option<u8>,
     /// `waiting`, `granted`, `accepted` or `ended`.
     pub state: String,
-    /// Why it is over.
+    /// Only if it is over: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
     /// Its place in the queue, where the instance that answers serves it; 1 is next.
@@ -45,7 +45,7 @@ pub struct Ticket {
     /// The holder's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Further labels.
+    /// Labels of the holder's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
     /// When it was made. For display.
