@@ -207,7 +207,7 @@ fn left(ms: u64) -> String {
 }
 
 /// One lock with its holders, waiters and nodes.
-pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
+pub(super) fn lock(lock: &api::LockDetails, form: OutputFormat) -> String {
     let mut all = vec![
         ("resource", lock.resource.clone()),
         ("state", lock.state.clone()),

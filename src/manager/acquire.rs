@@ -18,7 +18,7 @@ use crate::redlock::inspect::InspectionResult;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
-use crate::waiting::absent_callers::{KeepPlace, PlaceKey};
+use crate::waiting::absent_callers::{PlaceKey, PlaceRequest};
 use crate::waiting::deadlock::{Party, WaitEdge};
 use crate::waiting::event::{Admission, WaitError, WaitRequest};
 
@@ -35,7 +35,7 @@ pub(super) struct Wanted {
     pub(super) refuses_deadlock: bool,
     pub(super) principal: Option<Arc<Principal>>,
     /// For a request that waits.
-    pub(super) keep: Option<KeepPlace>,
+    pub(super) keep: Option<PlaceRequest>,
     /// It waits for a ticket.
     pub(super) is_ticket: bool,
 }

@@ -283,7 +283,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| {
             let key = place_key(&params.resources, request.principal.as_deref(), &keep.wait_id);
-            absent_callers::KeepPlace {
+            absent_callers::PlaceRequest {
                 waited: self.shared.cluster_waiters.waited_for(&key, started),
                 key,
                 terms: absent_callers::Terms {

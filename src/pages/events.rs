@@ -160,6 +160,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
     }
 }
 
+/// The page.
 #[derive(Debug, Template)]
 #[template(path = "events.html")]
 pub(crate) struct EventsPage {

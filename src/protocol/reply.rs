@@ -10,7 +10,7 @@ use super::record::LeaseRecord;
 use super::ticket::StoredTicket;
 use super::ticket_exchange::TicketsPage;
 use super::view::{View, ViewId};
-use super::waiters::WaitersPage;
+use super::waiters::PublishedWaitersPage;
 use crate::types::{Fence, Mode, NodeId, ResourceName, TokenHash, WantedMode};
 
 /// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
@@ -49,7 +49,7 @@ pub enum Reply {
     /// A vote for the acquire. `joined`: the token already held the lease on this node.
     Granted { fence: Fence, joined: bool },
     /// A vote for the acquire of each resource, in their order.
-    SetGranted { leases: Vec<GrantedLease> },
+    SetGranted { leases: Vec<NodeGrant> },
     /// Nothing was taken. The resources that keep the others out, by their place in the request, each with the reply that its
     /// acquire alone would have had.
     SetRefused { refused: Vec<(usize, Reply)> },
@@ -95,7 +95,7 @@ pub enum Reply {
     /// Reply to a request about kept leases.
     Kept(KeptPage),
     /// Reply to an exchange of waiters.
-    Waiters(WaitersPage),
+    Waiters(PublishedWaitersPage),
     /// What the node has of a ticket now.
     Ticket(Option<StoredTicket>),
     /// Reply to an exchange of tickets.
@@ -132,7 +132,7 @@ pub struct HeldByMembers {
 
 /// One lease of a set that a node granted, as in [`Reply::Granted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GrantedLease {
+pub struct NodeGrant {
     /// Its fencing token on this node.
     pub fence: Fence,
     /// The token held it already.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deadlock::{Holder, Party, WaitEdge};
+use super::deadlock::{KnownHolder, Party, WaitEdge};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{Refusal, RefusalKind};
 use crate::redlock::clock::BootTime;
@@ -52,7 +52,7 @@ pub struct WaitRequest {
 
 /// What the queue reacts to.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum WaitEvent {
     /// A request arrived that waits since then: before now, if it brings its place from another instance. Its number is above
     /// those of all that wait since earlier.
     Enqueue(WaiterId, WaitRequest, BootTime),
@@ -196,8 +196,8 @@ impl AttemptOutcome {
 
 impl Blocker {
     /// The holder as the search for deadlocks knows it.
-    pub(super) fn holder(&self) -> Option<Holder> {
-        Some(Holder { party: self.party.clone()?, token: self.lease.clone()? })
+    pub(super) fn holder(&self) -> Option<KnownHolder> {
+        Some(KnownHolder { party: self.party.clone()?, token: self.lease.clone()? })
     }
 }
 
@@ -244,7 +244,7 @@ pub enum Action {
         /// The waiter has left: withdraw the intent.
         is_withdrawn: bool,
     },
-    /// Send [`Event::Timer`] of this waiter then, instead of at the time before.
+    /// Send [`WaitEvent::Timer`] of this waiter then, instead of at the time before.
     Arm(WaiterId, BootTime),
 }
 

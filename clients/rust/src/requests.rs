@@ -199,7 +199,7 @@ impl Client {
     /// `GET /locks/{resource}`; `None` if it is free.
     ///
     /// Errors: [`ClientError`]. Cancel: nothing is left behind.
-    pub async fn inspect(&self, resource: &ResourceName) -> Result<Option<api::Lock>, ClientError> {
+    pub async fn inspect(&self, resource: &ResourceName) -> Result<Option<api::LockDetails>, ClientError> {
         match self.send(&ApiRequest::new(Method::GET, lock_path(resource))).await {
             Ok(response) => response.json().map(Some),
             Err(ClientError::Refused(refusal)) if refusal.slug == "not-held" => Ok(None),

@@ -206,7 +206,7 @@ fn examples_of_answers_are_what_is_sent() {
     let json = "application/json";
     let lock = &document["paths"]["/locks/{resource}"];
     reads_as::<api::Lease>(&lock["post"]["responses"]["201"]["content"][json]["example"]);
-    reads_as::<api::Lock>(&lock["get"]["responses"]["200"]["content"][json]["example"]);
+    reads_as::<api::LockDetails>(&lock["get"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::Revoked>(&lock["delete"]["responses"]["202"]["content"][json]["example"]);
     reads_as::<api::List>(&document["paths"]["/locks"]["get"]["responses"]["200"]["content"][json]["example"]);
     let locks = &document["paths"]["/locks"];

@@ -12,7 +12,7 @@ use crate::types::NodeId;
 
 /// The nodes, as far as they answered, and those that prevent a new view.
 #[derive(Debug)]
-pub(crate) struct Known<'a> {
+pub(crate) struct NodeAnswers<'a> {
     /// The names, by node index.
     pub(crate) names: &'a [NodeId],
     /// By node index; `None` without an answer.
@@ -43,7 +43,7 @@ pub(crate) struct Change {
     pub(crate) readers: usize,
 }
 
-impl Known<'_> {
+impl NodeAnswers<'_> {
     /// The nodes of the view's list, as far as they are known here.
     pub(crate) fn list(&self, view: &View) -> Vec<usize> {
         match &view.list {

@@ -158,7 +158,7 @@ pub struct NodeHold {
 
 /// The answer to `GET /locks/{resource}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lock {
+pub struct LockDetails {
     /// The name of the lock.
     pub resource: String,
     /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
