@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::allowed_hosts::AllowedHosts;
-use super::past_turns::PastTurns;
+use super::history_limit::HistoryLimit;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
 use crate::config::Config;
@@ -146,7 +146,7 @@ pub struct StateInner {
     /// Call-backs and hooks.
     pub webhooks: Arc<ServiceWebhooks>,
     /// Whose answers about past events are made now.
-    pub(crate) past_turns: Arc<PastTurns>,
+    pub(crate) history_limit: Arc<HistoryLimit>,
     /// For durations of requests; times in answers come from the manager's clock.
     pub clock: SystemClock,
 }
@@ -164,9 +164,9 @@ impl AppState {
     /// Without authentication, audit log and pages.
     pub fn new(manager: ServiceManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
-        let (webhooks, past_turns, clock) = (Arc::new(ServiceWebhooks::none()), Arc::default(), SystemClock);
+        let (webhooks, history_limit, clock) = (Arc::new(ServiceWebhooks::none()), Arc::default(), SystemClock);
         let ui = None;
-        let inner = StateInner { manager, metrics, audit, settings, authenticator, ui, webhooks, past_turns, clock };
+        let inner = StateInner { manager, metrics, audit, settings, authenticator, ui, webhooks, history_limit, clock };
         Self(Arc::new(inner))
     }
 

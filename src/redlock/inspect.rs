@@ -111,8 +111,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// The lease of this token as a single node has it, for display only: no quorum says so. The token chooses the node.
     pub async fn inspect_on_one(&self, resource: &ResourceName, token: &TokenHash) -> Option<LeaseRecord> {
         let connected: Vec<usize> = self.everyone().into_iter().filter(|i| self.nodes[*i].is_connected()).collect();
-        let turn = token.as_str().bytes().map(usize::from).sum::<usize>();
-        let index = *connected.get(turn.checked_rem(connected.len())?)?;
+        let spread = token.as_str().bytes().map(usize::from).sum::<usize>();
+        let index = *connected.get(spread.checked_rem(connected.len())?)?;
         let (request, now) = (Request::Inspect { resource: resource.clone() }, self.clock.now());
         let deadline = now.plus(self.node_timeout());
         let mut tally = self.round(&[index], request, now, deadline, Until::All, Result::is_ok).await;

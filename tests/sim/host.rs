@@ -232,7 +232,7 @@ impl Host {
     }
 }
 
-/// What the keeper of an instance tells and asks.
+/// What the keeper of an instance reports and asks.
 struct KeptLeases {
     engine: Engine,
     waiting: Waiting,

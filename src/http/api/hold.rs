@@ -256,7 +256,7 @@ impl HoldStream {
             },
             Err(error) => refusals::acquire(&self.resource, error, &self.access),
         };
-        self.audit.ended(problem.slug().as_str(), problem.reason());
+        self.audit.ended(problem.kind().as_str(), problem.reason());
         (self.encode(&api::HoldEvent::Refused(problem.body(""))), Step::Broken)
     }
 

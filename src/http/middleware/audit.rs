@@ -158,7 +158,7 @@ impl AuditScope {
         let mut record = inner.record.lock();
         record.status = Some(status.as_u16());
         if let Some(problem) = response.extensions().get::<Arc<Problem>>() {
-            record.outcome = problem.slug().as_str().to_owned();
+            record.outcome = problem.kind().as_str().to_owned();
             if record.reason.is_none() {
                 record.reason = problem.reason().map(str::to_owned);
             }

@@ -136,7 +136,7 @@ impl<S: Service<Request, Response = Response, Error = Infallible>> Service<Reque
             Ok(()) => Either::Left(self.inner.call(request)),
             Err(problem) => {
                 // Below `info`: unauthenticated clients must not be able to fill the log.
-                tracing::debug!(problem = problem.slug().as_str(), "a request was denied");
+                tracing::debug!(problem = problem.kind().as_str(), "a request was denied");
                 Either::Right(ready(Ok(problem.into_response())))
             }
         }
