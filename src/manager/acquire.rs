@@ -18,9 +18,9 @@ use crate::redlock::inspect::InspectionResult;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
-use crate::waiting::absent_callers::{PlaceKey, PlaceRequest};
 use crate::waiting::deadlock::{Party, WaitEdge};
 use crate::waiting::event::{Admission, WaitError, WaitRequest};
+use crate::waiting::kept_places::{PlaceKey, PlaceRequest};
 
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
 const PRINCIPAL_TAG_BYTES: usize = 8;

@@ -32,10 +32,10 @@ use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
 use crate::redlock::random::Entropy;
 use crate::types::{Labels, Mode, ResourceName, TokenHash};
-use crate::waiting::absent_callers;
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
+use crate::waiting::kept_places;
 
 /// The waiters, the leases and the nodes of one instance. Cheap to clone.
 pub struct LockManager<N, C, E> {
@@ -283,10 +283,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| {
             let key = place_key(&params.resources, request.principal.as_deref(), &keep.wait_id);
-            absent_callers::PlaceRequest {
+            kept_places::PlaceRequest {
                 waited: self.shared.cluster_waiters.waited_for(&key, started),
                 key,
-                terms: absent_callers::Terms {
+                terms: kept_places::Terms {
                     mode: params.mode,
                     ttl: params.ttl,
                     labels: params.labels.clone(),
@@ -294,7 +294,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     refuses_deadlock: request.refuses_deadlock,
                     kept_for,
                 },
-                permit: keep.permit.map(|permit| permit as absent_callers::Permit),
+                permit: keep.permit.map(|permit| permit as kept_places::Permit),
             }
         });
         let party = Party::new(&params.labels.principal, &params.labels.owner);

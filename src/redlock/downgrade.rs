@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 
-use super::agreement::Agreement;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::extend::{ExtendRefusal, certain_fence};
@@ -11,6 +10,7 @@ use super::inspect::ResourceState;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
 use super::random::Entropy;
+use super::record_agreement::Agreement;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{DowngradeArgs, LeaseRecord, NodeInspection, NodeResult, Reply, Request};

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::agreement::{Agreement, agrees, at_least, member_mode};
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally};
 use super::random::Entropy;
+use super::record_agreement::{Agreement, agrees, at_least, member_mode};
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::agreement::Agreement;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::node::Node;
 use super::quorum::Tally;
 use super::random::Entropy;
+use super::record_agreement::Agreement;
 use super::round::{Until, VIEW_REPEATS};
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
 use crate::types::{Mode, ResourceName, TokenHash};

@@ -8,12 +8,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use super::absent_callers::{Permit, PlaceKey, PlaceRequest, Places};
 use super::deadlock::{Party, WaitEdge};
 use super::event::{
     Action, AttemptOutcome, RefuseReason, SlotChoice, WaitError, WaitEvent, WaitLimits, WaitRequest, WaiterId,
 };
 use super::intents::Standing;
+use super::kept_places::{Permit, PlaceKey, PlaceRequest, Places};
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
@@ -115,7 +115,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// attempt, with when it began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
-    /// stays for [`super::absent_callers::PLACE_KEPT`], for the next request with this key.
+    /// stays for [`super::kept_places::PLACE_KEPT`], for the next request with this key.
     pub(crate) async fn acquire(
         &self,
         params: &AcquireParams,

@@ -32,9 +32,9 @@ use crate::redlock::kept_lease_renewal::Keeper;
 use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, Mode as HeldMode, NodeId, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
-use crate::waiting::absent_callers::{PlaceKey, PlaceRequest, Places, Terms};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, WaitError, WaitLimits, WaitRequest};
+use crate::waiting::kept_places::{PlaceKey, PlaceRequest, Places, Terms};
 
 /// What the algorithm runs on here.
 pub(super) type Engine = Redlock<SimNode, SimClock, SimEntropy>;

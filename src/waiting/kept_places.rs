@@ -263,5 +263,5 @@ impl Queue {
 }
 
 #[cfg(test)]
-#[path = "absent_callers_tests.rs"]
+#[path = "kept_places_tests.rs"]
 mod tests;
