@@ -133,6 +133,8 @@ mutants! {
         MessageUntried,
         /// A change of its end does not accept a grant.
         KeepAcceptsNothing,
+        /// Who takes a ticket over takes a lease that has an end for one that is renewed.
+        KeptUnindexed,
     }
     /// The tests of `redlock::tickets` with five nodes find each: of three, two that show a state are a majority.
     FOUND_WITH_FIVE_NODES {

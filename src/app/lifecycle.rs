@@ -166,6 +166,7 @@ impl App {
         let manager = ServiceManager::new(engine.clone(), monitor.clone(), limits, config.list_refresh);
         let ends = Arc::clone(&metrics);
         manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
+        manager.count_calls_in(&latencies);
         let authenticator = Arc::new(authenticator(config)?);
         keep_leases(config, &manager, &metrics, &authenticator);
         serve_tickets(config, &manager, &metrics, &authenticator);

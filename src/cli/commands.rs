@@ -298,6 +298,9 @@ pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_
         OutputFormat::Json => io.print_json(&past),
         form => past.events.iter().rev().for_each(|event| print_line(io.out, &format::event(event, form))),
     }
+    for gap in past.gaps.iter().filter(|_| !io.is_json) {
+        print_line(io.err, &format!("redlockd: events may be missing: {}", format::gap(gap)));
+    }
     Ok(exit::OK)
 }
 

@@ -363,6 +363,19 @@ pub(super) fn event(event: &api::Event, form: OutputFormat) -> String {
     line
 }
 
+/// A time of which the instance that answers does not know what happened.
+pub(super) fn gap(gap: &api::EventGap) -> String {
+    let to = one_line(&gap.to);
+    let when = match &gap.from {
+        Some(from) => format!("from {} to {to}", one_line(from)),
+        None => format!("before {to}"),
+    };
+    match gap.reason.as_str() {
+        "cut-off" => format!("{when} no node passed anything on to the instance that answers"),
+        _ => format!("{when} the instance that answers did not run"),
+    }
+}
+
 fn shown<T: ToString>(value: Option<T>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::moved_places;
+use super::moved_places::{self, PlacedWaiters};
 use super::overview::ListedWaiter;
 use super::published_waiters::{OwnWaiters, Publisher};
 use super::service::LockManager;
@@ -66,6 +66,21 @@ impl OtherInstance {
 
     fn left(&self, waiter: &PublishedWaiter, now: BootTime) -> Option<Duration> {
         waiter.left_ms.map(|left| Duration::from_millis(left).saturating_sub(now.since(self.written_at)))
+    }
+
+    /// Leaves out the waiter of this place, if the entry names it: by the time for which both have waited, and its owner.
+    fn leave_out(&mut self, tag: &Arc<str>, (resource, owner): &(ResourceName, Arc<str>)) {
+        let (Some(waited), Some(of)) = (self.places.get(tag), self.resources.get_mut(resource)) else { return };
+        let is_moved = |w: &PublishedWaiter| w.waiting_ms == *waited && w.owner == *owner;
+        let Some(at) = of.first.iter().position(is_moved) else { return };
+        of.first.remove(at);
+        of.waiting = of.waiting.saturating_sub(1);
+        if of.waiting == 0 {
+            self.resources.remove(resource);
+        }
+        self.waiting = self.waiting.saturating_sub(1);
+        let oldest = self.resources.values().filter_map(|of| of.first.first()).map(|w| w.waiting_ms).max();
+        self.oldest_ms = oldest.unwrap_or(self.oldest_ms);
     }
 
     fn waiting_for(&self, instance: &InstanceName, resource: &PublishedResource, now: BootTime) -> WaitingAt {
@@ -148,6 +163,29 @@ impl ClusterWaiters {
         let mut others = self.0.lock();
         others.instances.retain(|_, other| other.ends_at > now);
         others.has_overflow = false;
+    }
+
+    /// Leaves out the waiters whose places are known to wait elsewhere now: at this instance, or at one that wrote its entry later.
+    /// What an instance published that was killed would list them a second time until it runs out.
+    fn leave_out_moved(&self, own: &OwnWaiters) {
+        let mut others = self.0.lock();
+        let placed = |other: &OtherInstance| {
+            let waiters = other.resources.iter().flat_map(|(name, of)| of.first.iter().map(move |w| (name, w)));
+            moved_places::placed(
+                other.places.iter().map(|(tag, waiting_ms)| (Arc::clone(tag), *waiting_ms)),
+                waiters.map(|(name, w)| (w.waiting_ms, (name.clone(), Arc::clone(&w.owner)))),
+            )
+        };
+        let elsewhere: Vec<(InstanceName, BootTime, PlacedWaiters)> =
+            others.instances.iter().map(|(name, other)| (name.clone(), other.written_at, placed(other))).collect();
+        let own = own.placed();
+        for (name, other) in &mut others.instances {
+            let written = (other.written_at, name);
+            let later = elsewhere.iter().filter(|(by, at, _)| (*at, by) > written).map(|(_, _, of)| of);
+            for (tag, waiter) in later.chain([&own]).flatten() {
+                other.leave_out(tag, waiter);
+            }
+        }
     }
 
     /// A quorum of nodes was read to its end.
@@ -257,6 +295,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if done().filter(|exchange| exchange.is_complete).count() >= quorum {
             known.completed(self.now());
         }
+        known.leave_out_moved(&publisher.last);
     }
 
     /// Names this run of this instance.

@@ -125,6 +125,40 @@ fn a_place_elsewhere_counts_while_it_is_published() {
 }
 
 #[test]
+fn a_moved_waiter_is_listed_where_it_waits_now() {
+    let key = |wait_id: &str| PlaceKey {
+        resources: [name()].into(),
+        principal: "ann".into(),
+        wait_id: WaitId::parse(wait_id).expect("valid"),
+    };
+    let tags = ["0123456789abcdef", "fedcba9876543210"].map(|id| moved_places::tag(&key(id)));
+    let of = |waiters: &[(&str, u64)], places: &[(usize, u64)]| {
+        let all = waiters.iter().map(|(owner, since_ms)| waiter("x", owner, *since_ms)).collect();
+        OwnWaiters::of(all, places.iter().map(|(tag, since)| (Arc::clone(&tags[*tag]), at(*since))).collect())
+    };
+    let known = ClusterWaiters::default();
+    let listed_waiters = || {
+        let (waiters, waiting) = known.waiters_for(&name(), at(9_000));
+        let by = |w: &WaiterInfo| format!("{}@{}", w.owner, w.instance.as_str().trim_start_matches('0'));
+        (waiters.iter().map(by).collect::<Vec<_>>(), waiting, known.summary(at(9_000)).waiting)
+    };
+    // Of three that waited at the first instance, the one with the first place waits here now, and the other at the second.
+    let dead = of(&[("moved", 1_000), ("stays", 1_000), ("other", 3_000)], &[(0, 1_000), (1, 3_000)]);
+    known.receive(&listed(1, 9_000, &dead.entry(1, at(5_000))), at(6_000));
+    known.receive(&listed(2, 9_900, &of(&[("other", 3_050)], &[(1, 3_050)]).entry(1, at(8_900))), at(9_000));
+    assert_eq!((listed_waiters().1, listed_waiters().2), (4, 4));
+    let here = of(&[("moved", 1_020)], &[(0, 1_020)]);
+    for _ in 0..2 {
+        known.leave_out_moved(&here);
+        assert_eq!(listed_waiters(), (vec!["stays@1".to_owned(), "other@2".to_owned()], 2, 2));
+    }
+    // What waits at another instance is not left out for a place without a waiter: this instance stops.
+    known.receive(&listed(3, 9_900, &of(&[("third", 100)], &[(0, 100)]).entry(1, at(8_900))), at(9_000));
+    known.leave_out_moved(&of(&[], &[(0, 1_020)]));
+    assert_eq!(listed_waiters().1, 3);
+}
+
+#[test]
 fn too_many_instances_are_left_out_and_said_to_be() {
     let known = ClusterWaiters::default();
     known.completed(at(0));

@@ -7,21 +7,26 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use super::activity::{self, AcquireSeen, Activity, Hour};
+use super::distant_ends::{self, DistantEnds};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
+use super::event_fields::{is_message_of, is_valid};
+pub(crate) use super::event_fields::{set_end, set_lease, set_mode};
 pub(crate) use super::event_kind::EventKind;
-use super::incident_file::{self, HistoryFile, Incidents};
-use super::own_leases::OwnEnd;
+use super::gaps::Gap;
+use super::history_exchange;
+use super::incident_file::HistoryFile;
+use super::incident_history::IncidentHistory;
 use super::tenures::{self, KnownTenures, TenureEnd, Tenures};
 use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{NotificationHandler, Topic};
 use crate::redlock::subscriptions::Subscriptions;
-use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
+use crate::types::{ResourceName, TokenHash};
 
 /// Streams of one instance: those of dashboards and log collectors, not one for each client.
 pub(crate) const LISTENERS_MAX: usize = 256;
@@ -30,8 +35,6 @@ const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 /// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there. The longest
 /// deadlock, of 16 owners with the longest names, takes less.
 const TEXT_MAX: usize = 16_384;
-/// Longest name of an event, in bytes: that of an instance and a number take less.
-const NAME_MAX: usize = 64;
 /// For so long after the last stream ended, events of other instances are still received, so that a
 /// stream which is resumed misses nothing.
 const FOLLOW_LINGER: Duration = Duration::from_secs(60);
@@ -47,6 +50,7 @@ pub struct EventHub {
     state: Mutex<State>,
     activity: Activity,
     tenures: Tenures,
+    pub(super) distant_ends: DistantEnds,
     observer: OnceLock<EventObserver>,
 }
 
@@ -56,8 +60,7 @@ pub(crate) type EventObserver = Box<dyn Fn(EventKind, &Event) + Send + Sync>;
 #[derive(Default)]
 struct State {
     buffer: EventBuffer,
-    incidents: Incidents,
-    unwritten: Option<mpsc::Sender<Arc<Event>>>,
+    history: IncidentHistory,
     seen: SeenNames,
     /// The nodes' channels are subscribed to.
     follows_cluster: bool,
@@ -159,6 +162,7 @@ impl EventHub {
             state: Mutex::default(),
             activity: Activity::default(),
             tenures: Tenures::default(),
+            distant_ends: DistantEnds::default(),
             observer: OnceLock::new(),
         }
     }
@@ -180,16 +184,7 @@ impl EventHub {
 
     /// Takes over the incidents of former runs, and writes those of this one until it is dropped.
     pub async fn run_history(self: Arc<Self>, file: HistoryFile) {
-        let (sender, unwritten) = incident_file::queue();
-        {
-            let mut state = self.state.lock();
-            let present: Vec<_> = state.incidents.iter().cloned().collect();
-            state.incidents = file.past.clone();
-            state.incidents.extend(present.iter().cloned());
-            // Those of this run so far.
-            present.into_iter().for_each(|event| _ = sender.try_send(event));
-            state.unwritten = Some(sender);
-        }
+        let unwritten = self.state.lock().history.load(&file);
         file.write(unwritten).await;
     }
 
@@ -217,9 +212,8 @@ impl EventHub {
                 && let Ok(text) = serde_json::to_string(&event)
             {
                 let text: Arc<str> = text.into();
-                for channel in self.channels().iter() {
-                    topics().for_each(|topic| channel.publish(topic.clone(), &text));
-                }
+                let publish = |channel: &Arc<Subscriptions>| topics().for_each(|t| channel.publish(t.clone(), &text));
+                self.channels().iter().for_each(publish);
             }
             self.add(event);
         } else if kind != EventKind::Extended {
@@ -252,13 +246,27 @@ impl EventHub {
         }
     }
 
-    /// Publishes the activity of this instance to the others, where it is time to.
+    /// Publishes the activity of this instance to the others, where it is time to, and asks for what it missed. To be called every
+    /// second.
     pub(super) fn publish_activity(&self, wall_ms: u64) {
+        let is_listening = {
+            let channels = self.channels();
+            channels.is_empty() || channels.iter().any(|channel| channel.is_active(&Topic::Incidents))
+        };
+        let request = self.state.lock().history.tick(&self.name, is_listening, wall_ms);
         let tenures = self.tenures.due(&self.name, wall_ms, TEXT_MAX);
-        for text in self.activity.due(&self.name, wall_ms, TEXT_MAX).into_iter().chain(tenures) {
-            let text: Arc<str> = text.into();
-            self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
-        }
+        let texts = self.activity.due(&self.name, wall_ms, TEXT_MAX).into_iter().chain(tenures).chain(request);
+        texts.for_each(|text| self.publish_to_instances(text));
+    }
+
+    /// This instance has ended a lease that another one may have granted.
+    pub(super) fn publish_end(&self, resource: &ResourceName, token: &TokenHash) {
+        distant_ends::message(&self.name, resource, token).into_iter().for_each(|text| self.publish_to_instances(text));
+    }
+
+    fn publish_to_instances(&self, text: String) {
+        let text: Arc<str> = text.into();
+        self.channels().iter().for_each(|channel| channel.publish(Topic::Incidents, &text));
     }
 
     /// The activity of the last hour.
@@ -267,8 +275,22 @@ impl EventHub {
     }
 
     /// Who held, or waited for, these names at any instance since then (milliseconds since 1970; an hour at most).
-    pub(super) fn tenures(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
-        self.tenures.since(from_ms, is_wanted)
+    pub(super) fn tenures(&self, from_ms: u64, now_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
+        let (mut known, gaps) = (self.tenures.since(from_ms, is_wanted), self.state.lock().history.gaps_of_run(now_ms));
+        for gap in gaps {
+            // The one before the start ends when the messages of others arrive.
+            if gap.from_ms <= known.since_ms {
+                known.since_ms = known.since_ms.max(gap.to_ms);
+            } else {
+                known.gaps.push(gap);
+            }
+        }
+        known
+    }
+
+    /// Of which times [`Self::past`] may lack incidents of other instances, the oldest first. Units: milliseconds since 1970.
+    pub(crate) fn gaps(&self, now_ms: u64) -> Vec<Gap> {
+        self.state.lock().history.gaps(now_ms)
     }
 
     /// What is known of the recent past, newest first: what this instance did since it started, and what
@@ -282,7 +304,7 @@ impl EventHub {
         let state = self.state.lock();
         let is_lock = |event: &&Arc<Event>| EventKind::parse(&event.event).is_some_and(|kind| !kind.is_incident());
         let locks = state.buffer.recent().filter(is_lock);
-        let mut all: Vec<Arc<Event>> = locks.chain(state.incidents.iter().rev()).cloned().collect();
+        let mut all: Vec<Arc<Event>> = locks.chain(state.history.incidents.iter().rev()).cloned().collect();
         drop(state);
         all.sort_by_key(|event| std::cmp::Reverse(event.at_ms));
         all
@@ -291,8 +313,7 @@ impl EventHub {
     /// The latest incidents of this kind, newest first.
     pub(super) fn incidents(&self, kind: EventKind, limit: usize) -> Vec<Arc<Event>> {
         let state = self.state.lock();
-        let of_kind = state.incidents.iter().rev().filter(|event| event.event == kind.as_str());
-        of_kind.take(limit).cloned().collect()
+        state.history.of_kind(kind).take(limit).cloned().collect()
     }
 
     /// Receives the events of all instances from now on, until there was no reader for a minute.
@@ -327,23 +348,28 @@ impl EventHub {
 
     /// Receives an event that an instance published through a node. Anything malformed is dropped.
     pub fn receive(&self, text: &[u8]) {
-        if text.len() > TEXT_MAX {
+        if text.len() > TEXT_MAX || is_message_of(text, &self.name) {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
-        if event.event == activity::MESSAGE {
-            self.activity.receive(text, &self.name);
+        match event.event.as_str() {
+            activity::MESSAGE => return self.activity.receive(text, &self.name),
+            tenures::MESSAGE => return self.tenures.receive(text, &self.name),
+            distant_ends::MESSAGE => return self.distant_ends.receive(text, &self.name),
+            _ => {}
+        }
+        if event.event == history_exchange::REQUEST {
+            let answer = self.state.lock().history.answer(text, &self.name, TEXT_MAX);
+            answer.into_iter().for_each(|answer| self.publish_to_instances(answer));
             return;
         }
-        if event.event == tenures::MESSAGE {
-            self.tenures.receive(text, &self.name);
+        if event.event == history_exchange::ANSWER {
+            let is_incident = |event: &Event| EventKind::parse(&event.event).is_some_and(EventKind::is_incident);
+            let is_valid = |event: &Event| is_incident(event) && is_valid(event);
+            self.state.lock().history.receive(text, &self.name, is_valid);
             return;
         }
-        let is_known =
-            EventKind::parse(&event.event).is_some() && event.name.as_ref().is_none_or(|n| n.len() <= NAME_MAX);
-        let edges = event.cycle.iter().flatten().map(|edge| edge.waits_for.as_str());
-        let is_valid = event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok());
-        if is_known && is_valid {
+        if is_valid(&event) {
             self.add(event);
         }
     }
@@ -355,17 +381,13 @@ impl EventHub {
         {
             return;
         }
-        if state.incidents.has_of_another_instance(&event) {
+        if state.history.incidents.has_of_another_instance(&event) {
             return;
         }
         let event = Arc::new(event);
         state.buffer.push(Arc::clone(&event));
         if EventKind::parse(&event.event).is_some_and(EventKind::is_incident) {
-            if let Some(unwritten) = state.unwritten.as_ref().filter(|queue| incident_file::may_wait(&event, queue)) {
-                // Beyond the queue it is kept in memory only.
-                let _ = unwritten.try_send(Arc::clone(&event));
-            }
-            state.incidents.push(event);
+            state.history.add(event);
         }
         drop(state);
         self.added.notify_waiters();
@@ -416,27 +438,6 @@ impl EventHub {
         state.buffer.interrupt();
         (state.follows_cluster, state.idle_since) = (false, None);
     }
-}
-
-/// Sets whose lease ended, how it shared its resource, and for how long it was held.
-pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
-    event.owner = Some(end.owner.to_string()).filter(|owner| !owner.is_empty());
-    event.after_ms = u64::try_from(held.as_millis()).ok();
-    if let Some(mode) = end.mode {
-        set_mode(event, mode);
-    }
-}
-
-/// Sets the resource and the lease (the id of its token) of an event.
-pub(crate) fn set_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
-    event.resource = Some(resource.to_string());
-    event.token_id = Some(token.id().to_string());
-}
-
-/// Sets how the lease of an event shares its resource; nothing for an exclusive one.
-pub(crate) fn set_mode(event: &mut Event, mode: Mode) {
-    event.mode = Some(mode.wanted()).filter(|m| *m != WantedMode::Exclusive).map(|m| m.as_str().to_owned());
-    event.slot = mode.slot();
 }
 
 #[cfg(test)]

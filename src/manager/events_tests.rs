@@ -164,3 +164,20 @@ fn the_cluster_is_no_longer_followed_a_minute_after_the_last_stream() {
     hub.sweep(at(62));
     assert!(!hub.follows_cluster());
 }
+
+#[test]
+fn an_instance_knows_its_own_messages_without_parsing_them() {
+    let hub = hub();
+    hub.publish(EventKind::Acquired, 60_000, |e| e.resource = Some("a".into()));
+    hub.publish(EventKind::Released, 61_000, |e| (e.resource, e.after_ms) = (Some("a".into()), Some(1_000)));
+    let tenures = hub.tenures.due(&hub.name, 61_000, TEXT_MAX);
+    let texts: Vec<String> = hub.activity.due(&hub.name, 61_000, TEXT_MAX).into_iter().chain(tenures).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    let (shorter, other) = (&hub.name[..hub.name.len() - 1], "other");
+    for text in &texts {
+        let of = [hub.name.as_str(), shorter, other].map(|name| is_message_of(text.as_bytes(), name));
+        assert_eq!(of, [true, false, false], "{text}");
+    }
+    let event = format!(r#"{{"event":"node_down","at_ms":1,"instance":"{}"}}"#, hub.name);
+    assert!(!is_message_of(event.as_bytes(), &hub.name));
+}

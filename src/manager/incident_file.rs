@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
 use super::event_buffer::size_of;
+use super::gaps::{Gap, Gaps};
 use crate::api::Event;
 use crate::bounded_file::{open_private, open_regular};
 
@@ -41,8 +43,17 @@ const LARGE_BYTES: usize = 2_048;
 /// How many may wait when a large one is still written.
 const LARGE_UNWRITTEN_MAX: usize = 64;
 
+/// What waits to be written.
+#[derive(Debug)]
+pub(super) enum Unwritten {
+    /// An incident, or what is said of a gap.
+    Line(Arc<Event>),
+    /// This instance runs: the time of the lock file says so.
+    Alive,
+}
+
 /// Whether an incident may wait to be written.
-pub(super) fn may_wait(event: &Event, queue: &mpsc::Sender<Arc<Event>>) -> bool {
+pub(super) fn may_wait(event: &Event, queue: &mpsc::Sender<Unwritten>) -> bool {
     size_of(event) <= LARGE_BYTES || queue.max_capacity() - queue.capacity() < LARGE_UNWRITTEN_MAX
 }
 
@@ -51,11 +62,18 @@ pub(super) fn may_wait(event: &Event, queue: &mpsc::Sender<Arc<Event>>) -> bool 
 pub struct Incidents {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
+    /// Of which times they are not known.
+    gaps: Gaps,
+    /// All that happened before this was dropped. Milliseconds since 1970.
+    dropped_to_ms: u64,
 }
 
 impl Incidents {
-    /// Adds one, and drops the oldest beyond the limits.
+    /// Adds one, and drops the oldest beyond the limits; or a line of the file about a gap.
     pub(super) fn push(&mut self, event: Arc<Event>) {
+        if self.gaps.take_line(&event) {
+            return;
+        }
         let day_ago_ms = event.at_ms.saturating_sub(HISTORY_AGE.as_millis().try_into().unwrap_or(u64::MAX));
         self.bytes += size_of(&event);
         self.events.push_back(event);
@@ -66,23 +84,58 @@ impl Incidents {
             && let Some(oldest) = self.events.pop_front()
         {
             self.bytes -= size_of(&oldest);
+            self.dropped_to_ms = self.dropped_to_ms.max(oldest.at_ms.saturating_add(1));
         }
+    }
+
+    /// Of which times they are not known.
+    pub(super) fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    pub(super) fn add_gap(&mut self, gap: Gap) {
+        self.gaps.add(gap);
+    }
+
+    /// All that happened then is known after all.
+    pub(super) fn fill_gap(&mut self, gap: &Gap) {
+        self.gaps.remove(gap.from_ms, gap.to_ms);
+    }
+
+    /// The latest part of a time that is known as a whole; empty where there is none. Units: milliseconds since 1970.
+    pub(super) fn known_within(&self, from_ms: u64, to_ms: u64) -> (u64, u64) {
+        let (from_ms, to_ms) = self.gaps.known_within(from_ms, to_ms);
+        (from_ms.max(self.dropped_to_ms).min(to_ms), to_ms)
+    }
+
+    /// Whether this one of any time is there, or what another instance reported of the same.
+    pub(super) fn has(&self, event: &Event) -> bool {
+        let is_near = |known: &&Arc<Event>| Duration::from_millis(known.at_ms.abs_diff(event.at_ms)) <= SAME_INCIDENT;
+        self.events.iter().filter(is_near).any(|known| **known == *event || is_same_incident(known, event))
+    }
+
+    /// Puts them into the order of their times, after older ones were added.
+    pub(super) fn sort(&mut self) {
+        self.events.make_contiguous().sort_by_key(|event| event.at_ms);
     }
 
     /// Whether another instance reported the same of a node. What one instance reports twice happened twice.
     pub(super) fn has_of_another_instance(&self, event: &Event) -> bool {
-        let is_same = |known: &Arc<Event>| {
-            known.instance != event.instance
-                && Duration::from_millis(known.at_ms.abs_diff(event.at_ms)) <= SAME_INCIDENT
-                && (&known.event, &known.node, &known.reason) == (&event.event, &event.node, &event.reason)
-        };
-        event.node.is_some() && self.events.iter().rev().take(SAME_INCIDENT_EXAMINED).any(is_same)
+        self.events.iter().rev().take(SAME_INCIDENT_EXAMINED).any(|known| is_same_incident(known, event))
     }
 
     /// The oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
         self.events.iter()
     }
+}
+
+/// Whether two instances reported the same of a node.
+fn is_same_incident(one: &Event, other: &Event) -> bool {
+    one.node.is_some()
+        && one.instance != other.instance
+        && Duration::from_millis(one.at_ms.abs_diff(other.at_ms)) <= SAME_INCIDENT
+        && (&one.event, &one.node, &one.reason) == (&other.event, &other.node, &other.reason)
 }
 
 impl Extend<Arc<Event>> for Incidents {
@@ -95,12 +148,14 @@ impl Extend<Arc<Event>> for Incidents {
 pub struct HistoryFile {
     /// Those of former runs.
     pub past: Incidents,
+    /// When the last run ended, as far as the files show; 0 if there was none. Milliseconds since 1970.
+    pub(super) ended_ms: u64,
     path: PathBuf,
     file: File,
     lines: usize,
     bytes: usize,
     /// Held by the one process that writes.
-    _lock: File,
+    lock: File,
 }
 
 impl HistoryFile {
@@ -112,33 +167,35 @@ impl HistoryFile {
         if !dir.is_dir() {
             return Ok(None);
         }
-        let lock = open_private(OpenOptions::new().append(true), &dir.join(LOCK))?;
+        let (lock_path, path) = (dir.join(LOCK), dir.join(FILE));
+        // Only an earlier version left the lock file empty.
+        let ended_ms = written_ms(&lock_path).or_else(|| written_ms(&path)).unwrap_or(0);
+        let lock = open_private(OpenOptions::new().write(true).truncate(false), &lock_path)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Ok(None),
             Err(fs::TryLockError::Error(error)) => return Err(error),
         }
-        let path = dir.join(FILE);
         let past = match open_regular(&path) {
             Ok(file) => read(file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Incidents::default(),
             Err(error) => return Err(error),
         };
         let (file, bytes) = rewrite(&path, &past)?;
-        Ok(Some(Self { lines: past.events.len(), past, path, file, bytes, _lock: lock }))
+        Ok(Some(Self { lines: past.events.len(), past, ended_ms, path, file, bytes, lock }))
     }
 
     /// Writes what it is sent until the sender is dropped. Cancel: what waits is not written.
-    pub(super) async fn write(mut self, mut unwritten: mpsc::Receiver<Arc<Event>>) {
+    pub(super) async fn write(mut self, mut unwritten: mpsc::Receiver<Unwritten>) {
         let mut recent = std::mem::take(&mut self.past);
-        while let Some(event) = unwritten.recv().await {
-            let mut batch = vec![event];
-            let mut bytes = size_of(&batch[0]);
-            while bytes < BATCH_BYTES_MAX
-                && let Ok(event) = unwritten.try_recv()
-            {
-                bytes += size_of(&event);
-                batch.push(event);
+        while let Some(first) = unwritten.recv().await {
+            let (mut batch, mut bytes, mut next) = (Vec::new(), 0, Some(first));
+            while let Some(one) = next {
+                if let Unwritten::Line(event) = one {
+                    bytes += size_of(&event);
+                    batch.push(event);
+                }
+                next = if bytes < BATCH_BYTES_MAX { unwritten.try_recv().ok() } else { None };
             }
             recent.extend(batch.iter().cloned());
             let text = lines(batch.iter().map(AsRef::as_ref));
@@ -153,6 +210,8 @@ impl HistoryFile {
                     }),
                     None => self.file.write_all(text.as_bytes()),
                 };
+                // Its content is of no use; the time at which it was written is.
+                let result = result.and_then(|()| self.lock.write_all_at(b"\n", 0));
                 (self, result)
             })
             .await;
@@ -165,8 +224,14 @@ impl HistoryFile {
     }
 }
 
+/// When the file was written last, on the clock of its file system; `None` if it is empty. Milliseconds since 1970.
+fn written_ms(path: &Path) -> Option<u64> {
+    let modified = fs::symlink_metadata(path).ok().filter(|file| file.len() > 0)?.modified().ok()?;
+    u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
 /// The queue to the writer.
-pub(super) fn queue() -> (mpsc::Sender<Arc<Event>>, mpsc::Receiver<Arc<Event>>) {
+pub(super) fn queue() -> (mpsc::Sender<Unwritten>, mpsc::Receiver<Unwritten>) {
     mpsc::channel(UNWRITTEN_MAX)
 }
 
@@ -188,6 +253,12 @@ pub fn read(input: impl Read) -> io::Result<Incidents> {
                 .map(Arc::new),
         );
     }
+    events.sort();
+    // Of a full file, what was before has been dropped.
+    let is_full = events.events.len() >= HISTORY_MAX || events.bytes > HISTORY_BYTES_MAX / 2;
+    if let Some(oldest) = events.events.front().filter(|_| is_full) {
+        events.dropped_to_ms = events.dropped_to_ms.max(oldest.at_ms);
+    }
     Ok(events)
 }
 
@@ -195,8 +266,9 @@ pub fn read(input: impl Read) -> io::Result<Incidents> {
 fn rewrite(path: &Path, events: &Incidents) -> io::Result<(File, usize)> {
     let (new, mut bytes) = (path.with_extension("new"), 0);
     let mut file = BufWriter::new(open_private(OpenOptions::new().write(true).truncate(true), &new)?);
-    for event in events.iter() {
-        let line = lines(std::iter::once(event.as_ref()));
+    let gaps: Vec<Event> = events.gaps.iter().map(Gap::line).collect();
+    for event in events.iter().map(AsRef::as_ref).chain(&gaps) {
+        let line = lines(std::iter::once(event));
         bytes += line.len();
         file.write_all(line.as_bytes())?;
     }
@@ -224,7 +296,7 @@ mod tests {
         let writer = tokio::spawn(file.write(receiver));
         const MINUTE_MS: u64 = 60_000;
         for minute in 1..=3 * HISTORY_MAX as u64 {
-            sender.send(Arc::new(event(minute * MINUTE_MS))).await.expect("it writes");
+            sender.send(Unwritten::Line(Arc::new(event(minute * MINUTE_MS)))).await.expect("it writes");
         }
         drop(sender);
         writer.await.expect("no panic");
@@ -233,7 +305,9 @@ mod tests {
         assert!(text.lines().count() <= 2 * HISTORY_MAX, "{}", text.lines().count());
         text.push_str("{\"event\":\"cut of");
         fs::write(&path, text).expect("writable");
-        let past = open().expect("free").past.events;
+        let past = open().expect("free").past;
+        assert_eq!(past.known_within(0, u64::MAX), (20_001 * MINUTE_MS, u64::MAX), "what was dropped is not known");
+        let past = past.events;
         let minute = |at: usize| past[at].at_ms / MINUTE_MS;
         assert_eq!((past.len(), minute(0), minute(HISTORY_MAX - 1)), (10_000, 20_001, 30_000));
         assert_eq!(fs::read_to_string(&path).expect("readable").lines().count(), HISTORY_MAX, "rewritten at the start");
@@ -247,7 +321,7 @@ mod tests {
         let writer = tokio::spawn(open().write(receiver));
         // One each two seconds: a day has 43,200.
         for number in 0..50_000 {
-            sender.send(Arc::new(event(number * 2_000))).await.expect("it writes");
+            sender.send(Unwritten::Line(Arc::new(event(number * 2_000)))).await.expect("it writes");
         }
         drop(sender);
         writer.await.expect("no panic");
@@ -266,7 +340,7 @@ mod tests {
         let mut recent = Incidents::default();
         for at_ms in 1..=3 * (HISTORY_BYTES_MAX / 16_000) as u64 {
             recent.push(Arc::new(large(at_ms)));
-            sender.send(Arc::new(large(at_ms))).await.expect("it writes");
+            sender.send(Unwritten::Line(Arc::new(large(at_ms)))).await.expect("it writes");
         }
         drop(sender);
         writer.await.expect("no panic");

@@ -225,7 +225,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 }
 
 /// How a ticket ends with its lease.
-fn ticket_end(end: KeptEnd) -> TicketEnd {
+pub(super) fn ticket_end(end: KeptEnd) -> TicketEnd {
     match end {
         KeptEnd::KeptOut => TicketEnd::KeptOut,
         KeptEnd::Lost => TicketEnd::Lost,

@@ -128,6 +128,24 @@ pub struct LatencySeries {
     slots: Mutex<VecDeque<TimeSlot>>,
 }
 
+/// How many of the last calls to a node came too late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LateShare {
+    /// How many were late or without an answer.
+    pub late: u64,
+    /// Of how many calls.
+    pub calls: u64,
+    /// Over how long before now.
+    pub over: Duration,
+}
+
+impl LateShare {
+    /// The share in percent.
+    pub(crate) fn percent(self) -> u64 {
+        (self.late * 100).checked_div(self.calls).unwrap_or(0)
+    }
+}
+
 /// The last quarter of an hour.
 #[derive(Debug, Clone, Default)]
 pub struct LatencyWindow {
@@ -164,6 +182,20 @@ impl LatencySeries {
         if let Some(slot) = slots.back_mut() {
             record(slot);
         }
+    }
+
+    /// The calls of the present slot and the one before that took longer than `limit`, or ended without an answer in time.
+    pub(crate) fn late_calls(&self, now: BootTime, limit: Duration) -> LateShare {
+        let first = number(now).saturating_sub(1);
+        let mut recent = TimeSlot::default();
+        self.slots.lock().iter().filter(|slot| slot.number >= first).for_each(|slot| recent.add(slot));
+        let timeouts =
+            UnreachableKind::ALL.iter().zip(recent.failed).filter(|(kind, _)| **kind == UnreachableKind::Timeout);
+        let timeouts: u64 = timeouts.map(|(_, count)| u64::from(count)).sum();
+        let answered = recent.took.counts.iter().skip(bucket(limit) + 1).map(|count| u64::from(*count)).sum::<u64>();
+        let begun = Duration::from_micros(u64::try_from(SLOT.as_micros()).unwrap_or(u64::MAX).saturating_mul(first));
+        let over = Duration::from_micros(now.as_micros()).saturating_sub(begun);
+        LateShare { late: answered + timeouts, calls: recent.took.total() + recent.failures(), over }
     }
 
     /// The last quarter of an hour.
@@ -317,6 +349,24 @@ mod tests {
                 prop_assert!(measured.abs_diff(truth) <= truth / 16 + 1, "{measured} for {truth}");
             }
         }
+    }
+
+    #[test]
+    fn the_share_of_late_calls_is_that_of_the_last_half_minute() {
+        let (series, ms) = (LatencySeries::default(), Duration::from_millis);
+        (0..9).for_each(|_| series.record_success(at(20), ms(300)));
+        for took in [1, 40, 300] {
+            series.record_success(at(44), ms(took));
+        }
+        series.record_failure(at(52), UnreachableKind::Timeout);
+        series.record_failure(at(52), UnreachableKind::Disconnected);
+        let late = series.late_calls(at(52), ms(50));
+        assert_eq!(late, LateShare { late: 2, calls: 5, over: Duration::from_secs(22) });
+        assert_eq!(
+            (late.percent(), series.late_calls(at(90), ms(50)).percent()),
+            (40, 0),
+            "without calls, none is late"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::distant_ends::SHORT;
 use super::events::{EventKind, set_end, set_lease, set_mode};
 use super::latency::Round;
 use super::lease_snapshot::LeaseChange;
@@ -200,6 +201,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let release = self.shared.waiting.release(resource, token, is_ours);
         let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
         let was_kept = stored.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
+        // Of a plain lease that was granted here no other instance knows, unless it has extended it.
+        let is_long = stored.as_ref().is_some_and(|record| record.ttl.as_duration() > SHORT);
         let end = self.shared.own_leases.remove(resource, token).or_else(|| Some(self.end_of(&stored?)));
         let is_forced = reason == LeaseOutcome::Forced;
         let by = if is_forced { EndReason::Forced } else { EndReason::Released };
@@ -209,6 +212,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         self.record_decided_round(Round::Released, begun);
         if reason != LeaseOutcome::KeptOut {
+            if is_kept || is_long {
+                self.shared.events.publish_end(resource, token);
+            }
             self.ticket_lease_ended(resource, token, if is_forced { TicketEnd::Forced } else { TicketEnd::Released });
         }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
@@ -247,6 +253,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let named = held.as_ref().map(|record| self.named(record));
         let is_kept = held.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
+        let is_long = held.as_ref().is_some_and(|record| record.ttl.as_duration() > SHORT);
         let token = held.map(|record| record.token);
         let (outcome, left) = match (view.state, request.mode, &token) {
             (ResourceState::Foreign { .. }, ForceMode::Revoke, _) => return Err(ForceError::ForeignRevoke),
@@ -272,6 +279,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 self.stop_keeping(&request.resource, token, by);
                 if is_now {
                     self.ticket_lease_ended(&request.resource, token, TicketEnd::Forced);
+                    if is_kept || is_long {
+                        self.shared.events.publish_end(&request.resource, token);
+                    }
                 }
             }
             self.publish_forced_end(&request, named.as_ref(), forced_reason(request.mode, is_kept));

@@ -13,6 +13,7 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
+use crate::types::NodeId;
 use crate::waiting::kept_places::Places;
 
 /// Time between two passes.
@@ -73,6 +74,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.shared.events.sweep(now);
             self.shared.events.publish_activity(self.wall_ms());
             self.report_incidents();
+            self.check_distant_ends().await;
             self.check_lapsed(&mut lapsed, now).await;
         }
     }
@@ -94,7 +96,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (nodes, needed) = (self.nodes(), self.engine().quorum());
         let at = Moment { now: self.now(), wall_ms: self.wall_ms() };
         for incident in self.shared.incidents.observe(&nodes, needed, at) {
-            incidents::log(&incident, &nodes, needed, &self.situation(&nodes), self.node_timeout());
+            let (wait, latencies) = (self.node_timeout(), self.shared.node_latencies.get());
+            let late = |node: &NodeId| Some(latencies?.of(node)?.late_calls(at.now, wait));
+            incidents::log(&incident, &nodes, needed, &self.situation(&nodes), (wait, &late));
             incidents::publish(&incident, &nodes, &self.shared.events, at.wall_ms);
         }
     }

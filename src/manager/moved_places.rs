@@ -2,6 +2,8 @@
 //! and one of them that arrives here, because that instance stopped or died, waits since then. It concerns the order within the
 //! queues of this instance, and no vote. What is published runs out after [`WAITERS_TTL`](crate::protocol::WAITERS_TTL).
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::protocol::{PLACE_TAG_BYTES, PublishedPlace};
 use crate::redlock::clock::BootTime;
+use crate::types::ResourceName;
 use crate::waiting::kept_places::PlaceKey;
 
 /// The longest wait that is believed: no caller waits for longer, and any client of a node may have made up a larger one.
@@ -26,6 +29,24 @@ pub(super) fn tag(key: &PlaceKey) -> Arc<str> {
     }
     let digest = digest.finalize();
     digest.iter().take(PLACE_TAG_BYTES / 2).map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+/// Waiters by the tags of their places: what for, and the owner.
+pub(super) type PlacedWaiters = Vec<(Arc<str>, (ResourceName, Arc<str>))>;
+
+/// The waiters of places, of one instance: those that have waited since the same instant, or for as long. `places` and `waiters`:
+/// by that.
+pub(super) fn placed<K: Eq + Hash>(
+    places: impl Iterator<Item = (Arc<str>, K)>,
+    waiters: impl Iterator<Item = (K, (ResourceName, Arc<str>))>,
+) -> PlacedWaiters {
+    let mut by_wait: HashMap<K, Vec<(ResourceName, Arc<str>)>> = HashMap::new();
+    waiters.for_each(|(waited, waiter)| by_wait.entry(waited).or_default().push(waiter));
+    let of = |(tag, waited): (Arc<str>, K)| {
+        let waiters = by_wait.get(&waited).into_iter().flatten().cloned();
+        waiters.map(|waiter| (Arc::clone(&tag), waiter)).collect::<Vec<_>>()
+    };
+    places.flat_map(of).collect()
 }
 
 /// As they are written at `now`.

@@ -204,7 +204,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Who held, or waited for, these names at any instance since then (milliseconds since 1970; an hour at most).
     pub(crate) fn tenures(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
-        self.shared.events.tenures(from_ms, is_wanted)
+        self.shared.events.tenures(from_ms, self.wall_ms(), is_wanted)
     }
 
     /// How long quorums took to decide, over the last quarter of an hour: all rounds, and each kind by itself.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::moved_places::{self, OwnPlaces};
+use super::moved_places::{self, OwnPlaces, PlacedWaiters};
 use crate::protocol::{FIRST_WAITERS_MAX, PublishedResource, PublishedWaiter, WaitersEntry};
 use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
@@ -45,6 +45,15 @@ impl OwnWaiters {
             }
         }
         own
+    }
+
+    /// The waiters with places, as far as they are named.
+    pub(super) fn placed(&self) -> PlacedWaiters {
+        let of =
+            |own: &OwnResource, waiter: &WaiterEntry| (waiter.since, (own.resource.clone(), Arc::clone(&waiter.owner)));
+        let waiters = self.resources.iter().flat_map(|own| own.first.iter().map(move |waiter| of(own, waiter)));
+        let places = self.places.iter().map(|(tag, since)| (Arc::clone(tag), *since));
+        moved_places::placed(places, waiters)
     }
 
     /// As it is written at `now`.

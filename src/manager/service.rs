@@ -14,9 +14,9 @@ use super::deadlock_reports::Deadlocks;
 use super::events::EventHub;
 use super::granted_lease::Asked;
 use super::hold_renewal::HeldLeases;
-use super::incidents::{Incidents, Moment};
+use super::incidents::{IncidentTracker, Moment};
 use super::kept_leases::{KeepLimits, KeptListener};
-use super::latency::{Round, RoundLatencies};
+use super::latency::{NodeLatencies, Round, RoundLatencies};
 use super::lease_snapshot::{ClusterLeases, LeaseChange, Snapshots};
 use super::own_leases::{OwnEnd, OwnLeases};
 use super::tickets::table::TicketTable;
@@ -65,7 +65,8 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
     pub(super) round_latency: RoundLatencies,
-    pub(super) incidents: Incidents,
+    pub(super) node_latencies: OnceLock<Arc<NodeLatencies>>,
+    pub(super) incidents: IncidentTracker,
     pub(super) samples: Mutex<GaugeSamples>,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
     pub(super) draining: CancellationToken,
@@ -216,7 +217,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
             round_latency: RoundLatencies::default(),
-            incidents: Incidents::new(start),
+            node_latencies: OnceLock::new(),
+            incidents: IncidentTracker::new(start),
             samples: Mutex::default(),
             end_observer: OnceLock::new(),
             draining: CancellationToken::new(),
@@ -228,6 +230,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Sets the function that is called when leases end. Only the first call counts.
     pub fn observe_lease_ends(&self, observer: LeaseEndObserver) {
         let _ = self.shared.end_observer.set(observer);
+    }
+
+    /// Sets where the calls to the nodes are counted. Only the first call counts.
+    pub fn count_calls_in(&self, latencies: &Arc<NodeLatencies>) {
+        let _ = self.shared.node_latencies.set(Arc::clone(latencies));
     }
 
     /// A lease of this instance has ended now. For how long it was held, if it was one.

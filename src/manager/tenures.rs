@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::event_kind::EventKind;
+use super::gaps::Gap;
 use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::types::{OWNER_MAX_BYTES, ResourceName};
@@ -360,7 +361,7 @@ impl Tenures {
                 names.insert(name.clone(), recent);
             }
         }
-        KnownTenures { names, since_ms: state.since_ms.unwrap_or(state.now_ms) }
+        KnownTenures { names, since_ms: state.since_ms.unwrap_or(state.now_ms), gaps: Vec::new() }
     }
 }
 
@@ -375,6 +376,8 @@ pub(crate) struct KnownTenures {
     pub names: HashMap<String, Vec<Tenure>>,
     /// Since when this instance knows. Milliseconds since 1970.
     pub since_ms: u64,
+    /// Of which times since then it does not.
+    pub gaps: Vec<Gap>,
 }
 
 #[cfg(test)]

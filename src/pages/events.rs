@@ -10,6 +10,7 @@ use super::format;
 use super::layout::Layout;
 use super::paging::Paging;
 use crate::api::Event;
+use crate::manager::gaps::{Gap, GapReason};
 
 /// The kinds of events that can be filtered by, with their text.
 pub(crate) const KINDS: [(&str, &str); 15] = [
@@ -160,22 +161,37 @@ pub(crate) fn row(event: &Event) -> EventRow {
     }
 }
 
-/// The page.
+/// Of which time a surface knows nothing, and why.
+pub(crate) fn gap_text(gap: &Gap) -> String {
+    let to = format::moment(gap.to_ms);
+    let when = match gap.from_ms {
+        0 => format!("before {to}"),
+        from_ms => format!("from {} to {to}", format::moment(from_ms)),
+    };
+    match gap.reason {
+        GapReason::NotRunning => format!("{when} this instance did not run"),
+        GapReason::CutOff => format!("{when} no node passed anything on to this instance"),
+    }
+}
+
 #[derive(Debug, Template)]
 #[template(path = "events.html")]
 pub(crate) struct EventsPage {
     layout: Layout,
     query: EventsQuery,
     rows: Vec<EventRow>,
+    /// Times of which events may be missing.
+    gaps: Vec<String>,
     paging: Paging,
 }
 
 impl EventsPage {
-    /// `matching`: newest first.
-    pub(crate) fn new(layout: Layout, matching: &[Arc<Event>], query: EventsQuery) -> Self {
+    /// `matching`: newest first; `gaps`: the oldest first.
+    pub(crate) fn new(layout: Layout, matching: &[Arc<Event>], gaps: &[Gap], query: EventsQuery) -> Self {
         let paging = Paging::new(matching.len(), query.page, query.link());
         let rows = matching[paging.from..paging.to].iter().map(|event| row(event)).collect();
-        Self { layout, query, rows, paging }
+        let gaps = gaps.iter().rev().map(gap_text).collect();
+        Self { layout, query, rows, gaps, paging }
     }
 }
 

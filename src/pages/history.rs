@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::format;
 use crate::api::Event;
+use crate::manager::gaps::{Gap, GapReason};
 use crate::manager::tenures::{KnownTenures, Tenure, TenureEnd};
 use crate::manager::types::Inspection;
 use crate::types::ResourceName;
@@ -92,9 +93,28 @@ pub(crate) struct LockHistory {
     pub spans: Vec<Span>,
     /// Incidents of nodes and of the quorum.
     pub marks: Vec<Mark>,
-    /// Before here nothing is known, since this instance did not run; and since when it is known, empty where that is all.
-    pub unknown_width: u64,
-    pub known_since: String,
+    /// Of which times nothing is known, the oldest first.
+    pub unknown: Vec<Unknown>,
+}
+
+/// A time of which nothing is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    pub x: u64,
+    pub width: u64,
+    /// When it begins, in the words of the page.
+    pub from: String,
+    /// When it ends, in the words of the page.
+    pub to: String,
+    /// Why nothing is known of it.
+    pub why: &'static str,
+}
+
+impl Unknown {
+    /// All of it in words.
+    pub(crate) fn title(&self) -> String {
+        format!("not known: {} to {}, {}", self.from, self.to, self.why)
+    }
 }
 
 /// The present holder: owner, and since when on the wall clock.
@@ -111,6 +131,8 @@ pub(crate) struct Known<'a> {
     pub tenures: &'a [Tenure],
     /// Since when this instance knows what is over. Milliseconds since 1970.
     pub since_ms: u64,
+    /// Of which times since then it does not.
+    pub gaps: &'a [Gap],
 }
 
 impl LockHistory {
@@ -138,12 +160,17 @@ impl LockHistory {
         let marks = events.iter().filter(is_incident).filter(|event| event.at_ms > window.from_ms).take(MARKS_MAX);
         let mark = |event: &Arc<Event>| {
             let row = super::events::row(event);
-            let subject = if row.node.is_empty() { String::new() } else { format!(" {}", row.node) };
+            // Each instance reports its own quorum, start and stop.
+            let subject = match (row.node.is_empty(), row.instance.is_empty()) {
+                (false, _) => format!(" {}", row.node),
+                (true, false) => format!(", instance {}", row.instance),
+                (true, true) => String::new(),
+            };
             Mark { x: window.x(event.at_ms), title: format!("{}: {}{subject}", clock(event.at_ms), row.kind.text) }
         };
-        let unknown_width = window.x(known.since_ms);
-        let known_since = if unknown_width > 0 { clock(known.since_ms) } else { String::new() };
-        Self { spans: leases, marks: marks.map(mark).collect(), unknown_width, known_since }
+        let before = Gap { from_ms: 0, to_ms: known.since_ms, reason: GapReason::NotRunning };
+        let unknown = std::iter::once(&before).chain(known.gaps).filter_map(|gap| window.unknown(gap)).collect();
+        Self { spans: leases, marks: marks.map(mark).collect(), unknown }
     }
 
     /// The last hour of one lock, as its page shows it. A lease that no quorum confirms is drawn as not held.
@@ -159,7 +186,8 @@ impl LockHistory {
         let waiters = inspection.map(|inspection| inspection.waiters.as_slice()).unwrap_or_default();
         let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.owner.clone(), waiter.waiting)).collect();
         let past = tenures.names.get(resource.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let known = Known { holders: &holders, waiters: &waiters, tenures: past, since_ms: tenures.since_ms };
+        let (since_ms, gaps) = (tenures.since_ms, &tenures.gaps);
+        let known = Known { holders: &holders, waiters: &waiters, tenures: past, since_ms, gaps };
         Self::new(known, events, (wall_ms, HOUR_MS))
     }
 
@@ -195,6 +223,17 @@ struct Window {
 impl Window {
     fn x(&self, at_ms: u64) -> u64 {
         at_ms.clamp(self.from_ms, self.to_ms).saturating_sub(self.from_ms) * WIDTH / (self.to_ms - self.from_ms).max(1)
+    }
+
+    /// The part of a gap that is drawn; `None` where it cannot be seen.
+    fn unknown(&self, gap: &Gap) -> Option<Unknown> {
+        let (from_ms, to_ms) = (gap.from_ms.max(self.from_ms), gap.to_ms.min(self.to_ms));
+        let (x, width) = (self.x(from_ms), self.x(to_ms).saturating_sub(self.x(from_ms)));
+        let why = match gap.reason {
+            GapReason::NotRunning => "this instance did not run",
+            GapReason::CutOff => "no node passed anything on to this instance",
+        };
+        (to_ms > from_ms && width > 0).then(|| Unknown { x, width, from: clock(from_ms), to: clock(to_ms), why })
     }
 
     fn present(&self, owner: &str, from_ms: u64, is_wait: bool) -> Span {
@@ -285,7 +324,9 @@ mod tests {
         ];
         let waiters = [("bob".to_owned(), Duration::from_secs(360))];
         let since_ms = NOW_MS - 3_300_000;
-        let known = Known { holders: &[("", NOW_MS - 450_000)], waiters: &waiters, tenures: &tenures, since_ms };
+        let cut_off = Gap { from_ms: NOW_MS - 2_700_000, to_ms: NOW_MS - 2_400_000, reason: GapReason::CutOff };
+        let holders = [("", NOW_MS - 450_000)];
+        let known = Known { holders: &holders, waiters: &waiters, tenures: &tenures, since_ms, gaps: &[cut_off] };
         let drawing = drawn(known);
         let places: Vec<_> = drawing.spans.iter().map(|span| (span.row, span.x, span.width, span.class())).collect();
         let expected = [
@@ -300,7 +341,11 @@ mod tests {
         assert_eq!(drawing.spans[1].title(), "ann: 17:42:03 to 17:57:03, 15 m 00 s, released");
         assert_eq!((drawing.spans[2].end, drawing.spans[4].end), ("expired", "then granted"));
         assert_eq!(drawing.marks, [Mark { x: 640, title: "17:47:03: node down n1".into() }]);
-        assert_eq!((drawing.height(), drawing.unknown_width), (2 * ROW + 2, 80));
+        let unknown: Vec<_> = drawing.unknown.iter().map(|part| (part.x, part.width, part.title())).collect();
+        let not_running = "not known: 17:07:03 to 17:12:03, this instance did not run".to_owned();
+        let not_received = "not known: 17:22:03 to 17:27:03, no node passed anything on to this instance".to_owned();
+        assert_eq!(unknown, [(0, 80, not_running), (240, 80, not_received)]);
+        assert_eq!(drawing.height(), 2 * ROW + 2);
         assert!(drawn(Known::default()).is_empty());
     }
 
@@ -311,7 +356,7 @@ mod tests {
             holders: &[("ann", NOW_MS - 1_800_000), ("bob", NOW_MS - 900_000)],
             waiters: &[("eve".to_owned(), Duration::from_secs(60))],
             tenures: &tenures,
-            since_ms: 0,
+            ..Known::default()
         };
         let drawing = drawn(known);
         let rows: Vec<_> = drawing.spans.iter().map(|span| (span.row, span.class())).collect();

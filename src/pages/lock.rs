@@ -13,6 +13,7 @@ use super::kept::KeptDetails;
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::tenures::KnownTenures;
+use crate::manager::tickets::listed::ListedTicket;
 use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo, mode_of};
 use crate::protocol::{InstanceName, NoVote};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
@@ -214,6 +215,8 @@ pub(crate) struct LockWaiterRow {
     pub note: String,
     /// A ticket waits, and no connection.
     pub is_ticket: bool,
+    /// Its id, at the instance that serves it.
+    pub ticket: String,
 }
 
 fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
@@ -228,6 +231,7 @@ fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
         left_ms: view.left.map_or(0, format::ms),
         note: format::visible(&view.note),
         is_ticket: view.is_ticket,
+        ticket: String::new(),
     }
 }
 
@@ -315,6 +319,20 @@ impl LockPage {
     #[must_use]
     pub(crate) fn naming_principals(mut self, name_of: impl Fn(&str) -> Option<String>) -> Self {
         self.holders.iter_mut().filter_map(|holder| holder.kept.as_mut()).for_each(|kept| kept.name(&name_of));
+        self
+    }
+
+    /// Names the tickets of this instance among the waiters: instances publish no ids.
+    #[must_use]
+    pub(crate) fn with_tickets(mut self, tickets: &[ListedTicket]) -> Self {
+        for ticket in tickets.iter().filter(|ticket| ticket.resource.as_str() == self.resource) {
+            let owner = format::visible(&ticket.owner);
+            // The queue may have moved on since.
+            let is_it = |row: &&mut LockWaiterRow| {
+                row.is_here && row.is_ticket && Some(row.position) == ticket.position && row.owner == owner
+            };
+            self.waiters.iter_mut().find(is_it).into_iter().for_each(|row| row.ticket = ticket.id.to_string());
+        }
         self
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use askama::Template;
 
 use super::format;
-use super::history::{self, LockHistory, Mark, Span};
+use super::history::{self, LockHistory, Mark, Span, Unknown};
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::lease_snapshot::SnapshotLease;
@@ -77,10 +77,8 @@ pub(crate) struct TimelinePage {
     /// Names that are not drawn.
     hidden: usize,
     complete: bool,
-    /// Width of the time before this instance's start.
-    unknown_width: u64,
-    /// Since when it knows, if that is within the period.
-    known_since: String,
+    /// Of which times nothing is known.
+    unknown: Vec<Unknown>,
     /// Of the list of what is held now.
     age: String,
     age_ms: u64,
@@ -141,6 +139,7 @@ impl TimelinePage {
                     waiters: &known.waiters,
                     tenures: past,
                     since_ms: tenures.since_ms,
+                    gaps: &tenures.gaps,
                 },
                 &[],
                 now,
@@ -156,10 +155,10 @@ impl TimelinePage {
             height = y + drawn.height() + SPACE;
             lanes.push(Lane { resource: name.to_owned(), y, spans: drawn.spans, waiting });
         }
-        let whole = history::Known { since_ms: tenures.since_ms, ..history::Known::default() };
-        let LockHistory { marks, unknown_width, known_since, .. } = LockHistory::new(whole, events, now);
+        let whole = history::Known { since_ms: tenures.since_ms, gaps: &tenures.gaps, ..history::Known::default() };
+        let LockHistory { marks, unknown, .. } = LockHistory::new(whole, events, now);
         let (complete, age, age_ms) = (overview.leases.complete, format::time(overview.age), format::ms(overview.age));
-        Self { layout, lanes, marks, height, hidden, complete, unknown_width, known_since, query, age, age_ms }
+        Self { layout, lanes, marks, height, hidden, complete, unknown, query, age, age_ms }
     }
 }
 
@@ -185,7 +184,8 @@ mod tests {
     fn page(prefix: &str, past: impl IntoIterator<Item = (String, Vec<Tenure>)>) -> TimelinePage {
         let down =
             Event { event: "node_down".into(), at_ms: NOW_MS - 5_000, node: Some("n1".into()), ..Event::default() };
-        let tenures = KnownTenures { names: past.into_iter().collect(), since_ms: NOW_MS - 1_800_000 };
+        let tenures =
+            KnownTenures { names: past.into_iter().collect(), since_ms: NOW_MS - 1_800_000, gaps: Vec::new() };
         let waiter = |name: &str| ListedWaiter {
             resource: ResourceName::parse(name).expect("valid"),
             instance: crate::protocol::InstanceName::from_random(1),
@@ -216,8 +216,14 @@ mod tests {
         assert_eq!((all.marks.len(), all.hidden, all.height), (1, 0, 156));
         let html = all.render().expect("a page");
         assert!(html.contains("node down n1") && html.contains("ann: ") && html.contains("bob: "), "{html}");
-        assert_eq!((all.unknown_width, all.known_since.len()), (480, 8), "it says what it does not know");
-        assert!(page("none/", past()).render().expect("a page").contains("Nobody has held"));
+        assert_eq!(all.unknown.iter().map(|part| (part.x, part.width)).collect::<Vec<_>>(), [(0, 480)]);
+        let said = [
+            "<title>not known: 17:07:03 to 17:37:03, this instance did not run</title>",
+            "<td data-label=\"To\">17:37:03",
+        ];
+        assert!(said.iter().all(|part| html.contains(part)), "in the drawing and in the table: {html}");
+        let none = page("none/", past()).render().expect("a page");
+        assert!(none.contains("Nobody has held") && none.contains("not known: 17:07:03 to 17:37:03"), "{none}");
     }
 
     #[test]

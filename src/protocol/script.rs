@@ -96,7 +96,7 @@ pub(super) fn millis(period: Duration) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Command {
     words: usize,
-    /// `$LENGTH\r\nWORD\r\n` for each.
+    /// `\r\n$LENGTH\r\nWORD` for each.
     bytes: Vec<u8>,
 }
 
@@ -104,50 +104,41 @@ impl Command {
     /// Appends it, complete. Source: the Redis serialization protocol, arrays of bulk strings.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         out.reserve(self.bytes.len() + 16);
-        line(out, b'*', self.words as u64);
+        out.push(b'*');
+        out.extend_from_slice(itoa::Buffer::new().format(self.words).as_bytes());
         out.extend_from_slice(&self.bytes);
+        out.extend_from_slice(b"\r\n");
     }
 
     /// Its words, for the driver.
     pub fn to_cmd(&self) -> Cmd {
         let (mut cmd, mut rest) = (Cmd::new(), self.bytes.as_slice());
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let digits = std::str::from_utf8(&rest[1..end - 1]).unwrap_or_default();
-            let begin = end + 1;
-            let end = begin + digits.parse::<usize>().unwrap_or_default();
-            cmd.arg(&rest[begin..end]);
-            rest = &rest[end + 2..];
+        while let Some(line) = rest.strip_prefix(b"\r\n$") {
+            let end = line.iter().position(|byte| *byte == b'\r').unwrap_or(line.len());
+            let digits = std::str::from_utf8(&line[..end]).unwrap_or_default();
+            let (begin, length) = (end + 2, digits.parse::<usize>().unwrap_or_default());
+            cmd.arg(&line[begin..begin + length]);
+            rest = &line[begin + length..];
         }
         cmd
     }
 
     fn word(&mut self, parts: &[&[u8]]) {
         self.words += 1;
-        line(&mut self.bytes, b'$', parts.iter().map(|part| part.len()).sum::<usize>() as u64);
-        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
-        self.bytes.extend_from_slice(b"\r\n");
-    }
-}
-
-/// A line with a number.
-fn line(out: &mut Vec<u8>, kind: u8, number: u64) {
-    let mut digits = [0; 20];
-    let digits = decimal(number, &mut digits);
-    out.push(kind);
-    out.extend_from_slice(digits);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// The digits of a number, written at the end of `into`: formatting takes ten times as long.
-fn decimal(mut number: u64, into: &mut [u8; 20]) -> &[u8] {
-    let mut at = into.len();
-    loop {
-        at -= 1;
-        into[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return &into[at..];
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        self.bytes.reserve(length + 28);
+        // A command has dozens of words, most of them short: formatting each length would take most of the time.
+        let digit = |divisor: usize| b'0' + (length / divisor % 10) as u8;
+        match length {
+            0..=9 => self.bytes.extend_from_slice(&[b'\r', b'\n', b'$', digit(1), b'\r', b'\n']),
+            10..=99 => self.bytes.extend_from_slice(&[b'\r', b'\n', b'$', digit(10), digit(1), b'\r', b'\n']),
+            _ => {
+                self.bytes.extend_from_slice(b"\r\n$");
+                self.bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+                self.bytes.extend_from_slice(b"\r\n");
+            }
         }
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
     }
 }
 
@@ -194,8 +185,7 @@ impl CommandBuilder {
     }
 
     pub(super) fn number(&mut self, number: u64) -> &mut Self {
-        self.0.word(&[decimal(number, &mut [0; 20])]);
-        self
+        self.bytes(itoa::Buffer::new().format(number).as_bytes())
     }
 
     /// The arguments with which every script that begins with `marker.lua` starts.
@@ -231,10 +221,12 @@ mod tests {
         static EMPTY: std::sync::LazyLock<NodeScript> = std::sync::LazyLock::new(|| NodeScript::new(""));
         let mut command = CommandBuilder::new(&EMPTY, ScriptRef::Hash, 12, 1);
         command.keys(["", "a"]).joined(["b", "", "\r\n"]).number(0).number(u64::MAX).bytes(&[255; 100]);
+        command.bytes(&[1; 9]).bytes(&[2; 10]).bytes(b"$1\r\n*2\r\n").bytes(&[3; 99]).bytes(&[4; 1_000]);
         let command = command.build();
         let mut cmd = Cmd::new();
         cmd.arg("EVALSHA").arg(EMPTY.sha()).arg(12).arg("").arg("a").arg("b\r\n");
         cmd.arg(0).arg(u64::MAX).arg(&[255_u8; 100]);
+        cmd.arg(&[1_u8; 9]).arg(&[2_u8; 10]).arg(b"$1\r\n*2\r\n").arg(&[3_u8; 99]).arg(&[4_u8; 1_000]);
         let mut written = b"before".to_vec();
         command.write_to(&mut written);
         assert_eq!(written, [&b"before"[..], &cmd.get_packed_command()].concat());

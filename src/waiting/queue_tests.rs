@@ -384,6 +384,17 @@ fn the_loss_and_the_return_of_subscriptions_wake_within_a_poll() {
     assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL + WAKE_JITTER), "it polls while notices may be lost");
 }
 
+/// Seed 139959 of the simulation: each of two nodes had reported the end while its connection was away, one after the other.
+#[test]
+fn each_return_of_a_node_that_may_have_reported_an_end_wakes_within_a_poll() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.asleep("a", 1);
+    bench.on(WaitEvent::Connection { node: 0, is_up: false });
+    assert!(bench.sleeps_until(waiter) > bench.now.plus(POLL));
+    bench.on(WaitEvent::Connection { node: 0, is_up: true });
+    assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL));
+}
+
 #[test]
 fn a_release_hands_over_and_what_is_reported_of_it_later_wakes_nobody() {
     let mut bench = Bench::new(LIMITS);

@@ -33,6 +33,8 @@ struct Script {
     /// When each try began, and its id.
     seen: Arc<Mutex<Vec<(Duration, String)>>>,
     most: Arc<Mutex<(usize, usize)>>,
+    /// What tries are counted as.
+    counted: Arc<Mutex<Vec<&'static str>>>,
 }
 
 const START: BootTime = BootTime::from_nanos(1_000_000_000_000);
@@ -67,12 +69,14 @@ type Tried = Deliveries<PausedClock, Drawn, Script>;
 
 fn deliveries(answers: &[(Duration, Answer)]) -> (CallbackDeliveries<PausedClock, Drawn, Script>, Script) {
     let clock = PausedClock::start();
-    let script = Script { clock, answers: Arc::new(answers.to_vec()), seen: Arc::default(), most: Arc::default() };
+    let (seen, most, counted) = <(_, _, Arc<Mutex<Vec<&'static str>>>)>::default();
+    let script = Script { clock, answers: Arc::new(answers.to_vec()), seen, most, counted: Arc::clone(&counted) };
     let secret = SigningSecret::parse(&SigningSecret::generate(|bytes| bytes.fill(1))).expect("a secret");
     let (targets, sealing) = (vec![Arc::new(target("n8n", "https://n8n/w/"))], SealingKey::of(&secret));
     let file = WebhooksFile { targets, sealing: sealing.into_iter().collect(), ..WebhooksFile::default() };
     let drawn = Drawn(Arc::new(AtomicU64::new(1 << 63)));
-    let tried = Tried::new((clock, drawn, script.clone()), file, Box::new(|_, _, _| {}));
+    let tried =
+        Tried::new((clock, drawn, script.clone()), file, Box::new(move |_, of, _| counted.lock().push(of.as_str())));
     (CallbackDeliveries(Arc::new(tried)), script)
 }
 
@@ -190,6 +194,29 @@ async fn a_target_that_was_taken_out_gets_no_further_try() {
     let (outcome, ()) = tokio::join!(delivery, edited);
     let tries: Vec<_> = script.seen.lock().iter().map(|(at, _)| at.as_secs()).collect();
     assert_eq!((outcome, tries), (DeliveryOutcome::Accepted, vec![0, 18]));
+}
+
+/// While a secret is replaced the one before opens the addresses of tickets that wait, and nothing does when it is taken out.
+#[tokio::test(start_paused = true)]
+async fn an_address_that_no_secret_opens_is_not_called() {
+    let (sender, script) = deliveries(&[(AT_ONCE, status(200))]);
+    let callback = sender.resolve("https://n8n/w/17", None).expect("allowed");
+    let sealed = sender.seal(&callback, "tk_1").expect("there is a secret");
+    let deliver = async || {
+        let until = script.clock.now().plus(Duration::from_millis(500));
+        let opened = sender.open("n8n", sealed.as_deref(), "tk_1");
+        let outcome = sender.deliver(opened, event(), until, CancellationToken::new()).await;
+        (outcome, std::mem::take(&mut *script.counted.lock()))
+    };
+    let secret = SigningSecret::parse(&SigningSecret::generate(|bytes| bytes.fill(2))).expect("a secret");
+    let mut file = (*sender.0.file()).clone();
+    file.sealing.insert(0, SealingKey::of(&secret).expect("a key"));
+    sender.0.replace(file.clone());
+    assert_eq!(deliver().await, (DeliveryOutcome::Accepted, vec!["accepted"]));
+    file.sealing.truncate(1);
+    sender.0.replace(file);
+    assert_eq!(deliver().await, (DeliveryOutcome::Undelivered, vec!["blocked", "gave-up"]));
+    assert_eq!(script.seen.lock().len(), 1, "it was not sent");
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,14 +61,19 @@ pub async fn hold(client: &Client) -> Vec<Answer> {
 /// Starts waiters, in this order, that wait until the service ends.
 pub async fn wait_for(client: &Client, resource: &'static str, owners: &[&'static str]) {
     for (i, owner) in owners.iter().enumerate() {
-        let (waiting, owner) = (client.clone(), *owner);
-        tokio::spawn(async move {
-            let request = waiting.request("POST", &format!("/locks/{resource}"));
-            // Ends with the service.
-            let _ = request.form(&[("wait", "5m"), ("owner", owner)]).send().await;
-        });
-        poll::until("it waits", || async { (client.waiting(resource).await == i + 1).then_some(()) }).await;
+        wait_after(client, resource, owner, i + 1).await;
     }
+}
+
+/// Starts a waiter, which is then the last of so many.
+pub async fn wait_after(client: &Client, resource: &'static str, owner: &'static str, count: usize) {
+    let waiting = client.clone();
+    tokio::spawn(async move {
+        let request = waiting.request("POST", &format!("/locks/{resource}"));
+        // Ends with the service.
+        let _ = request.form(&[("wait", "5m"), ("owner", owner)]).send().await;
+    });
+    poll::until("it waits", || async { (client.waiting(resource).await == count).then_some(()) }).await;
 }
 
 /// Past events: some released leases, and one that an operator ended.

@@ -33,7 +33,10 @@ struct Expected<'a> {
     page: &'a [&'a str],
     events: &'a [&'a [&'a str]],
     metrics: &'a [&'a str],
+    /// They begin to fire.
     alerts: &'a [&'a str],
+    /// They do not fire, or not any more.
+    quiet: &'a [&'a str],
     log: &'a [&'a str],
 }
 
@@ -116,6 +119,8 @@ impl<'a> Watch<'a> {
         if let Some(prometheus) = self.prometheus {
             prometheus.until_fired_since(expected.alerts, self.from_ms).await;
             expected.alerts.iter().for_each(|alert| println!("    alert    {alert}"));
+            prometheus.until_quiet(expected.quiet).await;
+            expected.quiet.iter().for_each(|alert| println!("    no alert {alert}"));
         }
         (self.line, self.from_ms) = (self.service.output().len(), SystemClock.wall_ms());
     }
@@ -133,8 +138,8 @@ impl<'a> Watch<'a> {
     }
 
     /// Nothing is ill any more.
-    async fn calm(&mut self, name: &str, what: &str, events: &[&[&str]]) {
-        self.step(name, what, Expected { page: &["All ", " nodes vote"], events, ..Expected::default() }).await;
+    async fn calm(&mut self, name: &str, what: &str, expected: Expected<'_>) {
+        self.step(name, what, Expected { page: &["All ", " nodes vote"], ..expected }).await;
     }
 }
 
@@ -169,6 +174,7 @@ async fn browsers() -> Vec<Browser> {
 
 /// Five nodes and two instances, one failure after another: locks are granted all the time.
 async fn five_nodes(browsers: &[Browser], begun: BootTime) {
+    let from_ms = SystemClock.wall_ms();
     let mut cluster = Cluster::start(5).await;
     let (here, there) = (cluster.service_with(&MEMORY).await, cluster.service_with(&MEMORY).await);
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
@@ -179,7 +185,15 @@ async fn five_nodes(browsers: &[Browser], begun: BootTime) {
     };
     let work = load(&[here.client(), there.client()]);
     let mut watch = Watch::of(&here.service, prometheus.as_ref(), browsers, begun);
-    watch.calm("calm", "five nodes vote, two instances serve", &[]).await;
+    watch.from_ms = from_ms;
+    let calm = Expected {
+        events: &[&["started"]],
+        metrics: &["redlockd_quorum_available 1", "redlockd_quorum_margin 2"],
+        quiet: &["RedlockdQuorumLost", "RedlockdQuorumNoMargin", "RedlockdNodeDown"],
+        log: &["a quorum of nodes votes: locks can be granted"],
+        ..Expected::default()
+    };
+    watch.calm("calm", "five nodes vote, two instances serve", calm).await;
 
     for over in [&here, &there] {
         over.proxies[4].set(slow_to_answer(Duration::from_millis(300)));
@@ -189,11 +203,19 @@ async fn five_nodes(browsers: &[Browser], begun: BootTime) {
         events: &[&["quarantined", "n5", "slow"]],
         metrics: &["redlockd_quorum_margin 1", "redlockd_node_votes{node=\"n5\"} 0"],
         alerts: &["RedlockdNodeErrors", "RedlockdNodeSlow"],
-        log: &["node=n5 state=\"slow\""],
+        quiet: &["RedlockdQuorumNoMargin"],
+        log: &["late_percent="],
     };
     watch.step("slow", "n5 answers after 300 ms, later than rounds wait", slow).await;
     [&here, &there].iter().for_each(|over| heal(&over.proxies[4]));
-    watch.calm("slow-over", "n5 answers in time again", &[&["node_up", "n5", "after_ms"]]).await;
+    let in_time = Expected {
+        events: &[&["node_up", "n5", "after_ms"]],
+        metrics: &["redlockd_quorum_margin 2", "redlockd_node_votes{node=\"n5\"} 1"],
+        quiet: &["RedlockdQuorumNoMargin"],
+        log: &["the node is up and votes node=n5"],
+        ..Expected::default()
+    };
+    watch.calm("slow-over", "n5 answers in time again", in_time).await;
 
     cluster.servers[1].freeze();
     let frozen = Expected {
@@ -201,6 +223,7 @@ async fn five_nodes(browsers: &[Browser], begun: BootTime) {
         events: &[&["node_down", "n2"]],
         metrics: &["redlockd_quorum_margin 1", "redlockd_node_up{node=\"n2\"} 0"],
         alerts: &["RedlockdNodeDown"],
+        quiet: &["RedlockdQuorumNoMargin"],
         log: &["node=n2 state=\"down\""],
     };
     watch.step("frozen", "n2 is frozen", frozen).await;
@@ -210,16 +233,32 @@ async fn five_nodes(browsers: &[Browser], begun: BootTime) {
         events: &[&["node_down", "n3"]],
         metrics: &["redlockd_quorum_margin 0"],
         alerts: &["RedlockdQuorumNoMargin"],
+        quiet: &["RedlockdQuorumLost"],
         log: &["the next failure is an outage"],
     };
     watch.step("no-margin", "n3 is killed as well", no_margin).await;
     cluster.servers[1].thaw();
     cluster.servers[2].restart_empty().await;
     let blank: [&[&str]; 3] = [&["quarantined", "n3"], &["node_up", "n3", "after_ms"], &["node_up", "n2", "after_ms"]];
-    watch.calm("filled", "n2 runs again, n3 is back without its memory and is filled by the others", &blank).await;
+    let filled = Expected {
+        events: &blank,
+        metrics: &["redlockd_quorum_margin 2", "redlockd_node_up{node=\"n2\"} 1", "redlockd_node_votes{node=\"n3\"} 1"],
+        quiet: &["RedlockdQuorumNoMargin", "RedlockdNodeDown"],
+        log: &["the node is up and votes node=n2", "the node is up and votes node=n3"],
+        ..Expected::default()
+    };
+    watch.calm("filled", "n2 runs again, n3 is back without its memory and is filled by the others", filled).await;
     cluster.servers[3].ask::<String>(&["FLUSHALL"]).await;
     let wiped: [&[&str]; 2] = [&["quarantined", "n4", "wiped"], &["node_up", "n4", "after_ms"]];
-    watch.calm("wiped", "n4 is wiped by FLUSHALL and is filled", &wiped).await;
+    // It voted again before anybody had to look: no alert.
+    let wiped = Expected {
+        events: &wiped,
+        metrics: &["redlockd_quorum_margin 2", "redlockd_node_quarantines_total{node=\"n4\",reason=\"blank\"} 1"],
+        quiet: &["RedlockdQuorumNoMargin", "RedlockdNodeDown", "RedlockdNodeQuarantined"],
+        log: &["wiped, or"],
+        ..Expected::default()
+    };
+    watch.calm("wiped", "n4 is wiped by FLUSHALL and is filled", wiped).await;
     two_servers(&mut watch, &here, &there).await;
     people(&mut watch, &here).await;
     drop(work);
@@ -235,6 +274,7 @@ async fn two_servers(watch: &mut Watch<'_>, here: &ServiceOver, there: &ServiceO
         events: &[&["two_servers", "n5", "begun"]],
         metrics: &["redlockd_node_two_servers{node=\"n5\"} 1"],
         alerts: &["RedlockdOneNameTwoServers"],
+        quiet: &["RedlockdQuorumLost"],
         log: &["name leads to two servers"],
     };
     watch.step("two-servers", "n5 leads the second instance to another, empty server", expected).await;
@@ -253,6 +293,7 @@ async fn two_servers(watch: &mut Watch<'_>, here: &ServiceOver, there: &ServiceO
 }
 
 /// What people do: a deadlock, and an operator who ends a lease.
+#[expect(clippy::print_stdout, reason = "the timetable is its output")]
 async fn people(watch: &mut Watch<'_>, here: &ServiceOver) {
     let client = here.client();
     let of_ann = client.acquired("x", &[("ttl", "10s"), ("owner", "ann")]).await.token();
@@ -267,17 +308,23 @@ async fn people(watch: &mut Watch<'_>, here: &ServiceOver) {
         events: &[&["deadlock", "ann", "bob"]],
         metrics: &["redlockd_lock_deadlocks_total{outcome=\"reported\"} 1"],
         alerts: &["RedlockdDeadlock"],
-        ..Expected::default()
+        quiet: &["RedlockdForcedRelease"],
+        log: &["owners wait for each other in a cycle"],
     };
     watch.step("deadlock", "ann and bob wait for each other", expected).await;
     let path = "/locks/x?force=now&reason=host%20is%20gone";
     send(client.request("DELETE", path)).await.expect_status(204);
     let expected = Expected {
         events: &[&["forced", "host is gone", "ann", "after_ms"]],
+        metrics: &["redlockd_lock_force_total{how=\"now\",outcome=\"forced\"} 1"],
         alerts: &["RedlockdForcedRelease"],
+        log: &["a lease was ended by force"],
         ..Expected::default()
     };
     watch.step("forced", "an operator ends ann's lease", expected).await;
+    let page = client.get("/ui/events?kind=forced").await.text;
+    assert!(has_all(&page, &["released by an operator", "host is gone", "ann"]), "{page}");
+    println!("    page     /ui/events: released by an operator, host is gone");
     client.extend("x", &of_ann, &[]).await.expect_status(410);
 }
 
@@ -321,6 +368,7 @@ async fn outage(browsers: &[Browser], begun: BootTime) {
         metrics: &["redlockd_quorum_available 0", "redlockd_quorum_margin -1"],
         log: &["no quorum of nodes votes: no lock can be granted or extended"],
         alerts: &["RedlockdQuorumLost", "RedlockdAcquireErrorsHigh"],
+        quiet: &["RedlockdQuorumNoMargin"],
     };
     let mut refused = JoinSet::new();
     let caller = client.clone();
@@ -343,9 +391,16 @@ async fn outage(browsers: &[Browser], begun: BootTime) {
         })
         .await;
     }
-    watch.calm("outage-over", "the quarantine is over", &[&["quorum_back", "after_ms", "refused"]]).await;
+    let over_again = Expected {
+        events: &[&["quorum_back", "after_ms", "refused"]],
+        metrics: &["redlockd_quorum_available 1", "redlockd_quorum_margin 1"],
+        quiet: &["RedlockdQuorumLost", "RedlockdQuorumNoMargin"],
+        log: &["a quorum of nodes votes again"],
+        ..Expected::default()
+    };
+    watch.calm("outage-over", "the quarantine is over", over_again).await;
     client.acquired("other", &[]).await;
-    other_node_list(&cluster, &over, browsers).await;
+    other_node_list(&cluster, &over, browsers, begun).await;
 }
 
 /// What callers are answered while no quorum votes.
@@ -378,21 +433,26 @@ async fn in_the_outage(client: &Client, held: &Answer) {
 
 /// A second instance with another node list gets no vote, and its log, its page and `doctor` say why.
 #[expect(clippy::print_stdout, reason = "the timetable is its output")]
-async fn other_node_list(cluster: &Cluster, over: &ServiceOver, browsers: &[Browser]) {
+async fn other_node_list(cluster: &Cluster, over: &ServiceOver, browsers: &[Browser], begun: BootTime) {
     let other = RedisServer::start().await;
     let urls = [cluster.servers[0].url(), cluster.servers[1].url(), other.url()];
     let mut args = node_args(urls.into_iter());
     args[5] = args[5].replace("n3=", "n9=");
     args.extend(SHORT_TIMES.iter().chain(&LONG_MEMORY).map(ToString::to_string));
+    let from_ms = SystemClock.wall_ms();
     let second = Service::start(&args).await;
-    let page = poll::until("it says that it has another node list", || async {
-        Some(sentence(second.client()).await)
-            .filter(|text| has_all(text, &["another node list or other settings", "config show"]))
-    })
-    .await;
-    println!("\n           a second instance has another node list\n    page     {page}");
-    poll::until_true("the log says it", || second.output().iter().any(|l| l.contains("state=\"other-cluster\""))).await;
-    Watch::of(&second, None, browsers, SystemClock.now()).pictures("other-list").await;
+    let prometheus = prometheus_of(&second).await;
+    let mut watch = Watch::of(&second, prometheus.as_ref(), browsers, begun);
+    watch.from_ms = from_ms;
+    let expected = Expected {
+        page: &["another node list or other settings", "config show"],
+        events: &[&["quorum_lost", "other-cluster"]],
+        metrics: &["redlockd_quorum_available 0"],
+        alerts: &["RedlockdQuorumLost"],
+        log: &["state=\"other-cluster\""],
+        ..Expected::default()
+    };
+    watch.step("other-list", "a second instance has another node list", expected).await;
     let words: Vec<&str> = std::iter::once("doctor").chain(args.iter().map(String::as_str)).collect();
     let doctor = ended(&mut redlockd(&words));
     println!("    doctor   exit code {:?}", doctor.code);
@@ -401,20 +461,29 @@ async fn other_node_list(cluster: &Cluster, over: &ServiceOver, browsers: &[Brow
 }
 
 /// `redlockd init` was forgotten.
-#[expect(clippy::print_stdout, reason = "the timetable is its output")]
-async fn not_declared(browsers: &[Browser]) {
+async fn not_declared(browsers: &[Browser], begun: BootTime) {
     let cluster = Cluster::blank(3).await;
+    let from_ms = SystemClock.wall_ms();
     let over = cluster.service_at_once(&LONG_MEMORY).await;
-    let page = poll::until("the page says what is missing", || async {
-        Some(sentence(over.client()).await)
-            .filter(|text| has_all(text, &["No lock can be granted", "wiped, or new", "redlockd init"]))
-    })
-    .await;
-    println!("\n           nodes that nobody declared\n    page     {page}");
-    let log = over.service.output();
-    let line = log.iter().find(|line| line.contains("redlockd init"));
-    Watch::of(&over.service, None, browsers, SystemClock.now()).pictures("not-declared").await;
-    println!("    log      {}", line.expect("it names the command"));
+    let prometheus = prometheus_of(&over.service).await;
+    let mut watch = Watch::of(&over.service, prometheus.as_ref(), browsers, begun);
+    watch.from_ms = from_ms;
+    let expected = Expected {
+        page: &["No lock can be granted", "wiped, or new", "redlockd init"],
+        events: &[&["quorum_lost", "n1", "n2", "n3"]],
+        metrics: &["redlockd_quorum_available 0", "redlockd_quorum_margin -2"],
+        alerts: &["RedlockdQuorumLost"],
+        log: &["redlockd init", "state=\"quarantined\""],
+        ..Expected::default()
+    };
+    watch.step("not-declared", "nodes that nobody declared", expected).await;
+}
+
+/// One that scrapes this instance alone.
+async fn prometheus_of(service: &Service) -> Option<Prometheus> {
+    tool("prometheus")?;
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    Some(Prometheus::start(&config, &[service.address()]).await)
 }
 
 /// An access file that is broken keeps the rules that were in force.
@@ -433,6 +502,14 @@ async fn broken_access_file(browsers: &[Browser]) {
         &[&SHORT_TIMES[..], &["--set", &access]].concat(),
     )
     .await;
+    let prometheus = match tool("prometheus") {
+        Some(_) => {
+            let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+            Some(Prometheus::start_with(&config, &[service.address()], "http", key).await)
+        }
+        None => None,
+    };
+    let from_ms = SystemClock.wall_ms();
     let get = async |path: &str| send(service.client().request("GET", path).bearer_auth(key)).await.text;
     let until_reload = async |value: u8| {
         let line = format!("redlockd_config_last_reload_successful{{kind=\"access_file\"}} {value}");
@@ -451,6 +528,11 @@ async fn broken_access_file(browsers: &[Browser]) {
     let home = get("/ui/").await;
     assert!(home.contains("The access file was rejected at ") && home.contains(said), "{home}");
     println!("    page     The access file was rejected at ...: the {said}.");
+    println!("    metric   redlockd_config_last_reload_successful{{kind=\"access_file\"}} 0\n    event    {events}");
+    if let Some(prometheus) = &prometheus {
+        prometheus.until_fired_since(&["RedlockdReloadFailed"], from_ms).await;
+        println!("    alert    RedlockdReloadFailed");
+    }
     for browser in browsers {
         browser.go_to(service.client().base(), "/ui/login").await;
         browser.write("#key", key).await;
@@ -463,6 +545,11 @@ async fn broken_access_file(browsers: &[Browser]) {
     until_reload(1).await;
     let home = get("/ui/").await;
     assert!(!home.contains("was rejected at"), "{home}");
+    let events = get("/events?since=5m&kind=reloaded").await;
+    assert!(events.contains("\"reason\":\"in force\""), "{events}");
+    if let Some(prometheus) = &prometheus {
+        prometheus.until_quiet(&["RedlockdReloadFailed"]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -471,7 +558,7 @@ async fn half_an_hour_of_failures_explains_itself() {
     let (browsers, begun) = (browsers().await, SystemClock.now());
     five_nodes(&browsers, begun).await;
     outage(&browsers, begun).await;
-    not_declared(&browsers).await;
+    not_declared(&browsers, begun).await;
     broken_access_file(&browsers).await;
     for browser in browsers {
         browser.close().await;

@@ -37,3 +37,27 @@ async fn an_operator_ends_one_permit_of_several() {
     browser.check_page("the list").await;
     browser.close().await;
 }
+
+/// At the instance that serves a ticket its id is shown; what waits over a connection has no mark.
+#[tokio::test]
+async fn a_locks_page_says_which_of_its_waiters_are_tickets() {
+    let service = fixture::service().await;
+    let client = service.client();
+    let held = client.acquired("deploy/prod", &[("owner", "ann"), ("ttl", "2m")]).await;
+    let asks = |owner| [("async", "true"), ("keep", "1h"), ("wait", "1h"), ("owner", owner)];
+    let ticket = client.acquire("deploy/prod", &asks("release-42")).await.expect_status(202).json();
+    let id = ticket["ticket"].as_str().expect("an id").to_owned();
+    fixture::wait_after(client, "deploy/prod", "ci-7", 2).await;
+    let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
+    browser.go("/ui/locks/deploy/prod").await;
+    browser.until_text("#queue", "both wait", |t| t.contains("release-42") && t.contains("ci-7")).await;
+    let marks = "return [...document.querySelectorAll('#queue tbody tr')].map(row => [row.querySelector('bdi').textContent, \
+                 [...row.querySelectorAll('.note')].map(note => note.textContent).join()])";
+    let mark = format!("ticket {id}");
+    assert_eq!(browser.eval(marks).await, serde_json::json!([["release-42", mark], ["ci-7", ""]]));
+    browser.check_page("a ticket among the waiters").await;
+    client.release("deploy/prod", &held.token()).await.expect_status(204);
+    browser.until_text("#holder", "the ticket is granted", |t| t.contains("release-42")).await;
+    browser.until_text("#queue", "the other one waits", |t| !t.contains("ticket") && t.contains("ci-7")).await;
+    browser.close().await;
+}

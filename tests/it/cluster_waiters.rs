@@ -91,6 +91,38 @@ async fn an_instance_shows_the_waiters_of_another_until_that_one_is_gone() {
     client.release("a/b", &lease.token()).await.expect_status(204);
 }
 
+/// What the killed instance published stays on the nodes for ten seconds: its waiter that is back at another one is listed there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_comes_back_elsewhere_is_listed_once() {
+    let cluster = Cluster::start(3).await;
+    let (here, mut there, third) = (cluster.service().await, cluster.service().await, cluster.service().await);
+    let lease = here.client().acquired("a/b", &[("ttl", "4m")]).await;
+    let fields = [("wait", "4m"), ("owner", "moved"), ("wait_id", "0123456789abcdef")];
+    let wait = |client: &Client| {
+        let request = client.request("POST", &lock("a/b")).form(&fields);
+        tokio::spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) })
+    };
+    let first = wait(there.client());
+    until("it waits there", here.client(), |lock| lock["waiting"] == 1 && lock["waiting_here"] == 0).await;
+    until("the third knows it", third.client(), |lock| lock["waiting"] == 1).await;
+    there.service.kill();
+    first.await.expect("no panic").expect_err("its instance was killed");
+    let again = wait(here.client());
+    let keys = async || published(&cluster.servers[0]).await.iter().filter(|value| value.contains("moved")).count();
+    let name = here.client().inspect("a/b").await.json()["answered_by"].clone();
+    for over in [&here, &third] {
+        until("it is listed once", over.client(), |lock| {
+            let is_here = |waiter: &Value| (&waiter["owner"], &waiter["instance"]) == (&json!("moved"), &name);
+            let is_once = lock["waiters"].as_array().is_some_and(|all| all.len() == 1 && is_here(&all[0]));
+            is_once && lock["waiting"] == 1
+        })
+        .await;
+    }
+    assert_eq!(keys().await, 2, "while the nodes still have what the killed instance published");
+    here.client().release("a/b", &lease.token()).await.expect_status(204);
+    assert_eq!(again.await.expect("no panic").expect("answered"), 201);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_the_waiters_of_others_are_said_to_be_unknown() {
     let cluster = Cluster::start(3).await;

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::support::client::{Client, send};
-use crate::support::cluster::{Cluster, MUTE, heal};
+use crate::support::cluster::{Cluster, MUTE, heal, node_args};
+use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
+use crate::support::redis_server::RedisServer;
 use crate::support::service::{SHORT_TIMES, Service};
 use crate::support::temp_dir;
 
@@ -224,4 +227,120 @@ async fn a_timeline_has_the_leases_and_waits_of_all_instances_and_is_not_displac
         page.contains(" leases with ").then_some(())
     })
     .await;
+}
+
+/// An instance at these nodes, in a data directory that a former run may have had.
+async fn run(cluster: &Cluster, data: &Arc<TempDir>) -> Service {
+    let mut args = node_args(cluster.servers.iter().map(RedisServer::url));
+    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    let service = Service::start_in(Arc::clone(data), &args).await;
+    service.until_ready().await;
+    service
+}
+
+/// The times of which it says that it does not know them, within these.
+async fn gaps(client: &Client, query: &str) -> Vec<Value> {
+    let answer = client.get(&format!("/events?limit=100&{query}")).await.expect_status(200).json();
+    answer["gaps"].as_array().expect("gaps").clone()
+}
+
+/// Its own start lies behind it: it receives what others report.
+async fn until_it_knows(client: &Client) {
+    poll::until("it knows the present", || async { gaps(client, "since=500ms").await.is_empty().then_some(()) }).await;
+}
+
+async fn stop(mut service: Service) {
+    service.terminate();
+    assert_eq!(service.exit_code().await, Some(0));
+}
+
+#[tokio::test]
+async fn what_happened_while_an_instance_was_away_is_learnt_from_another() {
+    let cluster = Cluster::start(3).await;
+    let (data, other_data) = (Arc::new(temp_dir::in_memory()), Arc::new(temp_dir::in_memory()));
+    let (here, there) = (run(&cluster, &data).await, run(&cluster, &other_data).await);
+    until_it_knows(here.client()).await;
+    until_it_knows(there.client()).await;
+    let left_ms = SystemClock.wall_ms();
+    stop(here).await;
+    there.client().acquired("x", &[("ttl", "30s"), ("owner", "ann")]).await;
+    force(there.client(), "x").await;
+    let here = run(&cluster, &data).await;
+    let away = gaps(here.client(), "since=1m").await;
+    let last = away.last().expect("it says that it was away");
+    assert_eq!(last["reason"], "not-running", "{away:?}");
+    let forced = poll::until("it knows what happened meanwhile", || async {
+        let forced = past(here.client(), "kind=forced").await;
+        (!forced.is_empty()).then_some(forced)
+    })
+    .await;
+    let expected = past(there.client(), "kind=forced").await;
+    assert_eq!(forced, expected, "as the one that saw it");
+    // Nobody knows what was before both.
+    poll::until("only that is unknown", || async {
+        let left = gaps(here.client(), "since=1m").await;
+        let is_before = |gap: &Value| gap["to_ms"].as_u64() < Some(left_ms);
+        left.iter().all(is_before).then_some(())
+    })
+    .await;
+    // The file has it, whether another instance is there or not.
+    stop(there).await;
+    stop(here).await;
+    let again = run(&cluster, &data).await;
+    assert_eq!(past(again.client(), "kind=forced").await, expected);
+}
+
+#[tokio::test]
+async fn a_time_that_nobody_knows_is_said_on_every_surface() {
+    let cluster = Cluster::start(3).await;
+    let data = Arc::new(temp_dir::in_memory());
+    let first = run(&cluster, &data).await;
+    let own_start = poll::until("it says what it does not know", || async {
+        gaps(first.client(), "since=1m").await.pop().filter(|gap| gap["from_ms"].is_null())
+    })
+    .await;
+    assert!(own_start["to_ms"].is_u64(), "nothing is known before the first start: {own_start}");
+    let mut first = first;
+    first.kill();
+    let again = run(&cluster, &data).await;
+    let client = again.client();
+    until_it_knows(client).await;
+    let gap = gaps(client, "since=1m").await.pop().expect("it was away");
+    let (from, to) = (gap["from"].as_str().expect("a begin"), gap["to"].as_str().expect("an end"));
+    assert_eq!((gap["reason"].as_str(), from < to), (Some("not-running"), true), "{gap}");
+    let lease = client.acquired("deploy/prod", &[("ttl", "30s"), ("owner", "ann")]).await;
+    client.release("deploy/prod", &lease.token()).await.expect_status(204);
+    let page = client.get(&format!("/ui/events?kind=forced&at={}", &to[11..19])).await.expect_status(200).text;
+    let said = format!("to {} {} UTC this instance did not run", &to[..10], &to[11..19]);
+    assert!(page.contains("Events may be missing") && page.contains(&said), "{said}: {page}");
+    for path in ["/ui/timeline?prefix=deploy/", "/ui/locks/deploy/prod", "/ui/timeline?prefix=none"] {
+        let page = client.get(path).await.expect_status(200).text;
+        assert!(page.contains("not known: ") && page.contains("this instance did not run"), "{path}: {page}");
+        let rows = page.matches("<th scope=\"row\">not known</th>").count();
+        assert_eq!(rows, usize::from(!path.contains("none")), "in the table: {path}");
+    }
+    let url = client.base().to_owned();
+    let events = ended(&mut redlockd(&["events", "--url", &url, "--since", "1m"]));
+    assert!(events.code == Some(0) && events.err.contains("events may be missing: "), "{events:?}");
+    assert!(events.err.contains("the instance that answers did not run"), "{events:?}");
+}
+
+/// Each instance says of itself whether it sees a quorum: the rows and the marks name it.
+#[tokio::test]
+async fn a_lost_quorum_names_the_instance_that_lost_it() {
+    let cluster = Cluster::start(3).await;
+    let (cut_off, other) = (cluster.service().await, cluster.service().await);
+    cut_off.client().acquired("a", &[("ttl", "30s")]).await;
+    let name = cut_off.client().inspect("a").await.json()["answered_by"].as_str().expect("a name").to_owned();
+    cut_off.proxies[..2].iter().for_each(|proxy| proxy.set(MUTE));
+    let lost = poll::until("the other instance knows that this one has no quorum", || async {
+        past(other.client(), "kind=quorum_lost").await.pop()
+    })
+    .await;
+    assert_eq!(lost["instance"], name.as_str(), "{lost}");
+    let page = other.client().get("/ui/events?kind=quorum_lost").await.expect_status(200).text;
+    assert!(page.contains(&format!("instance <span class=\"code\">{name}</span>")), "{page}");
+    let page = other.client().get("/ui/locks/a").await.expect_status(200).text;
+    assert!(page.contains(&format!("no quorum, instance {name}")), "{page}");
+    cut_off.proxies.iter().for_each(heal);
 }

@@ -1,10 +1,11 @@
 //! Kept leases: renewed by the service, by any instance, until their end and not longer.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 use redlockd::types::Token;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::access::{Access, as_principal};
 use crate::support::client::{Client, lock, send};
@@ -155,9 +156,11 @@ async fn its_end_is_moved_by_patch_at_any_instance() {
 async fn whoever_ends_it_ends_it() {
     let cluster = Cluster::start(3).await;
     let (here, there) = (cluster.service_with(&SHORT_MEMORY).await, cluster.service_with(&SHORT_MEMORY).await);
+    let mut leases = Vec::new();
     for how in ["release", "now", "revoke"] {
         let begun = SystemClock.now();
         let lease = here.client().acquired(how, &[("keep", "1m")]).await;
+        leases.push(lease.json()["token_id"].clone());
         match how {
             "release" => there.client().release(how, &lease.token()).await.expect_status(204),
             _ => {
@@ -168,14 +171,22 @@ async fn whoever_ends_it_ends_it() {
         let took = granted_after(there.client(), how, begun).await;
         assert!(took < seconds(5.0) + LATE_MAX, "{how}: {took:?}, at the latest with its TTL");
     }
-    let past = there.client().get("/events?since=1m").await.json();
-    let ends: Vec<_> =
-        past["events"].as_array().into_iter().flatten().filter(|event| event["event"] != "acquired").collect();
-    for (resource, kind, reason) in
-        [("release", "released", "released"), ("now", "forced", "forced"), ("revoke", "forced", "revoked")]
-    {
-        let ends = ends.iter().filter(|event| event["resource"] == resource && event["event"] == kind);
-        assert_eq!(ends.map(|event| &event["reason"]).collect::<Vec<_>>(), [&json!(reason)], "{past}");
+    // Each instance checks what has run out in the order of the deadlines: after its next one, nothing is to come of the others.
+    let mut past = Vec::new();
+    for instance in [&here, &there] {
+        let marker = instance.client().acquired("marker", &[("ttl", "1s"), ("wait", "9s")]).await.json();
+        let events = poll::until("the marker has expired", || async {
+            let events = instance.client().get("/events?since=1m").await.json()["events"].as_array().cloned()?;
+            let is_its = |event: &Value| event["event"] == "expired" && event["token_id"] == marker["token_id"];
+            events.iter().any(is_its).then_some(events)
+        });
+        past.extend(events.await);
+    }
+    let ends = [("released", "released"), ("forced", "forced"), ("forced", "revoked")];
+    for (lease, end) in leases.iter().zip(ends) {
+        let its = past.iter().filter(|event| event["token_id"] == *lease && event["event"] != "acquired");
+        let its: BTreeSet<_> = its.map(|event| (event["event"].as_str(), event["reason"].as_str())).collect();
+        assert_eq!(its, BTreeSet::from([(Some(end.0), Some(end.1))]), "{past:?}");
     }
     poll::until("the granter knows", || async {
         let metrics = here.client().get("/metrics").await.text;
@@ -184,6 +195,34 @@ async fn whoever_ends_it_ends_it() {
         (counts("released") && counts("forced") && counts("revoked")).then_some(())
     })
     .await;
+}
+
+/// With the longest TTL the granter looks at its lease again when the nodes have forgotten how it ended.
+#[tokio::test]
+async fn who_granted_a_lease_knows_that_another_instance_ended_it() {
+    let cluster = Cluster::start(3).await;
+    let (here, there) = (cluster.service().await, cluster.service().await);
+    for (how, reason) in [("release", "released"), ("now", "forced")] {
+        let lease = here.client().acquired(how, &[("keep", "1h")]).await;
+        assert_eq!(lease.json()["ttl_ms"], 300_000);
+        // Whoever moves the end renews it as well.
+        there.client().extend(how, &lease.token(), &[("keep", "30m")]).await.expect_status(200);
+        match how {
+            "release" => there.client().release(how, &lease.token()).await.expect_status(204),
+            _ => {
+                let path = format!("{}?force=now&reason=over", lock(how));
+                send(there.client().request("DELETE", &path)).await.expect_status(204)
+            }
+        };
+        poll::until("the granter knows", || async {
+            let metrics = here.client().get("/metrics").await.text;
+            let line = format!("redlockd_lock_kept_ends_total{{reason=\"{reason}\"}} 1");
+            (metrics.contains(&line) && metrics.contains("\nredlockd_lock_kept 0\n")).then_some(())
+        })
+        .await;
+    }
+    let events = here.client().get("/events?since=1m").await.text;
+    assert!(!events.contains("\"lost\"") && !events.contains("\"expired\""), "{events}");
 }
 
 #[tokio::test]

@@ -15,10 +15,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::access::{Access, as_principal, key};
 use crate::board::FIGURES;
 use crate::hooks::receiver::{HooksFile, Receiver, hook, target};
 use crate::support::client::{Client, send};
-use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal, slow_to_answer};
+use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal, slow_to_answer, slow_to_arrive};
 use crate::support::poll;
 use crate::support::prometheus::{Prometheus, tool};
 use crate::support::service::{SHORT_MEMORY, path};
@@ -303,6 +304,13 @@ async fn keep_and_wait(client: &Client, prometheus: &Prometheus, begun: u64) {
 /// Causes everything that the panels show, once.
 async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus: &Prometheus) {
     let client = over.client();
+    // A node forgets a lease that is renewed again and again: the next renewal puts it back.
+    poll::until("it is put back", || async {
+        cluster.servers[0].ask::<u8>(&["DEL", "standing"]).await;
+        let text = client.get("/metrics").await.text;
+        text.lines().any(|l| l.starts_with("redlockd_leases_repaired_total ") && !l.ends_with(" 0")).then_some(())
+    })
+    .await;
     // A lease that a connection holds does not expire, even on a slow machine.
     let held = hold(over, "plain").await;
     client.acquire("plain", &[]).await.expect_status(423);
@@ -337,8 +345,19 @@ async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus:
     .await;
     drop(unrenewed);
     prometheus.until_fired(&["RedlockdQuorumLost", "RedlockdAcquireErrorsHigh"]).await;
+    // It still fires, and began before now: the harness does not take it for one of something new.
+    let from_ms = SystemClock.wall_ms();
+    poll::until("it still fires", || async {
+        let since_ms = SystemClock.wall_ms().saturating_sub(from_ms).max(1);
+        let firing =
+            format!("max_over_time(ALERTS{{alertname=\"RedlockdQuorumLost\", alertstate=\"firing\"}}[{since_ms}ms])");
+        (numbers(&prometheus.query(&firing).await) > 0).then_some(())
+    })
+    .await;
+    assert!(!prometheus.has_fired_since("RedlockdQuorumLost", from_ms).await);
     over.proxies.iter().for_each(heal);
     over.until_all_vote().await;
+    prometheus.until_quiet(&["RedlockdQuorumLost"]).await;
     // Within the time of a probe, and beyond that of every request.
     over.proxies[0].set(slow_to_answer(Duration::from_millis(300)));
     prometheus.until_fired(&["RedlockdNodeErrors", "RedlockdNodeSlow"]).await;
@@ -354,6 +373,51 @@ async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus:
         l.starts_with("redlockd_node_restarts_total{node=\"n3\"}") && !l.ends_with(" 0")
     })
     .await;
+}
+
+/// Waits until a query is more than 0 at one of the times for which the panels are asked.
+async fn until_shown(prometheus: &Prometheus, begun: u64, query: &str) {
+    poll::until(&format!("the board shows {query}"), || async {
+        let shown = prometheus.range(&format!("{query} > 0"), begun, SystemClock.wall_ms()).await;
+        (numbers(&shown) > 0).then_some(())
+    })
+    .await;
+}
+
+/// What a third instance shows that the others must not: a clock that looks wrong, refused callers, hooks that nobody accepts, clean-ups that are skipped, and
+/// that it is stopping.
+async fn refuse_drop_and_drain(edge: &ServiceOver, receiver: &Receiver, prometheus: &Prometheus, begun: u64) {
+    let ask = |method: &str, resource: &str, key_of: &'static str| {
+        let request = edge.client().request(method, &format!("/locks/{resource}?wait=0s"));
+        as_principal(request, key_of)
+    };
+    edge.proxies[2].set(slow_to_arrive(Duration::from_millis(60)));
+    until_shown(prometheus, begun, "max(redlockd_node_clock_offset_seconds)").await;
+    heal(&edge.proxies[2]);
+    ask("POST", "edge/x", "nobody").await.expect_status(401);
+    ask("POST", "elsewhere", "ops").await.expect_status(403);
+    for series in ["reason=\"unauthenticated\"", "reason=\"forbidden\""] {
+        until_shown(prometheus, begun, &format!("sum(redlockd_auth_failures_total{{{series}}})")).await;
+    }
+    // The first message switches the hook off; the next one is dropped. The other hook has a receiver that does not answer.
+    receiver.answer([410]);
+    ask("POST", "edge/off", "ops").await.expect_status(201);
+    until_shown(prometheus, begun, "sum(redlockd_webhook_hooks_off)").await;
+    ask("POST", "edge/dropped", "ops").await.expect_status(201);
+    until_shown(prometheus, begun, "sum(redlockd_webhook_dropped_total)").await;
+    receiver.set_silent(true);
+    let path = "/locks/edge/dropped?force=now&reason=trying%20it%20out";
+    as_principal(edge.client().request("DELETE", path), "ops").await.expect_status(204);
+    until_shown(prometheus, begun, "sum(redlockd_webhook_queue)").await;
+    receiver.set_silent(false);
+    // Each failed attempt has to be withdrawn on the nodes that do not answer.
+    edge.proxies[..2].iter().for_each(|proxy| proxy.set(MUTE));
+    let names: Vec<String> = (0..100).map(|i| format!("edge/{i}")).collect();
+    join_all(names.iter().map(|name| ask("POST", name, "ops"))).await;
+    until_shown(prometheus, begun, "sum(redlockd_cleanups_skipped_total)").await;
+    edge.proxies.iter().for_each(heal);
+    edge.service.terminate();
+    until_shown(prometheus, begun, "sum(redlockd_draining)").await;
 }
 
 /// Number of points that are finite numbers.
@@ -393,14 +457,24 @@ async fn every_panel_shows_the_figure_of_a_real_run_and_no_rule_fails() {
     let more = ["--set", &audit, "--set", &hooks_setting];
     let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(more).collect();
     let (here, there) = (cluster.service_with(&more).await, cluster.service_with(&SHORT_MEMORY).await);
-    let targets = [here.service.address(), there.service.address()];
-    let prometheus = Prometheus::start(&config(""), &targets).await;
+    let access = Access::of(&[("ops", &["metrics", "read:**", "acquire:edge/**", "force:**"])]);
+    let (rules, refuses) = (access.setting(), Receiver::start().await);
+    let more_hooks = hook("off", &["lock.acquired"], "") + &hook("silent", &["lock.forced"], "");
+    let more_hooks = HooksFile::with(&(target("ops", &refuses, "") + &more_hooks));
+    let more_hooks_setting = more_hooks.setting();
+    let more = ["--set", &rules, "--set", &more_hooks_setting, "--set", "cleanup_limit=16", "--set", "drain_delay=8s"];
+    let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(more).collect();
+    let edge = cluster.service_at_once(&more).await;
+    edge.service.until_ready().await;
+    let targets = [here.service.address(), there.service.address(), edge.service.address()];
+    let prometheus = Prometheus::start_with(&config(""), &targets, "http", &key("ops")).await;
     let begun = SystemClock.wall_ms();
     // Before the load, whose waiters are counted.
     keep_and_wait(here.client(), &prometheus, begun).await;
     let work = constant_load(&[here.client().clone(), there.client().clone()]);
     let listener = here.client().request("GET", "/events").send().await.expect("a stream");
     cause_all_events(&mut cluster, &here, &prometheus).await;
+    refuse_drop_and_drain(&edge, &refuses, &prometheus, begun).await;
 
     let dashboard = dashboard();
     let panels = panels(&dashboard);

@@ -156,7 +156,11 @@ async fn a_node_that_is_too_slow_for_rounds_counts_as_without_a_vote() {
     let home = client.get("/ui/").await.text;
     assert!(home.contains("Node n3 has answered too late for most rounds since"), "{home}");
     poll::until_true("the log has it", || {
-        over.service.output().iter().any(|line| line.contains("node=n3 state=\"slow\""))
+        let parts = ["node=n3 state=\"slow\"", " late_percent=", " late_of=", " late_in_s="];
+        over.service
+            .output()
+            .iter()
+            .any(|line| parts.iter().all(|part| line.contains(part)) && !line.contains("_percent=0"))
     })
     .await;
 }

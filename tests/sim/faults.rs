@@ -41,6 +41,9 @@ const FOLLOWED: Us = 5_000 * MS;
 /// no instance detects is excluded from the guarantee.
 const NOTICED: u32 = 1;
 
+/// From the last fault until changes of the list that had begun are over.
+const SETTLES: Us = 10 * SEC;
+
 impl World {
     /// One fault, and the time of the next.
     pub(super) fn fault(&mut self) {
@@ -450,14 +453,16 @@ impl World {
             }
         }
         if self.profile.relists {
-            self.correct_configurations();
+            self.correct_configurations(false);
+            self.at(now + SETTLES, Event::CorrectAgain);
         }
         self.plan_liveness_checks();
     }
 
     /// An operator starts instances with the present list: those that were started with an old one, or were cut off during
-    /// several changes, and may know too few of its nodes; and those whose view every node has forgotten.
-    fn correct_configurations(&mut self) {
+    /// several changes, and may know too few of its nodes; and those whose view every node has forgotten. Again, where changes that
+    /// had begun are over by now.
+    pub(super) fn correct_configurations(&mut self, is_again: bool) {
         let Some(highest) = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id) else { return };
         let (id, first, list) = (highest.id, self.profile.nodes, highest.list.clone());
         let is_listed = |server: &usize| match &list {
@@ -469,13 +474,14 @@ impl World {
         };
         let corrected: Vec<usize> = (0..self.servers.len()).filter(is_listed).collect();
         let left = corrected.iter().filter(|server| **server < first).count();
-        // A list of one whose node forgets has forgotten the change; instances that know it ask nodes that others do not.
-        let is_forgotten = first == 1 && list.is_none();
-        let are_too_few = first == 1 || left <= first - quorum_of(first);
+        // A list of one whose node forgets has forgotten the change, and an instance that was started with it follows that node.
+        let is_forgotten = first == 1;
+        let are_too_few = left <= first - quorum_of(first);
         self.profile.corrected = Some(corrected);
         for inst in 0..self.insts.len() {
             let Inst { life, asks_in, .. } = self.insts[inst];
-            if is_forgotten || list.is_some() && (life > 0 || are_too_few && asks_in < id) || asks_in > id {
+            let is_stranded = list.is_some() && are_too_few && asks_in < id;
+            if is_stranded || !is_again && (is_forgotten || list.is_some() && life > 0 || asks_in > id) {
                 self.crash(inst);
             }
         }

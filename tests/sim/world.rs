@@ -81,6 +81,8 @@ pub(super) enum Event {
     Heal(Heal),
     /// Every node's log is synced.
     Fsync,
+    /// See [`World::correct_configurations`].
+    CorrectAgain,
     /// All faults heal.
     Calm,
     /// The nodes are scanned for leases that should be gone.

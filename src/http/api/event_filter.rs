@@ -6,6 +6,7 @@ use super::request_fields::Fields;
 use crate::api::Event;
 use crate::duration::parse_duration;
 use crate::manager::events::EventKind;
+use crate::manager::gaps::Gap;
 use crate::types::Invalid;
 
 /// `at=10:42` shows so much before and after it: clocks and memories differ by a minute or two.
@@ -49,6 +50,11 @@ impl EventFilter {
             kind,
             prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
         }
+    }
+
+    /// Whether an event of this gap could match.
+    pub(crate) fn reaches(&self, gap: &Gap) -> bool {
+        self.from_ms.is_none_or(|from| gap.to_ms > from) && self.to_ms.is_none_or(|to| gap.from_ms <= to)
     }
 
     /// Whether the event matches.

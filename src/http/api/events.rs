@@ -14,7 +14,7 @@ use futures_util::stream;
 use super::event_filter::EventFilter;
 use super::hold::NO_BUFFERING;
 use super::request_fields::Fields;
-use super::{lock_responses, request_headers};
+use super::{lock_responses, request_headers, to_wire};
 use crate::api::{Event, PastEvents};
 use crate::auth::access_rule::Right;
 use crate::auth::quota::StreamPermit;
@@ -127,7 +127,9 @@ async fn past(
         }
         tokio::task::yield_now().await;
     }
-    Ok(lock_responses::past_events(&PastEvents { events, has_more }))
+    let gaps = state.manager.events().gaps(state.manager.wall_ms());
+    let gaps = gaps.iter().filter(|gap| filter.reaches(gap)).map(to_wire::event_gap).collect();
+    Ok(lock_responses::past_events(&PastEvents { events, has_more, gaps }))
 }
 
 fn too_many_readers() -> Problem {

@@ -2,6 +2,7 @@
 
 use crate::api;
 use crate::http::format::{ms, ms_up, time};
+use crate::manager::gaps::Gap;
 use crate::manager::types::{
     BlockedBy, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt, mode_of, permits_free,
 };
@@ -12,6 +13,13 @@ use crate::types::PermitLimit;
 /// The count of votes.
 pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
     api::Quorum { granted: count.granted, needed: count.needed, nodes: count.nodes }
+}
+
+/// A time of which incidents may be missing.
+pub(crate) fn event_gap(gap: &Gap) -> api::EventGap {
+    let from_ms = Some(gap.from_ms).filter(|from_ms| *from_ms > 0);
+    let (from, to) = (from_ms.map(time), time(gap.to_ms));
+    api::EventGap { from_ms, from, to_ms: gap.to_ms, to, reason: gap.reason.as_str().to_owned() }
 }
 
 /// A holder, without its token.

@@ -143,6 +143,7 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     let page = LockPage::new(layout, &resource, inspection.as_ref(), past, done, &base, wall_ms);
     let holders = inspection.as_ref().map(Inspection::holders).unwrap_or_default();
     let page = page.naming_principals(|principal| principal_name(&state, principal));
+    let page = page.with_tickets(&state.manager.listed_tickets());
     let has_taken = holders.iter().any(|holder| state.manager.has_taken(&holder.labels, access.principal()));
     let (may_end, may_acquire) = (access.may(Right::Force, &resource), access.may(Right::Acquire, &resource));
     html(status, &page.for_viewer(may_end, may_acquire, has_taken))
@@ -246,7 +247,9 @@ pub(super) async fn events(State(state): State<AppState>, request: Request) -> R
     drop(request);
     let _permit = state.history_limit.take(access.principal()).await;
     let matching: Vec<_> = visible_events(&state, &access).into_iter().filter(|event| filter.matches(event)).collect();
-    html(StatusCode::OK, &EventsPage::new(layout, &matching, query))
+    let mut gaps = state.manager.events().gaps(state.manager.wall_ms());
+    gaps.retain(|gap| filter.reaches(gap));
+    html(StatusCode::OK, &EventsPage::new(layout, &matching, &gaps, query))
 }
 
 /// `GET /ui/static/{file}`. Errors: `not-found`.

@@ -35,8 +35,11 @@ pub(super) fn message_of_end(ticket: &Ticket, head: TicketHead) -> Option<Callba
     }
 }
 
-/// The state of a ticket whose lease has ended for this reason: done, unless its receiver is to be informed.
+/// The state of a ticket whose lease has ended for this reason: done, unless its receiver is to be informed. A receiver that did not
+/// accept the grant by the end of the lease's time may not know of it (seed 1824 of the crash tests): for it the lease is lost.
 pub(super) fn over(ticket: &Ticket, head: TicketHead, end: TicketEnd, now_ms: u64) -> TicketHead {
+    let is_unknown = end == TicketEnd::KeptOut && head.phase == TicketPhase::Granted && ticket.body.callback.is_some();
+    let end = if is_unknown { TicketEnd::Lost } else { end };
     let over = head.ended(TicketPhase::Ended, end, now_ms);
     if message_of_end(ticket, over).is_some() { over } else { over.at(TicketPhase::Done, now_ms) }
 }
@@ -229,6 +232,10 @@ mod tests {
         assert_eq!(over(&ticket(true), granted, TicketEnd::Lost, 8).phase, TicketPhase::Ended);
         assert_eq!(over(&ticket(false), granted, TicketEnd::Lost, 8).phase, TicketPhase::Done);
         assert_eq!(over(&ticket(true), granted, TicketEnd::Released, 8).phase, TicketPhase::Done);
+        let unaccepted = granted.at(TicketPhase::Granted, 6);
+        let end = |head, has_callback| over(&ticket(has_callback), head, TicketEnd::KeptOut, 8).end;
+        let [kept_out, lost] = [TicketEnd::KeptOut, TicketEnd::Lost].map(Some);
+        assert_eq!([end(granted, true), end(unaccepted, true), end(unaccepted, false)], [kept_out, lost, kept_out]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use super::serve::RETRY;
 use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
+use crate::mutant::{self, Mutant};
 use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead, TicketId};
 use crate::redlock::acquire::Grant;
 use crate::redlock::clock::Clock;
@@ -27,9 +28,9 @@ pub(super) enum LeaseSeen {
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// The state of the leases that the ticket was granted. They are kept from now on, if the instance that granted them ended
-    /// before it could write that.
-    pub(super) async fn kept_ticket_lease(&self, ticket: &Ticket, head: TicketHead) -> LeaseSeen {
-        let each = ticket.resources().map(|resource| Box::pin(self.kept_lease_of(ticket, resource, head)));
+    /// before it could write that. `is_first`: the caller begins to serve the ticket in this state, so that it has them indexed.
+    pub(super) async fn kept_ticket_lease(&self, ticket: &Ticket, head: TicketHead, is_first: bool) -> LeaseSeen {
+        let each = ticket.resources().map(|resource| Box::pin(self.kept_lease_of(ticket, resource, head, is_first)));
         let (mut records, mut least, mut is_unknown) = (Vec::new(), Duration::MAX, false);
         for seen in join_all(each).await {
             match seen {
@@ -44,7 +45,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if is_unknown { LeaseSeen::Unknown } else { LeaseSeen::Stands(records, least) }
     }
 
-    async fn kept_lease_of(&self, ticket: &Ticket, resource: &ResourceName, head: TicketHead) -> LeaseSeen {
+    async fn kept_lease_of(
+        &self,
+        ticket: &Ticket,
+        resource: &ResourceName,
+        head: TicketHead,
+        is_first: bool,
+    ) -> LeaseSeen {
         let Ok(found) = self.engine().inspect(resource).await else { return LeaseSeen::Unknown };
         let agreeing = match &found.state {
             ResourceState::Members(members) => {
@@ -57,8 +64,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return LeaseSeen::Unknown;
         }
         let (record, mut labels) = (record.clone(), record.labels());
-        if labels.kept_until_ms > 0 || self.ticket_now_ms() >= head.kept_until_ms {
+        if self.ticket_now_ms() >= head.kept_until_ms {
             return LeaseSeen::Stands(vec![record], left);
+        }
+        if labels.kept_until_ms > 0 {
+            // The end and the index are two requests: of an instance that ended between them no other one would renew the lease.
+            let is_indexed = !is_first || mutant::is(Mutant::KeptUnindexed) || self.shared.keeper.index(resource).await;
+            return if is_indexed { LeaseSeen::Stands(vec![record], left) } else { LeaseSeen::Unknown };
         }
         // What one node alone shows is put on no other one.
         let agreement = found.agreement(&ticket.token, self.engine().quorum());

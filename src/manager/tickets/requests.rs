@@ -272,7 +272,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if !matches!(found.head.phase, TicketPhase::Granted | TicketPhase::Accepted) {
             return Ok((found, None));
         }
-        match Box::pin(self.kept_ticket_lease(&found.ticket, found.head)).await {
+        match Box::pin(self.kept_ticket_lease(&found.ticket, found.head, false)).await {
             LeaseSeen::Stands(records, left) => {
                 let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
                 let ends = records.iter().map(LeaseRecord::labels);

@@ -202,7 +202,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (mut announced_ms, mut announcement, mut promised_until) = (0, None, None);
         loop {
             let begun = self.now();
-            let pause = match Box::pin(self.kept_ticket_lease(&served.ticket, head)).await {
+            let is_first = promised_until.is_none();
+            let pause = match Box::pin(self.kept_ticket_lease(&served.ticket, head, is_first)).await {
                 LeaseSeen::Gone => return Box::pin(self.ticket_lease_is_over(served, head)).await,
                 // A try under way is awaited and counts while what was seen last is promised still.
                 LeaseSeen::Unknown if promised_until.is_some_and(|until| self.now() < until) => RETRY,

@@ -45,6 +45,11 @@ pub fn slow_to_answer(delay: Duration) -> Weather {
     Weather { to_client: Flow::Delay(delay), ..FAIR }
 }
 
+/// What is sent arrives so late, and is answered at once: the server's clock looks ahead by half of it.
+pub fn slow_to_arrive(delay: Duration) -> Weather {
+    Weather { to_node: Flow::Delay(delay), ..FAIR }
+}
+
 /// Redis servers n1, n2, …
 pub struct Cluster {
     pub servers: Vec<RedisServer>,

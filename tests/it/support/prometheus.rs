@@ -124,18 +124,39 @@ impl Prometheus {
         self.until_fired_since(alerts, SystemClock.wall_ms().saturating_sub(600_000)).await;
     }
 
-    /// Waits until each of them fires, or has fired since then (milliseconds since 1970).
+    /// Waits until each of them fires, or has fired, for something that began since then (milliseconds since 1970).
     pub async fn until_fired_since(&self, alerts: &[&str], from_ms: u64) {
         for alert in alerts {
             let end = SystemClock.now().plus(PATIENCE);
             poll::until_over(
                 &format!("{alert} fires"),
                 || SystemClock.now() >= end,
+                || async { self.has_fired_since(alert, from_ms).await.then_some(()) },
+            )
+            .await;
+        }
+    }
+
+    /// Whether it fires, or has fired, for something that began since then. Prometheus knows the begin in whole seconds.
+    pub async fn has_fired_since(&self, alert: &str, from_ms: u64) -> bool {
+        let (since_ms, from_s) = (SystemClock.wall_ms().saturating_sub(from_ms).max(1), from_ms / 1_000);
+        let firing = format!("max_over_time(ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}[{since_ms}ms])");
+        let begun = format!("max_over_time(ALERTS_FOR_STATE{{alertname=\"{alert}\"}}[{since_ms}ms]) >= {from_s}");
+        let answer = self.query(&format!("{firing} and ignoring(alertstate) ({begun})")).await;
+        !answer["data"]["result"].as_array().expect("a result").is_empty()
+    }
+
+    /// Waits until none of these fires.
+    pub async fn until_quiet(&self, alerts: &[&str]) {
+        for alert in alerts {
+            let end = SystemClock.now().plus(PATIENCE);
+            let firing = format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}");
+            poll::until_over(
+                &format!("{alert} does not fire"),
+                || SystemClock.now() >= end,
                 || async {
-                    let since_ms = SystemClock.wall_ms().saturating_sub(from_ms).max(1);
-                    let firing = format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}");
-                    let answer = self.query(&format!("max_over_time({firing}[{since_ms}ms])")).await;
-                    (!answer["data"]["result"].as_array().expect("a result").is_empty()).then_some(())
+                    let answer = self.query(&firing).await;
+                    answer["data"]["result"].as_array().expect("a result").is_empty().then_some(())
                 },
             )
             .await;

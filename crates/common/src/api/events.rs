@@ -130,4 +130,24 @@ pub struct PastEvents {
     pub events: Vec<Event>,
     /// Whether older ones that match were left off.
     pub has_more: bool,
+    /// Times of which incidents may be missing here, the oldest first.
+    #[serde(default)]
+    pub gaps: Vec<EventGap>,
+}
+
+/// A time of which an instance does not know what happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventGap {
+    /// Its begin; `None` where nothing before its end is known. Milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_ms: Option<u64>,
+    /// The same, for display.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Its end. Milliseconds since 1970.
+    pub to_ms: u64,
+    /// The same, for display.
+    pub to: String,
+    /// `not-running`: the instance that answers did not run, or stood still; `cut-off`: no node passed anything on to it.
+    pub reason: String,
 }

@@ -11,7 +11,7 @@ mod problem;
 mod sets;
 mod tickets;
 
-pub use events::{Event, HoldEvent, PastEvents};
+pub use events::{Event, EventGap, HoldEvent, PastEvents};
 pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
 pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, LockDetails, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
