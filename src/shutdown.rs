@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Exit code of a process that a signal ended: this plus the signal's number, as in shells.
 const EXIT_BY_SIGNAL: u8 = 128;
-/// SIGINT's number.
 const INTERRUPT: u8 = 2;
 /// SIGTERM's number.
 const TERMINATE: u8 = 15;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the waiting room promises, with 300 real curls: tests/acceptance.py [WAITERS] [BINARY]
+"""What the queue promises, with 300 real curls: tests/acceptance.py [WAITERS] [BINARY]
 
 Over two instances and three Redis nodes, all started and ended by this script:
 
@@ -79,14 +79,14 @@ curl -sf -X DELETE -H "Lock-Token: $T" "$L/locks/$NAME" || curl -sf -X DELETE -H
 
 
 def queue(name, urls, marks):
-    """Seats waiters one after the other, in turn in each instance, so that their order is known."""
+    """Starts waiters one after the other, alternating between the instances, so that their order is known."""
     scripts = []
     for i in range(WAITERS):
         at = i % len(urls)
         env = dict(os.environ, WAIT=WAIT, ME=f"{at}-{i}", L=urls[at], OTHER=urls[1 - at], NAME=name, MARKS=str(marks))
         scripts.append((at, i, start(["sh", "-c", SCRIPT], env=env, start_new_session=True)))
-        seated = i // len(urls) + 1
-        until(f"waiter {i} sits", lambda: waiting(urls[at]) >= seated)
+        expected = i // len(urls) + 1
+        until(f"waiter {i} waits", lambda: waiting(urls[at]) >= expected)
     return scripts
 
 
@@ -182,7 +182,7 @@ def main(dir):
     missed = left - set(served)
     check(f"every waiter of the instance that lives was served ({len(left)}; missed: {sorted(missed)})", not missed)
     gone = [s.returncode for at, i, s in scripts if at == 1 and i not in killed and f"1-{i}" not in served]
-    check(f"{len(gone)} waiters of the killed instance were told so by their curl", all(code == 75 for code in gone))
+    check(f"{len(gone)} waiters of the killed instance learnt it from their curl", all(code == 75 for code in gone))
     check("in order within each instance", in_order(served, 0) and in_order(served, 1))
     print(json.dumps({"waiters": WAITERS, "seconds_to_serve_all": round(took, 2), "served_in_the_storm": len(served)}))
 

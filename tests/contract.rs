@@ -59,7 +59,7 @@ macro_rules! each {
 macro_rules! lease_cases_on {
     ($start:expr) => {
         each! { leases on $start;
-            one_token_holds_and_others_are_told_the_remaining_time
+            one_token_holds_and_others_see_the_remaining_time
             a_key_expires_after_the_ttl_and_the_lock_delay
             fences_rise_across_releases_expiries_and_slow_clocks
             a_replay_joins_its_lease_and_never_shortens_it

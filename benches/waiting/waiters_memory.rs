@@ -14,7 +14,7 @@ use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
 use redlockd::waiting::deadlock::Party;
-use redlockd::waiting::event::{Admission, Event, Mode, WaitLimits, WaitRequest};
+use redlockd::waiting::event::{Admission, Mode, WaitEvent, WaitLimits, WaitRequest};
 use redlockd::waiting::queue::{Queue, QueueSettings};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -108,7 +108,7 @@ fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
         };
         let waiter = u64::try_from(i)?;
         let now = SystemClock.now();
-        drop(queue.handle(now, waiter, Event::Enqueue(waiter, request, now)));
+        drop(queue.handle(now, waiter, WaitEvent::Enqueue(waiter, request, now)));
     }
     let after = resident(std::process::id())?;
     drop(queue);

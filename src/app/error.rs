@@ -17,7 +17,6 @@ pub enum AppError {
     /// The listen address is in use, or not an address of this machine.
     #[error("cannot listen on {address}")]
     Listen {
-        /// As configured.
         address: SocketAddr,
         /// The error of the operating system.
         #[source]
@@ -29,9 +28,8 @@ pub enum AppError {
     /// A setting that could not be checked earlier is invalid.
     #[error("`{key}`: {why}")]
     Setting {
-        /// The setting.
         key: &'static str,
-        /// One sentence.
+        /// One sentence for the operator.
         why: String,
     },
     /// A file named in the configuration cannot be read.
@@ -39,7 +37,6 @@ pub enum AppError {
     File {
         /// The setting that names it.
         key: &'static str,
-        /// Its path.
         path: PathBuf,
         /// The error of the operating system.
         #[source]
@@ -60,7 +57,6 @@ pub enum AppError {
     /// The audit log cannot be opened. Starting without it would silently lose its records.
     #[error("`audit_log`: {path} cannot be opened for appending")]
     AuditLog {
-        /// As configured.
         path: PathBuf,
         /// The error of the operating system.
         #[source]
@@ -83,7 +79,6 @@ pub enum AppError {
         "nothing was initialised: node {node} refuses this user ({why}): compare its rights with docs/redis-acl.md; `redlockd doctor` names the command"
     )]
     Refused {
-        /// The node.
         node: NodeId,
         /// In the node's words.
         why: String,

@@ -30,7 +30,7 @@ use crate::http::state::{AppState, ServiceManager};
 use crate::http::{self, routes};
 use crate::manager::events::EventKind;
 use crate::manager::incident_file::HistoryFile;
-use crate::manager::kept_leases::{KeepLimits, KeptNews};
+use crate::manager::kept_leases::{KeepLimits, KeptLeaseEvent};
 use crate::manager::latency::NodeLatencies;
 use crate::manager::tag_of;
 use crate::manager::tickets::TicketLimits;
@@ -104,16 +104,16 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
     let cluster = Arc::clone(&manager.engine().settings.params);
     manager.set_keeping(
         limits,
-        Box::new(move |news| {
-            metrics.kept(news);
-            match news {
-                KeptNews::Renewed { resource, token, mode, principal, deadline, .. } => {
+        Box::new(move |event| {
+            metrics.kept(event);
+            match event {
+                KeptLeaseEvent::Renewed { resource, token, mode, principal, deadline, .. } => {
                     let lease = CountedName::of(resource, token.id(), mode);
                     let acquired_by = || name_of(&authenticator, &cluster.cluster.get(), principal);
                     authenticator.quotas().kept(lease, deadline, acquired_by);
                 }
-                KeptNews::Ended { resource, token, .. } => authenticator.quotas().ended((resource, token.id())),
-                KeptNews::NotRenewed(_) => {}
+                KeptLeaseEvent::Ended { resource, token, .. } => authenticator.quotas().ended((resource, token.id())),
+                KeptLeaseEvent::NotRenewed(_) => {}
             }
         }),
     );
@@ -129,7 +129,7 @@ fn serve_tickets(
     let Config { max_ticket_wait: max_wait, max_keep, tickets_total: total, .. } = *config;
     let metrics = Arc::clone(metrics);
     let limits = TicketLimits { max_wait, max_keep, total };
-    manager.set_tickets(limits, Box::new(move |news| metrics.ticket(news)));
+    manager.set_tickets(limits, Box::new(move |event| metrics.ticket(event)));
     let (authenticator, params) = (Arc::clone(authenticator), Arc::clone(&manager.engine().settings.params));
     manager.set_ticket_quota(Box::new(move |principal, count| {
         let name = name_of(&authenticator, &params.cluster.get(), principal)?;

@@ -20,9 +20,7 @@ pub(super) enum Sink {
     Stdout,
     /// A file, open for appending.
     File {
-        /// As configured.
         path: PathBuf,
-        /// The open file.
         file: File,
         /// Whether the last write ended within a line.
         is_torn: bool,

@@ -28,7 +28,6 @@ pub enum AccessFileError {
     /// The file cannot be read.
     #[error("the access file {path} cannot be read: {reason}")]
     Unreadable {
-        /// As configured.
         path: PathBuf,
         /// The error of the operating system.
         reason: String,
@@ -36,7 +35,6 @@ pub enum AccessFileError {
     /// The content is invalid.
     #[error("the access file {path} {}", .mistakes.join("; "))]
     Invalid {
-        /// As configured.
         path: PathBuf,
         /// Each continues the sentence "the access file …".
         mistakes: Vec<String>,

@@ -37,7 +37,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Adds a mistake.
+    /// Adds a mistake at the present place; keys in it are hidden.
     pub(super) fn report(&mut self, mistake: impl std::fmt::Display) {
         self.mistakes.push(without_keys(&format!("has a mistake in {}: {mistake}", self.place)));
     }

@@ -67,7 +67,7 @@ impl fmt::Display for Right {
 enum Part {
     /// One segment of this form; `*` matches any number of characters.
     Like(String),
-    /// Any one segment.
+    /// `*`: any one segment.
     One,
     /// Any number of segments, including none. Only after a `One`: together they are `**`.
     Any,

@@ -45,7 +45,7 @@ pub enum TokenError {
     /// Signature, audience, or a claim that is missing or of a wrong type.
     #[error("it was not accepted: {0}")]
     Refused(String),
-    /// `exp` is over.
+    /// The time in `exp` has passed.
     #[error("it has expired")]
     Expired,
     /// `nbf` or `iat` is in the future.

@@ -67,7 +67,7 @@ pub struct Issuer {
     pub url: String,
     /// A token must be for one of these (`aud`).
     pub audiences: Vec<String>,
-    /// Its public keys.
+    /// Where its public keys are read.
     pub keys: KeySource,
     /// What it signs with.
     pub algorithms: Vec<Algorithm>,

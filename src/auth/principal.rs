@@ -130,7 +130,7 @@ pub struct Principal {
     pub tokens: Vec<TokenRule>,
     /// What it is allowed to do.
     pub rules: AccessRules,
-    /// Its own limits.
+    /// They replace those of the settings.
     pub limits: PrincipalLimits,
 }
 

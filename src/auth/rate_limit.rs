@@ -18,7 +18,7 @@ const HOLDER_REQUESTS_PER_LEASE: u32 = 40;
 pub(crate) enum RequestClass {
     /// A renewal or a release: without it a holder loses its lease, or others wait for nobody.
     Holder,
-    /// Anything else.
+    /// All other requests.
     Other,
 }
 

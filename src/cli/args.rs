@@ -90,11 +90,11 @@ pub(super) struct Cli {
     #[command(flatten)]
     pub(super) settings: ConfigArgs,
     #[command(subcommand)]
-    pub(super) command: Option<Command>,
+    pub(super) command: Option<CliCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum CliCommand {
     /// Serve (what `redlockd` without a command does)
     #[command(after_help = EXAMPLES)]
     Serve(ConfigArgs),

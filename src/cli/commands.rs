@@ -183,7 +183,7 @@ pub(super) fn acquire<E: Environment>(
     Ok(exit::OK)
 }
 
-/// `extend`.
+/// Runs `redlockd extend`; returns the exit code.
 pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let names = io.names(args.names.clone())?;
@@ -207,7 +207,7 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
     Ok(exit::OK)
 }
 
-/// `release`.
+/// Runs `redlockd release`; returns the exit code.
 pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let names = io.names(args.names.clone())?;
@@ -224,7 +224,7 @@ pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<
     Ok(exit::OK)
 }
 
-/// `status`.
+/// Runs `redlockd status`; returns the exit code.
 pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let client = client_from_args::client(&args.service, io.env, io.err)?;
@@ -241,7 +241,7 @@ pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_
     Ok(exit::OK)
 }
 
-/// `fence`.
+/// Runs `redlockd fence`; returns the exit code.
 pub(super) fn fence<E: Environment>(args: &FenceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let client = client_from_args::client(&args.service, io.env, io.err)?;
@@ -260,7 +260,7 @@ pub(super) fn fence<E: Environment>(args: &FenceCommand, io: &mut CommandIo<'_, 
     Ok(exit::OK)
 }
 
-/// `list`.
+/// Runs `redlockd list`; returns the exit code.
 pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let client = client_from_args::client(&args.service, io.env, io.err)?;
@@ -304,7 +304,7 @@ pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_
     Ok(exit::OK)
 }
 
-/// `force`.
+/// Runs `redlockd force`; returns the exit code.
 pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let client = client_from_args::client(&args.service, io.env, io.err)?;

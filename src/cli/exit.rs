@@ -3,7 +3,7 @@
 
 use crate::client::error::{ClientError, ErrorClass};
 
-/// Success.
+/// The command did what it was asked for.
 pub const OK: u8 = 0;
 /// The lock is free (`status`, `force`), not healthy (`health`), problems found (`doctor`), initialised before (`init`),
 /// or there is no such ticket (`ticket`).

@@ -15,7 +15,7 @@ use crate::config::Environment;
 pub(super) enum OutputFormat {
     /// The service's answer.
     Json,
-    /// For scripts.
+    /// Lines for scripts: tab-separated, or `key=value`.
     Plain,
     /// For people, with colours or without.
     Human { colour: bool },
@@ -206,8 +206,8 @@ fn left(ms: u64) -> String {
     }
 }
 
-/// One lock.
-pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
+/// One lock with its holders, waiters and nodes.
+pub(super) fn lock(lock: &api::LockDetails, form: OutputFormat) -> String {
     let mut all = vec![
         ("resource", lock.resource.clone()),
         ("state", lock.state.clone()),

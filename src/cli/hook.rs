@@ -87,7 +87,7 @@ pub(super) enum HookCommand {
     Secret(SecretArgs),
     /// Show targets and hooks: their state, the last try, what waits
     #[command(after_help = LIST_EXAMPLES)]
-    List(ListArgs),
+    List(HookListArgs),
     /// Send a test to a hook or a target
     #[command(after_help = TEST_EXAMPLES)]
     Test(NameArgs),
@@ -107,7 +107,7 @@ pub(super) struct SecretArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ListArgs {
+pub(super) struct HookListArgs {
     #[command(flatten)]
     service: ServiceArgs,
     #[command(flatten)]
@@ -208,7 +208,7 @@ pub(super) fn remote<E: Environment>(command: HookCommand, io: &mut CommandIo<'_
     }
 }
 
-fn list<E: Environment>(args: &ListArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+fn list<E: Environment>(args: &HookListArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let client = client_from_args::client(&args.service, io.env, io.err)?;
     let hooks = io.send(client.hooks())?;

@@ -22,7 +22,7 @@ pub(super) fn command_of(args: &[OsString]) -> String {
     words.join(" ")
 }
 
-/// `completions`.
+/// Runs `redlockd completions`; returns the exit code.
 pub(super) fn completions(shell: clap_complete::Shell, out: &mut dyn Write) -> u8 {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "redlockd", &mut script);

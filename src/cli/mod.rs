@@ -30,7 +30,7 @@ use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::config::{DEFAULTS, Environment, Loaded, redact};
-use args::{Cli, Command, ConfigArgs, ConfigCommand, KeyCommand};
+use args::{Cli, CliCommand, ConfigArgs, ConfigCommand, KeyCommand};
 use commands::CommandIo;
 use hook::HookCommand;
 use output::print_line;
@@ -54,45 +54,45 @@ pub fn run(
         Ok(cli) => cli,
         Err(error) => return usage(&error, &args, out, err),
     };
-    match cli.command.unwrap_or(Command::Serve(cli.settings)) {
-        Command::Serve(settings) => match load_for_service(settings, env, err) {
+    match cli.command.unwrap_or(CliCommand::Serve(cli.settings)) {
+        CliCommand::Serve(settings) => match load_for_service(settings, env, err) {
             Ok(loaded) => serve::serve(loaded, env, out, err),
             Err(code) => code,
         },
-        Command::Init(settings) => match load(settings, env, err) {
+        CliCommand::Init(settings) => match load(settings, env, err) {
             Ok(loaded) => serve::init(loaded, out, err),
             Err(code) => code,
         },
-        Command::Run(run) => run::run(*run, &args, env, err),
-        Command::Elect(args) => run::elect(*args, env, err),
-        Command::Version => {
+        CliCommand::Run(run) => run::run(*run, &args, env, err),
+        CliCommand::Elect(args) => run::elect(*args, env, err),
+        CliCommand::Version => {
             print_line(out, concat!("redlockd ", env!("CARGO_PKG_VERSION")));
             exit::OK
         }
-        Command::Config { command: ConfigCommand::Check(settings) } => match load_for_service(settings, env, err) {
+        CliCommand::Config { command: ConfigCommand::Check(settings) } => match load_for_service(settings, env, err) {
             Ok(loaded) => report(&loaded, out, err),
             Err(code) => code,
         },
-        Command::Config { command: ConfigCommand::Show(settings) } => match load(settings, env, err) {
+        CliCommand::Config { command: ConfigCommand::Show(settings) } => match load(settings, env, err) {
             Ok(loaded) => {
                 introspect::settings(&loaded.config, out);
                 exit::OK
             }
             Err(code) => code,
         },
-        Command::Config { command: ConfigCommand::Default } => {
+        CliCommand::Config { command: ConfigCommand::Default } => {
             print_line(out, DEFAULTS.trim_end());
             exit::OK
         }
-        Command::Key { command: KeyCommand::New(args) } => key::new(&args, out, err),
-        Command::Hook { command: HookCommand::Secret(args) } => hook::secret(&args, out, err),
-        Command::Hook { command: HookCommand::Verify(args) } => hook::verify(&args, env, err),
-        Command::Doctor(settings) => match load(settings, env, err) {
+        CliCommand::Key { command: KeyCommand::New(args) } => key::new(&args, out, err),
+        CliCommand::Hook { command: HookCommand::Secret(args) } => hook::secret(&args, out, err),
+        CliCommand::Hook { command: HookCommand::Verify(args) } => hook::verify(&args, env, err),
+        CliCommand::Doctor(settings) => match load(settings, env, err) {
             Ok(loaded) => doctor::doctor(&loaded, out, err),
             Err(code) => code,
         },
-        Command::Completions { shell } => introspect::completions(shell, out),
-        Command::Man { command } => introspect::man(command.as_deref(), out, err),
+        CliCommand::Completions { shell } => introspect::completions(shell, out),
+        CliCommand::Man { command } => introspect::man(command.as_deref(), out, err),
         command => {
             remote_command(command, &mut CommandIo { env, out, err, is_json: false }).unwrap_or_else(|code| code)
         }
@@ -172,25 +172,25 @@ fn help_command(usage: &str) -> String {
 }
 
 /// The commands that send requests to a running service; `Ok` and `Err` are exit codes.
-fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+fn remote_command<E: Environment>(command: CliCommand, console: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match command {
-        Command::Acquire(args) => ticket::ask(*args, console),
-        Command::Ticket { command } => ticket::remote(command, console),
-        Command::Keep(args) => {
+        CliCommand::Acquire(args) => ticket::ask(*args, console),
+        CliCommand::Ticket { command } => ticket::remote(command, console),
+        CliCommand::Keep(args) => {
             let kept_for = args.kept_for.or(args.until);
             commands::acquire(args.acquire, kept_for, console)
         }
-        Command::Extend(args) => commands::extend(&args, console),
-        Command::Release(args) => commands::release(&args, console),
-        Command::Status(args) => commands::status(&args, console),
-        Command::Fence(args) => commands::fence(&args, console),
-        Command::List(args) => commands::list(&args, console),
-        Command::Nodes(args) => nodes::nodes(&args, console),
-        Command::Hook { command } => hook::remote(command, console),
-        Command::Force(args) => commands::force(&args, console),
-        Command::Watch(args) => watch::watch(&args, console),
-        Command::Events(args) => commands::events(&args, console),
-        Command::Health(args) => commands::health(&args, console),
+        CliCommand::Extend(args) => commands::extend(&args, console),
+        CliCommand::Release(args) => commands::release(&args, console),
+        CliCommand::Status(args) => commands::status(&args, console),
+        CliCommand::Fence(args) => commands::fence(&args, console),
+        CliCommand::List(args) => commands::list(&args, console),
+        CliCommand::Nodes(args) => nodes::nodes(&args, console),
+        CliCommand::Hook { command } => hook::remote(command, console),
+        CliCommand::Force(args) => commands::force(&args, console),
+        CliCommand::Watch(args) => watch::watch(&args, console),
+        CliCommand::Events(args) => commands::events(&args, console),
+        CliCommand::Health(args) => commands::health(&args, console),
         _ => unreachable!("every other command was handled before"),
     }
 }

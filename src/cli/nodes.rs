@@ -120,7 +120,7 @@ pub(super) struct ForgetCommand {
     pub(super) node: NodeId,
 }
 
-/// `nodes`.
+/// Runs `redlockd nodes` and its subcommands; returns the exit code.
 pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match &args.action {
         Some(NodesAction::Forget(args)) => return forget(args, io),
@@ -200,7 +200,6 @@ fn unmet(nodes: &api::Nodes, args: &NodesCommand) -> Option<Unmet> {
         .then(|| Unmet::Not(format!("{} of {} nodes vote, {needed} were to", nodes.quorum.granted, nodes.quorum.nodes)))
 }
 
-/// `nodes forget`.
 fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = client_from_args::client(&args.service, io.env, io.err)?;
     let nodes = io.send(client.forget_node(&args.node, &args.reason))?;
@@ -210,7 +209,6 @@ fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Re
     Ok(exit::OK)
 }
 
-/// `nodes replace`.
 fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let ReplaceCommand { change: ChangeArgs { reason, service, node }, url } = args;
     let client = client_from_args::client(service, io.env, io.err)?;

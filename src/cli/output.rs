@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io::Write;
 
-/// Writes a line.
+/// Writes a line, and ignores a closed output.
 pub(super) fn print_line(to: &mut dyn Write, line: &str) {
     let _ = writeln!(to, "{line}");
 }

@@ -25,7 +25,6 @@ const CLEAR_LINE: &str = "\r\x1b[K";
 /// What is shown of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// Nothing.
     Nothing,
     /// Only why it cannot end: the nodes or the service do not answer, or do not vote.
     Troubles,
@@ -85,7 +84,7 @@ pub(super) async fn with_progress<T>(
 }
 
 /// The lock that is waited for; of several the first that somebody holds. An error: why nobody can say, in one line.
-async fn blocking(client: &Client, request: &LockRequest) -> Result<Option<api::Lock>, String> {
+async fn blocking(client: &Client, request: &LockRequest) -> Result<Option<api::LockDetails>, String> {
     let mut waited = None;
     for name in request.names.iter() {
         match client.inspect(name).await {
@@ -101,7 +100,7 @@ async fn blocking(client: &Client, request: &LockRequest) -> Result<Option<api::
 }
 
 /// Position, holder, time left.
-fn line(lock: &api::Lock, request: &LockRequest, left: Duration) -> String {
+fn line(lock: &api::LockDetails, request: &LockRequest, left: Duration) -> String {
     let mut parts = vec![format!("waiting for {}", request.names)];
     // Of several locks: the one that the rest is about.
     parts.extend(request.names.single().is_none().then(|| lock.resource.clone()));
@@ -159,7 +158,7 @@ mod tests {
             note: String::new(),
             ticket: false,
         };
-        let lock = api::Lock {
+        let lock = api::LockDetails {
             resource: "a/b".into(),
             state: "held".into(),
             mode: "exclusive".into(),

@@ -17,7 +17,7 @@ use super::run::write_token;
 use crate::api;
 use crate::client::error::ClientError;
 use crate::client::requests::LockRequest;
-use crate::client::tickets::{AskedTicket, Callback, TicketTerms, new_token};
+use crate::client::tickets::{AskedTicket, CallbackAddress, TicketOptions, new_token};
 use crate::config::Environment;
 use crate::protocol::TicketId;
 use crate::types::Token;
@@ -83,17 +83,17 @@ pub(super) struct AskCommand {
 pub(super) enum TicketCommand {
     /// Show a ticket: its state, its place in the queue, its lease
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(TicketArgs),
+    Show(TicketCommandArgs),
     /// Wait until a ticket has its lease
     #[command(after_help = WAIT_EXAMPLES)]
     Wait(WaitArgs),
     /// Give a ticket up, or release its lease
     #[command(after_help = CANCEL_EXAMPLES)]
-    Cancel(TicketArgs),
+    Cancel(TicketCommandArgs),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct TicketArgs {
+pub(super) struct TicketCommandArgs {
     /// File with the token of the ticket, if another key made it; `-` is standard input
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -112,14 +112,14 @@ pub(super) struct WaitArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
     #[command(flatten)]
-    args: TicketArgs,
+    args: TicketCommandArgs,
 }
 
 fn ticket(text: &str) -> Result<TicketId, String> {
     TicketId::parse(text).ok_or_else(|| "must be tk_ and 32 hexadecimal digits".to_owned())
 }
 
-/// `acquire`.
+/// Runs `redlockd acquire`; returns the exit code.
 pub(super) fn ask<E: Environment>(args: AskCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let AskCommand { is_async, kept_for, callback, callback_file, accept, acquire: rest } = args;
     let has_callback = callback.is_some() || callback_file.is_some();
@@ -139,8 +139,11 @@ pub(super) fn ask<E: Environment>(args: AskCommand, io: &mut CommandIo<'_, E>) -
         Some(path) => Some(read_address(&path).map_err(|why| io.fail(exit::USAGE, &why))?),
         None => callback,
     };
-    let terms =
-        TicketTerms { wait: (!rest.wait.is_zero()).then_some(rest.wait), callback: callback.map(Callback), accept };
+    let terms = TicketOptions {
+        wait: (!rest.wait.is_zero()).then_some(rest.wait),
+        callback: callback.map(CallbackAddress),
+        accept,
+    };
     acquire_async(rest, kept_for, &terms, io)
 }
 
@@ -159,7 +162,7 @@ fn read_address(path: &Path) -> Result<String, String> {
 fn acquire_async<E: Environment>(
     mut args: AcquireCommand,
     kept_for: Option<Duration>,
-    terms: &TicketTerms,
+    terms: &TicketOptions,
     io: &mut CommandIo<'_, E>,
 ) -> Result<u8, u8> {
     args.token_file.take_if(|path| *path == Path::new("-"));
@@ -205,7 +208,7 @@ pub(super) fn remote<E: Environment>(command: TicketCommand, io: &mut CommandIo<
     }
 }
 
-fn show<E: Environment>(args: &TicketArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+fn show<E: Environment>(args: &TicketCommandArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let token = token(args, io)?;
     let client = client_from_args::client(&args.service, io.env, io.err)?;
     let shown = io.attempt(client.ticket(args.ticket.as_str(), token.as_ref(), Duration::ZERO))?;
@@ -241,7 +244,7 @@ fn wait<E: Environment>(args: &WaitArgs, io: &mut CommandIo<'_, E>) -> Result<u8
     }
 }
 
-fn cancel<E: Environment>(args: &TicketArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+fn cancel<E: Environment>(args: &TicketCommandArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let token = token(args, io)?;
     let client = client_from_args::client(&args.service, io.env, io.err)?;
     io.attempt(client.end_ticket(args.ticket.as_str(), token.as_ref()))?.map_err(|error| fail(&error, io))?;
@@ -251,7 +254,7 @@ fn cancel<E: Environment>(args: &TicketArgs, io: &mut CommandIo<'_, E>) -> Resul
     Ok(exit::OK)
 }
 
-fn token<E: Environment>(args: &TicketArgs, io: &mut CommandIo<'_, E>) -> Result<Option<Token>, u8> {
+fn token<E: Environment>(args: &TicketCommandArgs, io: &mut CommandIo<'_, E>) -> Result<Option<Token>, u8> {
     io.is_json = args.output.json;
     let Some(path) = &args.token_file else { return Ok(None) };
     let read = read_token(path, io.err);

@@ -17,7 +17,7 @@ use crate::client::events::{EventFollower, StreamEvent, StreamUpdate};
 use crate::config::Environment;
 use crate::redlock::clock::{Clock, SystemClock};
 
-/// Why it ended.
+/// Why the stream ended.
 enum End {
     /// `--count` or `--for` was reached, or the output was closed.
     Done,
@@ -26,7 +26,7 @@ enum End {
     Failed(ClientError),
 }
 
-/// `watch`.
+/// Runs `redlockd watch`; returns the exit code.
 pub(super) fn watch<E: Environment>(args: &WatchCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let client = client_from_args::client(&args.service, io.env, io.err)?;

@@ -38,7 +38,6 @@ impl fmt::Display for Origin {
 pub enum ConfigError {
     /// The file cannot be read, or is not TOML.
     File {
-        /// Its path.
         path: PathBuf,
         /// The reason, with the line.
         reason: String,
@@ -47,25 +46,23 @@ pub enum ConfigError {
     UnknownKey {
         /// As it was written.
         key: String,
-        /// The layer.
+        /// Where it was written.
         origin: Origin,
         /// The setting that was probably meant.
         nearest: Option<&'static str>,
     },
     /// A former name of a setting.
     Renamed {
-        /// The former name.
         key: String,
-        /// The layer.
+        /// Where it was written.
         origin: Origin,
         /// The present name.
         present: &'static str,
     },
     /// A value of the wrong type or out of its range.
     Value {
-        /// The key.
         key: String,
-        /// The layer.
+        /// Where it was written.
         origin: Origin,
         /// The value, shortened and without passwords; empty if it must not be shown.
         shown: String,
@@ -138,18 +135,14 @@ impl std::error::Error for ConfigErrors {}
 pub enum Warning {
     /// A variable with the prefix that is not a setting.
     UnknownVariable {
-        /// Its name.
         name: String,
         /// The setting that was probably meant.
         nearest: Option<String>,
     },
-    /// One Redis node.
+    /// One Redis node, whose failure stops all acquires.
     OneNode,
     /// An even number of nodes.
-    EvenNodes {
-        /// Their number.
-        nodes: usize,
-    },
+    EvenNodes { nodes: usize },
     /// One slow node can use up much of a default lease.
     SlowNodeTimeout {
         /// The setting `node_timeout`.
@@ -158,17 +151,11 @@ pub enum Warning {
         default_ttl: String,
     },
     /// Other machines can connect without authentication, as `insecure_no_auth` allows.
-    OpenListen {
-        /// The address.
-        listen: SocketAddr,
-    },
+    OpenListen { listen: SocketAddr },
     /// `insecure_no_auth` has no effect.
     NeedlessInsecure,
     /// Keys are sent unencrypted.
-    PlainKeys {
-        /// The address.
-        listen: SocketAddr,
-    },
+    PlainKeys { listen: SocketAddr },
     /// A password file that no node needs.
     UnusedPasswordFile,
     /// TLS settings that no node needs.
@@ -177,10 +164,7 @@ pub enum Warning {
         key: &'static str,
     },
     /// `RUST_LOG` is not a log filter.
-    LogFilter {
-        /// The reason.
-        reason: String,
-    },
+    LogFilter { reason: String },
 }
 
 impl fmt::Display for Warning {

@@ -26,7 +26,7 @@ pub struct Inputs {
 /// A configuration and its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// The settings.
+    /// As checked, with all layers applied.
     pub config: Config,
     /// To be logged at start.
     pub warnings: Vec<Warning>,

@@ -54,7 +54,7 @@ impl NodeSpec {
     }
 }
 
-/// Node URLs.
+/// The list of nodes; their URLs may have passwords.
 pub(super) fn node_list() -> ValueType<Vec<NodeSpec>> {
     const REQUIREMENT: &str = "a list of node URLs, such as [\"redis://10.0.0.1:6379\"]";
     let read = |raw: &RawValue| {

@@ -22,7 +22,6 @@ const SESSION_SECRET_MIN_BYTES: usize = 32;
 pub struct PasswordFileError {
     /// The setting that names the file.
     pub key: &'static str,
-    /// The file.
     pub path: PathBuf,
     /// The reason; follows the path in the message.
     pub why: String,

@@ -32,7 +32,7 @@ impl NodeEntry {
 pub(super) enum RawValue {
     /// From the environment or the command line.
     Text(String),
-    /// From a file.
+    /// A value of the settings file.
     Toml(toml::Value),
     /// Nodes from `--node` or `[[node]]`.
     Nodes(Vec<NodeEntry>),

@@ -50,7 +50,7 @@ pub(super) struct ValueType<T> {
     pub(super) requirement: String,
     /// The same for documents.
     pub(super) range: String,
-    /// Checks a value.
+    /// Checks a written value and converts it.
     pub(super) read: Box<Read<T>>,
     /// Writes a value, without passwords.
     pub(super) to_toml: fn(&T) -> toml::Value,
@@ -90,7 +90,7 @@ pub(super) fn path() -> ValueType<Option<PathBuf>> {
     ValueType::new("a path", read, |value| value.as_ref().map_or_else(String::new, |p| p.display().to_string()).into())
 }
 
-/// true or false.
+/// A boolean: true or false.
 pub(super) fn flag() -> ValueType<bool> {
     let read = |raw: &RawValue| {
         let present = match raw.text() {
@@ -178,7 +178,7 @@ macro_rules! words {
 words! {
     /// The format of the log.
     LogFormat {
-        /// For a terminal.
+        /// Lines for people at a terminal.
         Text = "text",
         /// For a log collector.
         Json = "json",
@@ -192,9 +192,9 @@ words! {
         Warn = "warn",
         /// Start, stop, changes of nodes.
         Info = "info",
-        /// Requests.
+        /// Also requests, messages and connections.
         Debug = "debug",
-        /// Everything.
+        /// Everything that this code and its libraries log.
         Trace = "trace",
     }
 }

@@ -20,7 +20,7 @@ impl AllowedHosts {
         Self { listed, any: false }
     }
 
-    /// Every name.
+    /// Every name: for services that authenticate all clients.
     pub fn any() -> Self {
         Self { listed: Vec::new(), any: true }
     }

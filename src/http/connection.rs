@@ -112,7 +112,6 @@ impl Drop for UnreadBytes {
 pub(crate) struct RequestGuard(Arc<Connection>);
 
 impl RequestGuard {
-    /// Its connection.
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.0
     }

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, header};
 pub enum ResponseFormat {
     /// `application/json`, problems as `application/problem+json`.
     Json,
-    /// `text/plain`.
+    /// `text/plain`, for terminals and scripts.
     Text,
 }
 

@@ -27,7 +27,7 @@ pub struct Problem(Box<Inner>);
 
 #[derive(Debug, Clone)]
 struct Inner {
-    slug: ProblemKind,
+    kind: ProblemKind,
     detail: String,
     members: api::Members,
     headers: HeaderMap,
@@ -42,9 +42,9 @@ impl Problem {
     }
 
     /// Without extension members. `detail` is shown to the client: no secret, no node address.
-    pub fn new(slug: ProblemKind, detail: impl Into<String>) -> Self {
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         let (detail, members, headers) = (detail.into(), api::Members::default(), HeaderMap::new());
-        Self(Box::new(Inner { slug, detail, members, headers, status: None }))
+        Self(Box::new(Inner { kind, detail, members, headers, status: None }))
     }
 
     /// Invalid input, one entry per field.
@@ -65,7 +65,7 @@ impl Problem {
         self
     }
 
-    /// Sets a header.
+    /// Adds a header to the answer, or replaces it.
     #[must_use]
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.insert(name, value);
@@ -88,7 +88,7 @@ impl Problem {
 
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
-        self.0.status.unwrap_or_else(|| self.0.slug.status())
+        self.0.status.unwrap_or_else(|| self.0.kind.status())
     }
 
     /// Closes the connection after the answer.
@@ -98,8 +98,8 @@ impl Problem {
     }
 
     /// The kind, which decides type, status and title.
-    pub fn slug(&self) -> ProblemKind {
-        self.0.slug
+    pub fn kind(&self) -> ProblemKind {
+        self.0.kind
     }
 
     /// The member `reason`.
@@ -111,8 +111,8 @@ impl Problem {
     pub fn body(&self, instance: &str) -> api::ProblemDetails {
         let inner = &self.0;
         api::ProblemDetails {
-            kind: format!("/problems/{}", inner.slug.as_str()),
-            title: inner.slug.title().to_owned(),
+            kind: format!("/problems/{}", inner.kind.as_str()),
+            title: inner.kind.title().to_owned(),
             status: self.status().as_u16(),
             detail: inner.detail.clone(),
             instance: instance.to_owned(),
@@ -121,7 +121,7 @@ impl Problem {
     }
 
     fn text(&self) -> String {
-        format!("{}: {}\n", self.0.slug.as_str(), one_line(&self.0.detail))
+        format!("{}: {}\n", self.0.kind.as_str(), one_line(&self.0.detail))
     }
 }
 

@@ -30,7 +30,7 @@ pub enum ProblemKind {
     Changed,
     /// Nobody holds the resource.
     NotHeld,
-    /// Invalid input.
+    /// A field, a header or the body is wrong.
     Invalid,
     /// A lease would be kept for too long.
     KeepTooLong,
@@ -40,7 +40,7 @@ pub enum ProblemKind {
     TicketEnded,
     /// A token in the URL, which is logged.
     TokenInUrl,
-    /// No such path.
+    /// No route has this path.
     NotFound,
     /// The path has no such method.
     MethodNotAllowed,
@@ -68,7 +68,7 @@ pub enum ProblemKind {
     TooManyWaiters,
     /// Another limit is reached.
     QuotaExceeded,
-    /// Shutting down.
+    /// The service is shutting down.
     Draining,
     /// An internal error.
     Internal,
@@ -76,7 +76,7 @@ pub enum ProblemKind {
 
 /// The texts of a [`ProblemKind`].
 struct Entry {
-    slug: ProblemKind,
+    kind: ProblemKind,
     word: &'static str,
     status: StatusCode,
     title: &'static str,
@@ -84,13 +84,13 @@ struct Entry {
 }
 
 const fn entry(
-    slug: ProblemKind,
+    kind: ProblemKind,
     word: &'static str,
     status: StatusCode,
     title: &'static str,
     page: &'static str,
 ) -> Entry {
-    Entry { slug, word, status, title, page }
+    Entry { kind, word, status, title, page }
 }
 
 /// In the order of [`ProblemKind`].
@@ -374,12 +374,12 @@ const CATALOGUE: [Entry; 33] = [
 impl ProblemKind {
     /// Every kind, in the catalogue's order.
     pub fn all() -> impl Iterator<Item = Self> {
-        CATALOGUE.iter().map(|e| e.slug)
+        CATALOGUE.iter().map(|e| e.kind)
     }
 
     /// The kind with this slug.
     pub fn parse(word: &str) -> Option<Self> {
-        CATALOGUE.iter().find(|e| e.word == word).map(|e| e.slug)
+        CATALOGUE.iter().find(|e| e.word == word).map(|e| e.kind)
     }
 
     fn entry(self) -> &'static Entry {
@@ -391,12 +391,10 @@ impl ProblemKind {
         self.entry().word
     }
 
-    /// The status code.
     pub fn status(self) -> StatusCode {
         self.entry().status
     }
 
-    /// The title.
     pub fn title(self) -> &'static str {
         self.entry().title
     }
@@ -417,8 +415,8 @@ mod tests {
     #[test]
     fn the_catalogue_is_in_the_order_of_the_enum_and_slugs_are_unique() {
         for (i, e) in CATALOGUE.iter().enumerate() {
-            assert_eq!(e.slug as usize, i, "{}", e.word);
-            assert_eq!(ProblemKind::parse(e.word), Some(e.slug));
+            assert_eq!(e.kind as usize, i, "{}", e.word);
+            assert_eq!(ProblemKind::parse(e.word), Some(e.kind));
             assert!(e.word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
         }
         assert_eq!(CATALOGUE.iter().map(|e| e.word).collect::<HashSet<_>>().len(), CATALOGUE.len());
@@ -428,10 +426,10 @@ mod tests {
     /// Proxies generate 408 and 504, and `curl --retry` repeats them.
     #[test]
     fn codes_that_curl_would_repeat_are_429_and_503_only() {
-        for slug in ProblemKind::all() {
-            let repeated = matches!(slug.status().as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
-            let meant = matches!(slug.status().as_u16(), 429 | 503) || slug == ProblemKind::Internal;
-            assert_eq!(repeated, meant, "{}", slug.as_str());
+        for kind in ProblemKind::all() {
+            let repeated = matches!(kind.status().as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
+            let meant = matches!(kind.status().as_u16(), 429 | 503) || kind == ProblemKind::Internal;
+            assert_eq!(repeated, meant, "{}", kind.as_str());
         }
     }
 }

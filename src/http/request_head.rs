@@ -94,7 +94,7 @@ mod tests {
 
     /// The slug of the refusal; empty where there is none.
     fn refusal(version: Version, uri: &str, headers: &[(&str, &str)]) -> &'static str {
-        check(&request(version, uri, headers)).err().map_or("", |problem| problem.slug().as_str())
+        check(&request(version, uri, headers)).err().map_or("", |problem| problem.kind().as_str())
     }
 
     #[test]

@@ -6,7 +6,6 @@ use crate::metrics::RouteLabels;
 /// The operation of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Acquire a lock.
     Acquire,
     /// Extend or edit a lease.
     Extend,
@@ -18,41 +17,33 @@ pub enum Operation {
     ExtendSet,
     /// Release several leases.
     ReleaseSet,
-    /// Show one lock.
     Inspect,
-    /// Check a fence.
     CheckFence,
-    /// Show a ticket.
     ShowTicket,
     /// Keep a ticket's lease for another time.
     KeepTicket,
-    /// End a ticket.
     EndTicket,
     /// Acquire a lock for Terraform.
     TerraformLock,
-    /// Release it.
+    /// Release a lock of Terraform.
     TerraformUnlock,
-    /// List the locks.
     List,
-    /// Show the nodes.
     Nodes,
     /// Change which nodes there are.
     ChangeNode,
-    /// Stream events.
     Events,
     /// Show targets and hooks.
     Hooks,
-    /// Send a test.
+    /// Send a test to a target or a hook.
     TestHook,
     /// Send messages of a hook again.
     ReplayHook,
-    /// Liveness.
+    /// Liveness: the process answers.
     Live,
-    /// Readiness.
+    /// Readiness: locks can be granted.
     Ready,
     /// The Prometheus endpoint.
     Metrics,
-    /// `openapi.yaml`.
     OpenApi,
     /// The description of a kind of problem.
     ProblemPage,
@@ -69,7 +60,6 @@ pub enum UiRoute {
     Home,
     /// The list of locks.
     Locks,
-    /// One lock.
     Lock,
     /// The confirmation page of a revocation.
     AskRevoke,
@@ -81,31 +71,26 @@ pub enum UiRoute {
     Release,
     /// The form that takes a lock for a time.
     AskTake,
-    /// Takes it.
+    /// Takes a lock for a time.
     Take,
     /// Releases a lock that the same principal has taken on a page.
     GiveBack,
-    /// The waiters.
     Waiters,
-    /// The owners.
     Owners,
     /// Who held which name when.
     Timeline,
-    /// The nodes.
     Nodes,
     /// Latency of rounds.
     Latency,
-    /// Past events.
     Events,
     /// Targets and hooks.
     Hooks,
-    /// Sends a test.
+    /// Sends a test to a target or a hook.
     TestHook,
     /// Sends messages of a hook again.
     ReplayHook,
     /// What to do about each alert.
     Runbooks,
-    /// The login form.
     Login,
     /// Starts a session.
     LogIn,
@@ -126,7 +111,6 @@ pub struct Route {
     pub path: &'static str,
     /// As axum matches it.
     pub pattern: &'static str,
-    /// The operation.
     pub operation: Operation,
     /// The status codes, besides those of every path (405, 500).
     pub codes: &'static [u16],
@@ -211,7 +195,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
     Route { method: "GET", path, pattern: path, operation: Operation::Ui(route), codes: PAGE_CODES }
 }
 
-/// Every route.
+/// Every route of the API and the pages.
 pub const ROUTES: [Route; 54] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),

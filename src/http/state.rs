@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::allowed_hosts::AllowedHosts;
-use super::past_turns::PastTurns;
+use super::history_limit::HistoryLimit;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
 use crate::config::Config;
@@ -34,9 +34,7 @@ const KEEP_MIN: Duration = Duration::from_secs(1);
 pub struct HttpSettings {
     /// TTL of an acquire without one.
     pub default_ttl: Ttl,
-    /// The minimum TTL.
     pub min_ttl: Ttl,
-    /// The maximum TTL.
     pub max_ttl: Ttl,
     /// The maximum `wait`.
     pub max_wait: Duration,
@@ -138,7 +136,6 @@ pub struct StateInner {
     pub manager: ServiceManager,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
-    /// The audit log.
     pub audit: Audit,
     /// Settings of the HTTP layer.
     pub settings: Arc<HttpSettings>,
@@ -149,7 +146,7 @@ pub struct StateInner {
     /// Call-backs and hooks.
     pub webhooks: Arc<ServiceWebhooks>,
     /// Whose answers about past events are made now.
-    pub(crate) past_turns: Arc<PastTurns>,
+    pub(crate) history_limit: Arc<HistoryLimit>,
     /// For durations of requests; times in answers come from the manager's clock.
     pub clock: SystemClock,
 }
@@ -157,7 +154,7 @@ pub struct StateInner {
 /// The two clocks at the moment of an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerTime {
-    /// For deadlines.
+    /// The boot clock, for deadlines.
     pub now: BootTime,
     /// For display. Milliseconds since 1970.
     pub wall_ms: u64,
@@ -167,9 +164,9 @@ impl AppState {
     /// Without authentication, audit log and pages.
     pub fn new(manager: ServiceManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
-        let (webhooks, past_turns, clock) = (Arc::new(ServiceWebhooks::none()), Arc::default(), SystemClock);
+        let (webhooks, history_limit, clock) = (Arc::new(ServiceWebhooks::none()), Arc::default(), SystemClock);
         let ui = None;
-        let inner = StateInner { manager, metrics, audit, settings, authenticator, ui, webhooks, past_turns, clock };
+        let inner = StateInner { manager, metrics, audit, settings, authenticator, ui, webhooks, history_limit, clock };
         Self(Arc::new(inner))
     }
 
@@ -185,7 +182,7 @@ impl AppState {
         self.changed(|state| state.webhooks = webhooks)
     }
 
-    /// With pages.
+    /// With pages, if there is a state of them.
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
         self.changed(|state| state.ui = ui.map(Arc::new))

@@ -18,9 +18,9 @@ use crate::redlock::inspect::InspectionResult;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
-use crate::waiting::absent_callers::{KeepPlace, PlaceKey};
 use crate::waiting::deadlock::{Party, WaitEdge};
 use crate::waiting::event::{Admission, WaitError, WaitRequest};
+use crate::waiting::kept_places::{PlaceKey, PlaceRequest};
 
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
 const PRINCIPAL_TAG_BYTES: usize = 8;
@@ -35,7 +35,7 @@ pub(super) struct Wanted {
     pub(super) refuses_deadlock: bool,
     pub(super) principal: Option<Arc<Principal>>,
     /// For a request that waits.
-    pub(super) keep: Option<KeepPlace>,
+    pub(super) keep: Option<PlaceRequest>,
     /// It waits for a ticket.
     pub(super) is_ticket: bool,
 }

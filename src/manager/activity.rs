@@ -115,7 +115,7 @@ pub(super) struct AcquireSeen {
     pub waited: Option<Duration>,
     /// It was refused, or had to wait, since another had the lease.
     pub is_contended: bool,
-    /// It was granted.
+    /// The nodes granted the lease.
     pub is_granted: bool,
 }
 
@@ -288,7 +288,6 @@ fn wait_quantile(waits: &Histogram, share: f64) -> Option<Duration> {
 /// One minute of all instances together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct MinuteCounts {
-    /// Leases granted.
     pub grants: u64,
     /// Requests that were refused or had to wait, since another had the lease.
     pub contended: u64,

@@ -60,7 +60,6 @@ pub enum CallbackKind {
 }
 
 impl CallbackKind {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Granted, Self::Refused, Self::Ending, Self::Lost];
 
     /// The member `type` of the message.
@@ -79,7 +78,6 @@ impl CallbackKind {
 pub struct CallbackEvent {
     /// The header `webhook-id`: the same over all tries and all instances, without a dot, such as `tk_…_granted`.
     pub id: String,
-    /// What it reports.
     pub kind: CallbackKind,
     /// When it happened. Milliseconds since 1970.
     pub at_ms: u64,

@@ -96,7 +96,7 @@ impl Situation {
         }
     }
 
-    /// Both sentences.
+    /// The state, then the advice.
     pub fn text(&self) -> String {
         format!("{} {}", self.state, self.advice).trim_end().to_owned()
     }
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use crate::types::NodeId;
 
-    /// 10:47:00.
+    /// 10:47:00 on the first of January 1970.
     const NOW_MS: u64 = (10 * 60 + 47) * 60_000;
 
     fn node(name: &str, state: &str, votes_in_s: Option<u64>) -> NodeSummary {

@@ -20,8 +20,8 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
-use crate::waiting::absent_callers::PlaceKey;
 use crate::waiting::event::WaiterEntry;
+use crate::waiting::kept_places::PlaceKey;
 use crate::waiting::queue::Queue;
 
 /// Time between two exchanges with the nodes.

@@ -23,7 +23,7 @@ pub struct Naming {
 /// Who holds a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DerivedHolder {
-    /// Nobody.
+    /// No lease has a quorum.
     Nobody,
     /// A lease with a token of its client's, several leases, or another Redlock client.
     Other,
@@ -33,7 +33,7 @@ pub enum DerivedHolder {
         name: String,
         /// The same principal acquired it. Without authentication everybody has.
         is_own: bool,
-        /// Its ETag.
+        /// The ETag of the lease.
         etag: String,
     },
 }

@@ -30,7 +30,6 @@ pub(super) fn size_of(event: &Event) -> usize {
 pub struct NumberedEvent {
     /// Rises by one for each event.
     pub number: u64,
-    /// What happened.
     pub event: Arc<Event>,
 }
 

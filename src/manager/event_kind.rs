@@ -38,7 +38,6 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// All of them.
     pub const ALL: [Self; 16] = [
         Self::Acquired,
         Self::Extended,

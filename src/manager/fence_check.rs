@@ -18,21 +18,21 @@ use crate::types::{Fence, ResourceName, TokenId};
 pub enum FenceState {
     /// It is that of the current lease.
     Current {
-        /// Names the lease.
+        /// Identifies the current lease.
         token_id: TokenId,
         /// Time left until the lease's deadline, at most.
         valid_for: Duration,
     },
     /// A larger one has been given.
     Stale {
-        /// The largest one.
+        /// The largest fence that the nodes remember.
         newest: Fence,
     },
     /// It is the largest one that was given, and its lease is over.
     Over,
     /// It is larger than every one that was given.
     NeverGiven {
-        /// The largest one.
+        /// The largest fence that the nodes remember.
         newest: Fence,
     },
     /// The nodes remember no fence of this resource.
@@ -48,13 +48,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let inspected = self.engine().inspect(resource).await;
         let inspected = inspected.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
         let (quorum, lock_delay) = (self.engine().quorum(), self.engine().settings.params.lock_delay);
-        judge(&inspected, fence, quorum, lock_delay)
+        fence_state(&inspected, fence, quorum, lock_delay)
             .ok_or_else(|| self.no_quorum(0, self.engine().outcomes(&inspected.answers)))
     }
 }
 
 /// The state of `fence`; `None` if the answers do not decide it.
-fn judge(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_delay: Duration) -> Option<FenceState> {
+fn fence_state(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_delay: Duration) -> Option<FenceState> {
     // One node alone may show any fence.
     let is_agreed =
         |record: &LeaseRecord| inspected.agreement(&record.token, quorum).is_none_or(|agreement| agreement.has_fence);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn of(inspected: &ClusterInspection, fence: u64) -> Option<FenceState> {
-        judge(inspected, Fence(fence), 2, LOCK_DELAY)
+        fence_state(inspected, Fence(fence), 2, LOCK_DELAY)
     }
 
     #[test]

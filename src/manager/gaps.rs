@@ -10,7 +10,7 @@ pub(super) const GAPS_MAX: usize = 32;
 const GAP: &str = "gap";
 const FILLED: &str = "gap_filled";
 
-/// Why.
+/// Why nothing is known of a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GapReason {
     /// This instance did not run, or stood still.
@@ -20,7 +20,7 @@ pub(crate) enum GapReason {
 }
 
 impl GapReason {
-    /// As in answers.
+    /// The word in answers and in the file.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::NotRunning => "not-running",

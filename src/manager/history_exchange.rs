@@ -53,7 +53,7 @@ struct Answer {
 
 /// What an answer has, and which time it fills; none where that is empty.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Filled {
+pub(super) struct FilledGap {
     pub(super) from_ms: u64,
     pub(super) to_ms: u64,
     pub(super) events: Vec<Event>,
@@ -167,7 +167,7 @@ impl HistoryExchange {
     }
 
     /// What an answer to this instance fills. Any client of the nodes may publish one: only what was asked for counts.
-    pub(super) fn receive(&mut self, text: &[u8], own: &str) -> Option<Filled> {
+    pub(super) fn receive(&mut self, text: &[u8], own: &str) -> Option<FilledGap> {
         let answer: Answer = serde_json::from_slice(text).ok()?;
         let Answer { event, instance, of, number, from_ms, to_ms, events } = answer;
         if event != ANSWER || of != own || instance == own || InstanceName::parse(&instance).is_none() {
@@ -184,7 +184,7 @@ impl HistoryExchange {
         let (from_ms, to_ms) = (from_ms.max(asked.from_ms), to_ms.min(asked.to_ms));
         let is_within = |event: &Event| (asked.from_ms..asked.to_ms).contains(&event.at_ms);
         let events = events.into_iter().filter(is_within).collect();
-        Some(Filled { from_ms, to_ms: to_ms.max(from_ms), events })
+        Some(FilledGap { from_ms, to_ms: to_ms.max(from_ms), events })
     }
 }
 

@@ -40,7 +40,7 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Incidents that are larger than this are written only while few wait: an instance makes none, but who can publish on a node
 /// may.
 const LARGE_BYTES: usize = 2_048;
-/// Those few.
+/// How many may wait when a large one is still written.
 const LARGE_UNWRITTEN_MAX: usize = 64;
 
 /// What waits to be written.

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::event_kind::EventKind;
 use super::gaps::{Gap, GapReason};
-use super::history_exchange::{Filled, HistoryExchange};
+use super::history_exchange::{FilledGap, HistoryExchange};
 use super::incident_file::{self, HistoryFile, Incidents, Unwritten};
 use crate::api::Event;
 
@@ -21,7 +21,6 @@ const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// How often the file gets to know that this instance runs.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct IncidentHistory {
     pub(super) incidents: Incidents,
@@ -146,7 +145,7 @@ impl IncidentHistory {
 
     /// The answer of another instance. `is_valid`: of an incident in it.
     pub(super) fn receive(&mut self, answer: &[u8], own: &str, is_valid: impl Fn(&Event) -> bool) {
-        let Some(Filled { from_ms, to_ms, events }) = self.exchange.receive(answer, own) else { return };
+        let Some(FilledGap { from_ms, to_ms, events }) = self.exchange.receive(answer, own) else { return };
         for event in events.into_iter().filter(|event| is_valid(event)).map(|event| Event { name: None, ..event }) {
             if !self.incidents.has(&event) {
                 self.add(Arc::new(event));
@@ -160,7 +159,7 @@ impl IncidentHistory {
         }
     }
 
-    /// Newest first.
+    /// Incidents of this kind, newest first.
     pub(super) fn of_kind(&self, kind: EventKind) -> impl Iterator<Item = &Arc<Event>> {
         self.incidents.iter().rev().filter(move |event| event.event == kind.as_str())
     }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::cluster_state::{Situation, cause};
 use super::events::{EventHub, EventKind};
-use super::latency::LateCalls;
+use super::latency::LateShare;
 use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
@@ -23,7 +23,7 @@ pub(super) struct Moment {
 }
 
 /// What is known of nodes and quorum since the start.
-pub(super) struct Incidents {
+pub(super) struct IncidentTracker {
     /// When this instance started.
     start: Moment,
     /// Requests that failed for want of a quorum since the start.
@@ -78,13 +78,13 @@ pub(super) enum Incident {
     OneServer { node: usize, after: Duration },
     /// A quorum votes, for the first time.
     Quorum,
-    /// No quorum votes.
+    /// Too few nodes vote for a quorum.
     QuorumLost,
     /// A quorum votes again after so long; so many requests failed.
     QuorumBack { after: Duration, refused: u64 },
 }
 
-impl Incidents {
+impl IncidentTracker {
     /// Of an instance that starts at this moment.
     pub(super) fn new(start: Moment) -> Self {
         Self { start, refused: AtomicU64::new(0), state: Mutex::default() }
@@ -186,8 +186,8 @@ impl Incidents {
     }
 }
 
-/// Of a node.
-pub(super) type LateCallsOf<'a> = dyn Fn(&NodeId) -> Option<LateCalls> + 'a;
+/// The share of late calls of one node; `None` where it is not known.
+pub(super) type LateShareOf<'a> = dyn Fn(&NodeId) -> Option<LateShare> + 'a;
 
 /// What the next failure means, as a part of a line in the log.
 fn margin_text(voting: usize, needed: usize) -> &'static str {
@@ -205,7 +205,7 @@ pub(super) fn log(
     nodes: &[NodeSummary],
     needed: usize,
     of_all: &Situation,
-    (rounds_wait, late): (Duration, &LateCallsOf<'_>),
+    (rounds_wait, late): (Duration, &LateShareOf<'_>),
 ) {
     let voting = nodes.iter().filter(|node| node.votes).count();
     let (then, of) = (margin_text(voting, needed), nodes.len());
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn each_begin_and_each_end_is_reported_once_with_its_duration() {
-        let incidents = Incidents::new(at(0));
+        let incidents = IncidentTracker::new(at(0));
         let lost = |node, before: &str| Incident::NodeLost { node, before: before.into() };
         let observe = |states: &[&str], second| incidents.observe(&nodes(states), 2, at(second));
         assert_eq!(observe(&["up", "up", "unknown"], 1), [Incident::Quorum]);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_loss_of_memory_between_two_observations_is_an_incident() {
-        let incidents = Incidents::new(at(0));
+        let incidents = IncidentTracker::new(at(0));
         let observe = |lost: u64, second| {
             let mut seen = nodes(&["up", "up", "up"]);
             (seen[1].losses.count, seen[1].losses.why) = (lost, "blank".into());
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn two_servers_under_one_name_are_an_incident_with_a_begin_and_an_end() {
-        let incidents = Incidents::new(at(0));
+        let incidents = IncidentTracker::new(at(0));
         let observe = |is_doubled, second| {
             let mut seen = nodes(&["up", "up", "up"]);
             seen[2].has_two_servers = is_doubled;
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_start_without_a_quorum_names_the_nodes_and_their_reasons() {
-        let incidents = Incidents::new(at(0));
+        let incidents = IncidentTracker::new(at(0));
         let ill = nodes(&["other-cluster", "quarantined", "up"]);
         let since_start = |second| {
             let loss = incidents.quorum_loss(at(second).now).expect("no quorum");

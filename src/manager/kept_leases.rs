@@ -28,12 +28,12 @@ pub struct KeepLimits {
 
 /// What happens to a kept lease of this instance, for metrics and quotas.
 #[derive(Debug, Clone, Copy)]
-pub enum KeptNews<'a> {
+pub enum KeptLeaseEvent<'a> {
     /// A renewal was confirmed.
     Renewed {
         /// The leased resource.
         resource: &'a ResourceName,
-        /// The lease.
+        /// Hash of the lease's token.
         token: &'a TokenHash,
         /// How it shares the resource.
         mode: Mode,
@@ -41,24 +41,22 @@ pub enum KeptNews<'a> {
         principal: &'a str,
         /// Until when it is promised.
         deadline: BootTime,
-        /// By whom.
+        /// Whether the instance that granted it renewed it, or another one.
         by: KeptBy,
     },
     /// A renewal was not confirmed.
     NotRenewed(KeptBy),
     /// It is kept no more.
     Ended {
-        /// The resource.
         resource: &'a ResourceName,
-        /// The lease.
+        /// Hash of the lease's token.
         token: &'a TokenHash,
-        /// How it ended.
         end: KeptEnd,
     },
 }
 
-/// Is called with [`KeptNews`]. It must be cheap and never wait.
-pub type KeptListener = Box<dyn Fn(KeptNews<'_>) + Send + Sync>;
+/// Is called with [`KeptLeaseEvent`]. It must be cheap and never wait.
+pub type KeptListener = Box<dyn Fn(KeptLeaseEvent<'_>) + Send + Sync>;
 
 impl KeptEnd {
     /// As in events and metrics.
@@ -74,7 +72,7 @@ impl KeptEnd {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Sets the limits of kept leases, and the function that is called with [`KeptNews`]. Only the first call counts.
+    /// Sets the limits of kept leases, and the function that is called with [`KeptLeaseEvent`]. Only the first call counts.
     pub fn set_keeping(&self, limits: KeepLimits, listener: KeptListener) {
         let _ = self.shared.keeping.set((limits, listener));
     }
@@ -126,9 +124,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.begin(resource, token, fence, labels).await
     }
 
-    pub(super) fn tell_kept(&self, news: KeptNews<'_>) {
+    pub(super) fn report_kept(&self, event: KeptLeaseEvent<'_>) {
         if let Some((_, listener)) = self.shared.keeping.get() {
-            listener(news);
+            listener(event);
         }
     }
 
@@ -194,7 +192,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash, reason: EndReason) -> bool {
         let was_kept = self.shared.keeper.forget(resource, token);
         if was_kept {
-            self.tell_kept(KeptNews::Ended { resource, token, end: KeptEnd::Ended(reason) });
+            self.report_kept(KeptLeaseEvent::Ended { resource, token, end: KeptEnd::Ended(reason) });
         }
         was_kept
     }
@@ -208,7 +206,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         labels: &Labels,
     ) {
         self.shared.keeper.forget(resource, token);
-        self.tell_kept(KeptNews::Ended { resource, token, end: KeptEnd::Lost });
+        self.report_kept(KeptLeaseEvent::Ended { resource, token, end: KeptEnd::Lost });
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let own = self.shared.own_leases.remove(resource, token);
         let held = self.report_lease_end(own.as_ref(), LeaseOutcome::Lapsed);
@@ -244,11 +242,11 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
         self.record_change(resource, |until| LeaseChange::Extended(record.clone(), until(deadline)));
         self.shared.waiting.extended(resource, deadline, record.mode.wanted());
         let (mode, principal) = (record.mode, &*labels.principal);
-        self.tell_kept(KeptNews::Renewed { resource, token, mode, principal, deadline, by });
+        self.report_kept(KeptLeaseEvent::Renewed { resource, token, mode, principal, deadline, by });
     }
 
     fn not_renewed(&self, by: KeptBy) {
-        self.tell_kept(KeptNews::NotRenewed(by));
+        self.report_kept(KeptLeaseEvent::NotRenewed(by));
     }
 
     fn ended(&self, lease: KeptView<'_>, end: KeptEnd) {
@@ -257,7 +255,7 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
         if end == KeptEnd::Lost {
             return self.kept_lease_is_lost((resource, token), Some(record.fence), &record.labels());
         }
-        self.tell_kept(KeptNews::Ended { resource, token, end });
+        self.report_kept(KeptLeaseEvent::Ended { resource, token, end });
         if end == KeptEnd::KeptOut {
             // Its release was published.
             return;

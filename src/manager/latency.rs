@@ -63,7 +63,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// How many in all.
+    /// The number of values that were counted.
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|n| u64::from(*n)).sum()
     }
@@ -130,16 +130,16 @@ pub struct LatencySeries {
 
 /// How many of the last calls to a node came too late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LateCalls {
-    /// So many …
+pub(crate) struct LateShare {
+    /// How many were late or without an answer.
     pub late: u64,
-    /// … of so many …
+    /// Of how many calls.
     pub calls: u64,
-    /// … in so long.
+    /// Over how long before now.
     pub over: Duration,
 }
 
-impl LateCalls {
+impl LateShare {
     /// The share in percent.
     pub(crate) fn percent(self) -> u64 {
         (self.late * 100).checked_div(self.calls).unwrap_or(0)
@@ -185,7 +185,7 @@ impl LatencySeries {
     }
 
     /// The calls of the present slot and the one before that took longer than `limit`, or ended without an answer in time.
-    pub(crate) fn late_calls(&self, now: BootTime, limit: Duration) -> LateCalls {
+    pub(crate) fn late_calls(&self, now: BootTime, limit: Duration) -> LateShare {
         let first = number(now).saturating_sub(1);
         let mut recent = TimeSlot::default();
         self.slots.lock().iter().filter(|slot| slot.number >= first).for_each(|slot| recent.add(slot));
@@ -195,7 +195,7 @@ impl LatencySeries {
         let answered = recent.took.counts.iter().skip(bucket(limit) + 1).map(|count| u64::from(*count)).sum::<u64>();
         let begun = Duration::from_micros(u64::try_from(SLOT.as_micros()).unwrap_or(u64::MAX).saturating_mul(first));
         let over = Duration::from_micros(now.as_micros()).saturating_sub(begun);
-        LateCalls { late: answered + timeouts, calls: recent.took.total() + recent.failures(), over }
+        LateShare { late: answered + timeouts, calls: recent.took.total() + recent.failures(), over }
     }
 
     /// The last quarter of an hour.
@@ -235,14 +235,12 @@ pub enum Round {
     Granted,
     /// One that was refused, since another holds the resource.
     Refused,
-    /// A renewal.
+    /// An extend that was decided.
     Extended,
-    /// A release.
     Released,
 }
 
 impl Round {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Granted, Self::Refused, Self::Extended, Self::Released];
 }
 
@@ -363,7 +361,7 @@ mod tests {
         series.record_failure(at(52), UnreachableKind::Timeout);
         series.record_failure(at(52), UnreachableKind::Disconnected);
         let late = series.late_calls(at(52), ms(50));
-        assert_eq!(late, LateCalls { late: 2, calls: 5, over: Duration::from_secs(22) });
+        assert_eq!(late, LateShare { late: 2, calls: 5, over: Duration::from_secs(22) });
         assert_eq!(
             (late.percent(), series.late_calls(at(90), ms(50)).percent()),
             (40, 0),

@@ -173,9 +173,9 @@ impl Snapshot {
 /// A change that this instance made to a lease, with its record and the end of its keys.
 #[derive(Debug, Clone)]
 pub(crate) enum LeaseChange {
-    /// It was granted.
+    /// The lease was granted.
     Granted(LeaseRecord, BootTime),
-    /// It was extended.
+    /// The lease was extended.
     Extended(LeaseRecord, BootTime),
     /// It was released, or ended by force.
     Ended(TokenHash),

@@ -29,7 +29,7 @@ struct Copies {
 /// One lease, with the TTL that each node which has it gives its key. Milliseconds.
 struct LeaseCopy {
     record: LeaseRecord,
-    /// One bit each.
+    /// The nodes that have it: bit `i` is node `i`.
     nodes: u64,
     lefts: Vec<u64>,
 }

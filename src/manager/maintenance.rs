@@ -14,7 +14,7 @@ use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::NodeId;
-use crate::waiting::absent_callers::Places;
+use crate::waiting::kept_places::Places;
 
 /// Time between two passes.
 const INTERVAL: Duration = Duration::from_secs(1);

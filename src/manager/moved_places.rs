@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::protocol::{PLACE_TAG_BYTES, PublishedPlace};
 use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
-use crate::waiting::absent_callers::PlaceKey;
+use crate::waiting::kept_places::PlaceKey;
 
 /// The longest wait that is believed: no caller waits for longer, and any client of a node may have made up a larger one.
 const WAITED_MAX: Duration = Duration::from_hours(24);

@@ -63,12 +63,12 @@ impl Overview {
     }
 }
 
-/// One waiter.
+/// A waiter of any instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedWaiter {
     /// What it waits for.
     pub resource: ResourceName,
-    /// Where it waits.
+    /// The instance whose queue it is in.
     pub instance: InstanceName,
     /// Its position in that instance's queue; 1 is the head.
     pub position: usize,

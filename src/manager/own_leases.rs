@@ -66,9 +66,8 @@ pub(crate) struct OwnEnd {
 /// A lease of this instance that ran out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExpiredLease {
-    /// The resource.
     pub resource: ResourceName,
-    /// Names the lease.
+    /// Hash of the lease's token.
     pub token: TokenHash,
     /// The last deadline that this instance knows.
     pub deadline: BootTime,

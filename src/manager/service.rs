@@ -14,7 +14,7 @@ use super::deadlock_reports::Deadlocks;
 use super::events::EventHub;
 use super::granted_lease::Asked;
 use super::hold_renewal::HeldLeases;
-use super::incidents::{Incidents, Moment};
+use super::incidents::{IncidentTracker, Moment};
 use super::kept_leases::{KeepLimits, KeptListener};
 use super::latency::{NodeLatencies, Round, RoundLatencies};
 use super::lease_snapshot::{ClusterLeases, LeaseChange, Snapshots};
@@ -32,10 +32,10 @@ use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
 use crate::redlock::random::Entropy;
 use crate::types::{Labels, Mode, ResourceName, TokenHash};
-use crate::waiting::absent_callers;
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
+use crate::waiting::kept_places;
 
 /// The waiters, the leases and the nodes of one instance. Cheap to clone.
 pub struct LockManager<N, C, E> {
@@ -66,7 +66,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) snapshots: Snapshots,
     pub(super) round_latency: RoundLatencies,
     pub(super) node_latencies: OnceLock<Arc<NodeLatencies>>,
-    pub(super) incidents: Incidents,
+    pub(super) incidents: IncidentTracker,
     pub(super) samples: Mutex<GaugeSamples>,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
     pub(super) draining: CancellationToken,
@@ -218,7 +218,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             snapshots: Snapshots::new(list_refresh),
             round_latency: RoundLatencies::default(),
             node_latencies: OnceLock::new(),
-            incidents: Incidents::new(start),
+            incidents: IncidentTracker::new(start),
             samples: Mutex::default(),
             end_observer: OnceLock::new(),
             draining: CancellationToken::new(),
@@ -290,10 +290,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| {
             let key = place_key(&params.resources, request.principal.as_deref(), &keep.wait_id);
-            absent_callers::KeepPlace {
+            kept_places::PlaceRequest {
                 waited: self.shared.cluster_waiters.waited_for(&key, started),
                 key,
-                terms: absent_callers::Terms {
+                terms: kept_places::Terms {
                     mode: params.mode,
                     ttl: params.ttl,
                     labels: params.labels.clone(),
@@ -301,7 +301,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     refuses_deadlock: request.refuses_deadlock,
                     kept_for,
                 },
-                permit: keep.permit.map(|permit| permit as absent_callers::Permit),
+                permit: keep.permit.map(|permit| permit as kept_places::Permit),
             }
         });
         let party = Party::new(&params.labels.principal, &params.labels.owner);
@@ -381,7 +381,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.draining.cancel();
     }
 
-    /// The boot clock.
+    /// The time on the boot clock.
     pub fn now(&self) -> BootTime {
         self.clock().now()
     }

@@ -33,13 +33,13 @@ const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 const HOUR_MS: u64 = 3_600_000;
 const MINUTE_MS: u64 = 60_000;
 
-/// How it ended.
+/// How the lease or the wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TenureEnd {
     /// The holder released the lease.
     Released,
-    /// It ran out.
+    /// Nobody renewed the lease.
     Expired,
     /// A connection that held it, or the service that kept it, lost it.
     Lost,
@@ -64,7 +64,7 @@ pub(crate) struct Tenure {
     pub owner: Option<String>,
     /// When it began. Milliseconds since 1970.
     pub from_ms: u64,
-    /// When it ended.
+    /// When it ended. Milliseconds since 1970.
     pub to_ms: u64,
     /// How; the last of several.
     pub end: TenureEnd,

@@ -59,11 +59,11 @@ fn other_instances_show_the_same_once_whichever_node_passes_it_on() {
     one.record_event(EventKind::Released, &ended("a", "ann", NOW_MS, 4_000));
     one.record_event(EventKind::Acquired, &ended("a", "bob", NOW_MS, 1));
     one.record_wait(&resource, "bob", Duration::from_secs(3), TenureEnd::Granted, NOW_MS);
-    let first = one.due(ONE, NOW_MS, TEXT_MAX).expect("there is news");
+    let first = one.due(ONE, NOW_MS, TEXT_MAX).expect("a message is due");
     assert_eq!(one.due(ONE, NOW_MS + 60_000, TEXT_MAX), None, "nothing new");
     one.record_event(EventKind::Forced, &Event { reason: Some("revoke".into()), ..ended("a", "eve", NOW_MS, 9) });
     one.record_event(EventKind::Forced, &Event { reason: Some("now".into()), ..ended("a", "eve", NOW_MS, 9_000) });
-    let second = one.due(ONE, NOW_MS + 70_000, TEXT_MAX).expect("there is news");
+    let second = one.due(ONE, NOW_MS + 70_000, TEXT_MAX).expect("a message is due");
     for text in [&first, &first, &second, &first] {
         two.receive(text.as_bytes(), "two");
     }
@@ -133,6 +133,6 @@ fn forged_messages_are_bounded() {
         let name = format!("{}/{i}", "x".repeat(240));
         tenures.record_event(EventKind::Released, &ended(&name, &"\u{1}".repeat(OWNER_MAX_BYTES), NOW_MS, i));
     }
-    let text = tenures.due("own", NOW_MS + 10_000, TEXT_MAX).expect("news");
+    let text = tenures.due("own", NOW_MS + 10_000, TEXT_MAX).expect("a message is due");
     assert!(text.len() <= TEXT_MAX && text.contains("/999"), "the longest, as many as fit: {}", text.len());
 }

@@ -19,7 +19,6 @@ pub enum ReloadedFile {
 }
 
 impl ReloadedFile {
-    /// All files.
     const ALL: [Self; 3] = [Self::AccessFile, Self::Certificate, Self::Webhooks];
 
     /// The label's value.
@@ -45,7 +44,6 @@ pub(crate) struct IssuerCounts {
     pub oldest: Duration,
 }
 
-/// The handles.
 pub(super) struct ConnectionMetrics {
     connections: IntGauge,
     connections_limit: IntGauge,

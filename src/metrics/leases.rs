@@ -9,7 +9,7 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
 
 use super::register::{LazyHistograms, counters, histogram, histograms};
 use super::requests::{RequestMetrics, WaitingGuard};
-use crate::manager::kept_leases::KeptNews;
+use crate::manager::kept_leases::KeptLeaseEvent;
 use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
 };
@@ -76,11 +76,10 @@ const RATIO_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99];
 
 type Counters = HashMap<&'static str, IntCounter>;
 
-/// The handles.
 pub struct LeaseMetrics {
     /// Of exclusive leases.
     acquires: Counters,
-    /// Of all modes.
+    /// Of all modes, with the mode as a label.
     acquires_by_mode: IntCounterVec,
     rounds: LazyHistograms,
     waits: LazyHistograms,
@@ -197,12 +196,12 @@ impl LeaseMetrics {
     }
 
     /// Counts what happens to a kept lease.
-    pub fn kept(&self, news: KeptNews<'_>) {
+    pub fn kept(&self, event: KeptLeaseEvent<'_>) {
         let by_word = |by| if by == KeptBy::Granter { "granter" } else { "adopter" };
-        let renewal = match news {
-            KeptNews::Renewed { by, .. } => (by_word(by), "renewed"),
-            KeptNews::NotRenewed(by) => (by_word(by), "failed"),
-            KeptNews::Ended { end, .. } => {
+        let renewal = match event {
+            KeptLeaseEvent::Renewed { by, .. } => (by_word(by), "renewed"),
+            KeptLeaseEvent::NotRenewed(by) => (by_word(by), "failed"),
+            KeptLeaseEvent::Ended { end, .. } => {
                 return count(&self.kept_ends, end.as_str());
             }
         };

@@ -19,8 +19,8 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
 
 use crate::manager::Gauges;
-use crate::manager::kept_leases::KeptNews;
-use crate::manager::tickets::TicketNews;
+use crate::manager::kept_leases::KeptLeaseEvent;
+use crate::manager::tickets::TicketEvent;
 use crate::manager::types::{
     ExtendError, ForceError, ForceMode, Forced, LeaseOutcome, LostReason, NodeSummary, ReleaseError,
 };
@@ -84,7 +84,6 @@ struct InstanceMetrics {
 pub struct Scrape<'a> {
     /// Gauges of the manager.
     pub gauges: Gauges,
-    /// All nodes.
     pub nodes: &'a [NodeSummary],
     /// Whether the service is shutting down.
     pub draining: bool,
@@ -92,7 +91,7 @@ pub struct Scrape<'a> {
     pub audit: AuditTotals,
     /// The principal that is the first to have no valid key left, and when: milliseconds since 1970.
     pub last_key: Option<(String, u64)>,
-    /// Of the hooks.
+    /// Totals of call-backs and hooks.
     pub webhooks: WebhookTotals,
 }
 
@@ -224,13 +223,13 @@ impl Metrics {
     }
 
     /// Counts what happens to a kept lease.
-    pub fn kept(&self, news: KeptNews<'_>) {
-        self.leases.kept(news);
+    pub fn kept(&self, event: KeptLeaseEvent<'_>) {
+        self.leases.kept(event);
     }
 
     /// Counts what happens to a ticket.
-    pub fn ticket(&self, news: TicketNews) {
-        self.tickets.count(news);
+    pub fn ticket(&self, event: TicketEvent) {
+        self.tickets.count(event);
     }
 
     /// All metrics in Prometheus' text format. The cost does not depend on the number of leases or waiters.

@@ -44,7 +44,6 @@ pub(super) fn quantities(registry: &Registry, metric_name: &str, help: &str, lab
     add(registry, GaugeVec::new(Opts::new(prefixed(metric_name), help), labels))
 }
 
-/// A counter.
 pub(super) fn counter(registry: &Registry, metric_name: &str, help: &str) -> IntCounter {
     add(registry, IntCounter::new(prefixed(metric_name), help))
 }
@@ -59,7 +58,6 @@ pub(super) fn counters(registry: &Registry, metric_name: &str, help: &str, label
     add(registry, IntCounterVec::new(Opts::new(prefixed(metric_name), help), labels))
 }
 
-/// A histogram.
 pub(super) fn histogram(registry: &Registry, metric_name: &str, help: &str, buckets: &[f64]) -> Histogram {
     add(registry, Histogram::with_opts(HistogramOpts::new(prefixed(metric_name), help).buckets(buckets.to_vec())))
 }

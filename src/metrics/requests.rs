@@ -32,7 +32,6 @@ const BUCKETS: [f64; 5] = [0.001, 0.005, 0.025, 0.25, 1.0];
 pub struct RouteLabels {
     /// The path's pattern.
     pub route: &'static str,
-    /// The method.
     pub method: &'static str,
     /// The status codes that it answers with.
     pub codes: &'static [u16],
@@ -41,7 +40,7 @@ pub struct RouteLabels {
 /// What a request in flight does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
-    /// Being processed.
+    /// None of the other kinds.
     Normal,
     /// Has a wait deadline and waits for a lock.
     Wait,
@@ -52,7 +51,6 @@ pub enum RequestKind {
 }
 
 impl RequestKind {
-    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Wait, Self::Hold, Self::Events];
 
     /// The label's value.
@@ -99,7 +97,6 @@ impl RouteSeries {
     }
 }
 
-/// The handles.
 pub struct RequestMetrics {
     routes: HashMap<(&'static str, &'static str), Arc<RouteSeries>>,
     unmatched: Arc<RouteSeries>,

@@ -3,13 +3,12 @@
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use super::register::{counter, counters, gauges};
-use crate::manager::tickets::TicketNews;
+use crate::manager::tickets::TicketEvent;
 use crate::protocol::TicketEnd;
 
 /// States of the tickets that an instance serves.
 const STATES: [&str; 4] = ["waiting", "granted", "accepted", "ending"];
 
-/// The handles.
 pub(super) struct TicketMetrics {
     served: [IntGauge; 4],
     made: IntCounter,
@@ -33,12 +32,12 @@ impl TicketMetrics {
     }
 
     /// Counts what happens to a ticket.
-    pub(super) fn count(&self, news: TicketNews) {
-        match news {
-            TicketNews::Made => self.made.inc(),
-            TicketNews::Adopted => self.adopted.inc(),
-            TicketNews::Granted => self.granted.inc(),
-            TicketNews::Ended(end) => {
+    pub(super) fn count(&self, event: TicketEvent) {
+        match event {
+            TicketEvent::Made => self.made.inc(),
+            TicketEvent::Adopted => self.adopted.inc(),
+            TicketEvent::Granted => self.granted.inc(),
+            TicketEvent::Ended(end) => {
                 self.ends.iter().filter(|(known, _)| *known == end).for_each(|(_, counter)| counter.inc());
             }
         }

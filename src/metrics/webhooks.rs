@@ -25,7 +25,6 @@ pub struct WebhookTotals {
     pub dropped: u64,
 }
 
-/// The handles.
 pub(super) struct WebhookMetrics {
     deliveries: HashMap<(&'static str, &'static str), IntCounter>,
     duration: Histogram,

@@ -29,7 +29,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// A value over the hour.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HourChart {
-    /// What it is.
+    /// The heading of the chart.
     pub label: &'static str,
     /// Its value for the whole hour.
     pub value: String,
@@ -44,15 +44,14 @@ pub(crate) struct HourChart {
 pub(crate) struct ShareRow {
     /// A name or an owner; empty for leases without an owner.
     pub text: String,
-    /// The page of it.
+    /// The page about the name or the owner.
     pub href: String,
-    /// Its value.
+    /// The number, formatted for people.
     pub value: String,
     /// The value in percent: of the hour, or of the first row.
     pub percent: u64,
 }
 
-/// The section.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct HourSection {
     /// Empty for a reader who may not see all names.

@@ -5,27 +5,22 @@ use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
 
-/// One static file.
 #[derive(Debug)]
 pub(crate) struct Asset {
     /// File name with the hash, as used in URLs.
     pub name: String,
-    /// Media type.
     pub media_type: &'static str,
-    /// Content.
     pub bytes: &'static [u8],
 }
 
 /// The static files of all pages.
 #[derive(Debug)]
 pub(crate) struct Assets {
-    /// The style sheet.
     pub style: Asset,
     /// The script that refreshes pages.
     pub live: Asset,
     /// The script that goes to a lock, an owner or a page.
     pub palette: Asset,
-    /// The icon.
     pub icon: Asset,
 }
 

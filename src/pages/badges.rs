@@ -6,13 +6,13 @@ use crate::manager::types::NodeSummary;
 /// How much attention a state needs. Its class in the style sheet decides colour and shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// As it should be.
+    /// Nothing needs attention.
     Good,
     /// Neither good nor bad, or not known yet.
     Neutral,
     /// Should be looked at.
     Warn,
-    /// Needs action.
+    /// An operator must act.
     Bad,
 }
 

@@ -121,13 +121,9 @@ pub(crate) fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<HeatCe
 /// One bar of a histogram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bar {
-    /// Left edge.
     pub x: String,
-    /// Upper edge.
     pub y: String,
-    /// Width.
     pub width: String,
-    /// Height.
     pub height: String,
     /// The same as text.
     pub title: String,
@@ -136,9 +132,7 @@ pub(crate) struct Bar {
 /// A tick below the distribution, or a vertical line across it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tick {
-    /// Position.
     pub x: String,
-    /// Text beside it.
     pub label: String,
     /// Row of the text, so that neighbouring texts do not overlap.
     pub row: usize,

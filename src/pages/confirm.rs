@@ -55,7 +55,6 @@ pub(crate) struct RejectedForm {
     pub errors: Vec<FormError>,
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "confirm.html")]
 pub(crate) struct ConfirmPage {

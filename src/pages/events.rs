@@ -73,7 +73,7 @@ impl EventsQuery {
 pub(crate) struct EventRow {
     /// When, as RFC 3339.
     pub stamp: String,
-    /// When, as shown.
+    /// When, in the words of the page.
     pub moment: String,
     /// The kind of event.
     pub kind: Badge,
@@ -174,7 +174,6 @@ pub(crate) fn gap_text(gap: &Gap) -> String {
     }
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "events.html")]
 pub(crate) struct EventsPage {

@@ -31,7 +31,7 @@ pub(crate) struct Scale {
 pub(crate) struct ScaleTick {
     /// Distance from the top in percent of the height.
     pub percent: String,
-    /// The latency.
+    /// The latency of the tick, with its unit.
     pub label: String,
 }
 
@@ -112,7 +112,7 @@ impl Scale {
         real(self.rows as u64) + real(self.first as u64) - height(took)
     }
 
-    /// Draws a map.
+    /// Draws one series on this scale.
     pub(crate) fn map(&self, name: String, is_refused: bool, window: &LatencyWindow) -> HeatMap {
         let quantile = |share| window.all.took.quantile(share).map_or_else(|| "-".to_owned(), format::latency);
         let has_failed = |(x, slot): (usize, &Option<TimeSlot>)| slot.as_ref().filter(|s| s.failures() > 0).map(|_| x);

@@ -13,13 +13,13 @@ use crate::types::ResourceName;
 
 /// Width of the drawing. Units: of the SVG's view box.
 pub(crate) const WIDTH: u64 = 960;
-/// Height of a row.
+/// Height of a row. Units: of the SVG's view box.
 pub(crate) const ROW: usize = 18;
 /// The default period.
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 /// Bars that are drawn at most; older ones are left off.
 const BARS_MAX: usize = 200;
-/// Rows of waits.
+/// Rows of waits that are drawn at most.
 const WAIT_ROWS_MAX: usize = 5;
 /// Rows of leases that are held at the same time.
 const HOLDER_ROWS_MAX: usize = 6;
@@ -35,9 +35,7 @@ const TEXT_MIN: u64 = 90;
 /// Somebody who held the lock, or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Left edge.
     pub x: u64,
-    /// Width.
     pub width: u64,
     /// Row, from 0: the holders; the waiters follow.
     pub row: usize,
@@ -49,9 +47,9 @@ pub(crate) struct Span {
     pub is_wait: bool,
     /// Whether the owner's name fits into it.
     pub has_text: bool,
-    /// From, as shown.
+    /// When it began, in the words of the page.
     pub from: String,
-    /// To, as shown.
+    /// When it ended, in the words of the page.
     pub to: String,
     /// For how long; of several that lie close together, all of them.
     pub lasts: String,
@@ -84,18 +82,16 @@ impl Span {
 /// Something that happened to a node or the quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Position.
     pub x: u64,
-    /// What and when.
+    /// What happened, and when.
     pub title: String,
 }
 
-/// The drawing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LockHistory {
     /// Leases, newest first, then waits.
     pub spans: Vec<Span>,
-    /// Incidents.
+    /// Incidents of nodes and of the quorum.
     pub marks: Vec<Mark>,
     /// Of which times nothing is known, the oldest first.
     pub unknown: Vec<Unknown>,
@@ -104,15 +100,13 @@ pub(crate) struct LockHistory {
 /// A time of which nothing is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unknown {
-    /// Left edge.
     pub x: u64,
-    /// Width.
     pub width: u64,
-    /// From, as shown.
+    /// When it begins, in the words of the page.
     pub from: String,
-    /// To, as shown.
+    /// When it ends, in the words of the page.
     pub to: String,
-    /// Why.
+    /// Why nothing is known of it.
     pub why: &'static str,
 }
 
@@ -129,11 +123,11 @@ pub(crate) type PresentHolder<'a> = (&'a str, u64);
 /// What is drawn of one name.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known<'a> {
-    /// Who holds it.
+    /// The leases that are held now.
     pub holders: &'a [PresentHolder<'a>],
     /// Who waits: owner, and for how long.
     pub waiters: &'a [(String, Duration)],
-    /// What is over.
+    /// Leases and waits that are over.
     pub tenures: &'a [Tenure],
     /// Since when this instance knows what is over. Milliseconds since 1970.
     pub since_ms: u64,

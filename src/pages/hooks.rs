@@ -24,7 +24,6 @@ impl HooksDone {
     /// The words in the address of the page.
     pub(crate) const NAMES: [&str; 3] = ["accepted", "not-accepted", "replayed"];
 
-    /// The word.
     pub(crate) fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }
@@ -47,44 +46,37 @@ impl HooksDone {
     }
 }
 
-/// The last try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TryCell {
-    /// Accepted or not.
+    /// Whether the receiver accepted it.
     pub state: Badge,
     /// The answer, and how long it took.
     pub text: String,
-    /// When.
+    /// When the try ended.
     pub at: String,
 }
 
-/// One target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TargetRow {
     /// As `GET /hooks` has it.
     pub target: api::HookTarget,
-    /// Who may name it.
+    /// The principals that may name it in a ticket.
     pub open_to: String,
     /// The next try of a call-back.
     pub next: String,
-    /// The last try.
     pub last: Option<TryCell>,
 }
 
-/// One hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HookRow {
     /// As `GET /hooks` has it.
     pub hook: api::HookState,
     /// On, failing or off.
     pub state: Badge,
-    /// The next try.
     pub next: String,
-    /// The last try.
     pub last: Option<TryCell>,
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "hooks.html")]
 pub(crate) struct HooksPage {

@@ -6,7 +6,6 @@ use crate::manager::types::HolderInfo;
 /// Until when the service renews a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeptDetails {
-    /// The time left.
     pub left: String,
     /// The same in milliseconds.
     pub left_ms: u64,

@@ -15,7 +15,7 @@ use crate::types::NodeId;
 /// A quantile as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Quantile {
-    /// `p50`.
+    /// Such as `p50`, as the table shows it.
     pub name: &'static str,
     /// What the quantile means.
     pub meaning: &'static str,
@@ -23,7 +23,6 @@ pub(crate) struct Quantile {
     pub value: String,
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "latency.html")]
 pub(crate) struct LatencyPage {

@@ -10,11 +10,8 @@ use crate::types::OWNER_PLACE;
 /// The page that is marked in the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tab {
-    /// Held leases.
     Locks,
-    /// Waiters.
     Waiters,
-    /// Leases by owner.
     Owners,
     /// Who held which name when.
     Timeline,
@@ -22,7 +19,6 @@ pub(crate) enum Tab {
     Nodes,
     /// Latency of rounds.
     Latency,
-    /// Recent events.
     Events,
     /// Targets of call-backs, and hooks.
     Hooks,
@@ -33,11 +29,8 @@ pub(crate) enum Tab {
 /// One entry of the navigation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NavLink {
-    /// The page.
     pub tab: Tab,
-    /// Its path.
     pub href: &'static str,
-    /// Its name.
     pub text: &'static str,
 }
 

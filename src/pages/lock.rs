@@ -72,9 +72,8 @@ pub(crate) struct HolderDetails {
     pub note: String,
     /// Metadata of the lease.
     pub metadata: Vec<(String, String)>,
-    /// Id of the lease.
+    /// Identifies the lease; not secret.
     pub token_id: String,
-    /// Fencing token.
     pub fence: String,
     /// When it was granted, as RFC 3339.
     pub stamp: String,
@@ -194,7 +193,6 @@ fn unreachable_row(outcome: &NodeOutcome) -> NodeAnswerRow {
     }
 }
 
-/// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockWaiterRow {
     /// Name of the instance where it waits.
@@ -237,7 +235,6 @@ fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
     }
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "lock.html")]
 pub(crate) struct LockPage {

@@ -22,9 +22,8 @@ use crate::types::{Mode, ResourceName};
 /// A column heading with a link that sorts by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
-    /// The heading.
     pub text: &'static str,
-    /// The link.
+    /// The same list in this column's order.
     pub href: String,
     /// For `aria-sort`: `ascending`, `descending` or `none`.
     pub sorted: &'static str,
@@ -97,7 +96,6 @@ pub(crate) struct LocksSummary {
     pub waiters_known: bool,
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "locks.html")]
 pub(crate) struct LocksPage {

@@ -7,13 +7,11 @@ use super::format;
 pub(crate) enum Sort {
     /// Name of the resource.
     Resource,
-    /// Owner label.
     Owner,
     /// Time since the grant.
     Held,
     /// Remaining validity.
     Expires,
-    /// Fencing token.
     Fence,
     /// Number of waiters; by default the largest first.
     #[default]

@@ -15,7 +15,6 @@ use crate::manager::types::{NodeFinding, NodeSummary};
 use crate::protocol::UnreachableKind;
 use crate::types::NodeId;
 
-/// One node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeCard {
     /// Name of the node.
@@ -137,7 +136,6 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration, wa
     }
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "nodes.html")]
 pub(crate) struct NodesPage {

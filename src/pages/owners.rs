@@ -14,7 +14,6 @@ use crate::manager::overview::{ListedWaiter, Overview};
 /// Number of resources that are listed for each owner.
 const NAMED: usize = 3;
 
-/// One owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnerRow {
     /// Owner label; empty for leases without one.
@@ -35,7 +34,6 @@ pub(crate) struct OwnerRow {
     pub next_end_ms: u64,
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "owners.html")]
 pub(crate) struct OwnersPage {

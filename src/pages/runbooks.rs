@@ -9,7 +9,6 @@ use super::layout::Layout;
 
 const TEXT: &str = include_str!("../../docs/runbooks.md");
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "runbooks.html")]
 pub(crate) struct RunbooksPage {

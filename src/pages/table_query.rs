@@ -11,7 +11,6 @@ use super::paging::Paging;
 pub(crate) struct SortColumn {
     /// Its name in queries.
     pub name: &'static str,
-    /// The heading.
     pub text: &'static str,
     /// The first click shows the largest values first.
     pub descends_first: bool,
@@ -30,7 +29,7 @@ pub(crate) struct Table {
     pub columns: &'static [SortColumn],
 }
 
-/// The waiters.
+/// The table of waiters.
 pub(crate) const WAITERS: Table = Table {
     path: "/ui/waiters",
     columns: &[
@@ -42,7 +41,7 @@ pub(crate) const WAITERS: Table = Table {
     ],
 };
 
-/// The owners.
+/// The table of owners.
 pub(crate) const OWNERS: Table = Table {
     path: "/ui/owners",
     columns: &[

@@ -12,13 +12,11 @@ pub(crate) struct TakeForm {
     pub kept_for: String,
     /// Until when, as typed; one of the two is empty.
     pub until: String,
-    /// The note.
     pub note: String,
     /// Why it was rejected, in sentences.
     pub errors: Vec<String>,
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "take.html")]
 pub(crate) struct TakePage {

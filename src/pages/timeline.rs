@@ -29,12 +29,12 @@ pub(crate) struct Period(u64);
 pub(crate) struct TimelineQuery {
     /// What the names begin with.
     pub prefix: String,
-    /// How far back.
+    /// How long before now it begins.
     pub period: Period,
 }
 
 impl Period {
-    /// As text.
+    /// The period with its unit.
     pub(crate) fn text(self) -> String {
         format::time(Duration::from_millis(self.0))
     }
@@ -56,20 +56,16 @@ const NAME: usize = 18;
 /// Space below a lane.
 const SPACE: usize = 8;
 
-/// One name.
+/// The row of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lane {
-    /// The name.
     pub resource: String,
-    /// Upper edge.
     pub y: usize,
     /// Who held it, and who waits.
     pub spans: Vec<Span>,
-    /// How many wait.
     pub waiting: usize,
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "timeline.html")]
 pub(crate) struct TimelinePage {

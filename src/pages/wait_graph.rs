@@ -21,23 +21,20 @@ const TOP: usize = 6;
 const LABEL: usize = 16;
 /// How far an arrow goes around.
 const BEND: usize = 28;
-/// Height of a box.
 pub(crate) const BOX: usize = 24;
 
 /// Owners that wait, or one that holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphBox {
-    /// Left edge.
     pub x: usize,
-    /// Upper edge.
     pub y: usize,
-    /// Who.
+    /// The owners in it, for people.
     pub text: String,
     /// Whether somebody in it waits.
     pub waits: bool,
 }
 
-/// A wait.
+/// An arrow from waiters to the holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphArrow {
     /// The line, as a path.
@@ -53,26 +50,19 @@ pub(crate) struct GraphArrow {
 /// The same in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphRow {
-    /// Who waits.
     pub waiters: String,
-    /// How many.
+    /// How many requests of them wait.
     pub waiting: usize,
     /// How many of them are tickets.
     pub tickets: usize,
-    /// For what.
     pub resource: String,
-    /// Who holds it.
     pub holder: String,
 }
 
-/// The drawing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WaitGraph {
-    /// The boxes.
     pub boxes: Vec<GraphBox>,
-    /// The arrows.
     pub arrows: Vec<GraphArrow>,
-    /// The table.
     pub rows: Vec<GraphRow>,
     /// Width of each box.
     pub box_width: usize,

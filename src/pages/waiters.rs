@@ -10,7 +10,6 @@ use crate::manager::overview::{ListedWaiter, Overview};
 use crate::manager::tickets::listed::ListedTicket;
 use crate::manager::types::{CycleEdge, Deadlock};
 
-/// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WaiterRow {
     /// Name of the resource.
@@ -50,7 +49,7 @@ pub(crate) struct WaiterRow {
 /// A ticket of this instance whose grant nobody has accepted yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OfferedRow {
-    /// Its name.
+    /// The id of the ticket.
     pub id: String,
     /// Name of the resource.
     pub resource: String,
@@ -60,7 +59,6 @@ pub(crate) struct OfferedRow {
     pub until: String,
 }
 
-/// One deadlock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeadlockRow {
     /// Who waits for what, and who holds it; only what the client may read, and at least one.
@@ -69,7 +67,7 @@ pub(crate) struct DeadlockRow {
     pub hidden: usize,
     /// Since when it has been known, in UTC.
     pub since: String,
-    /// For how long.
+    /// How long it has been known.
     pub age: String,
     /// The same in milliseconds.
     pub age_ms: u64,
@@ -121,7 +119,6 @@ fn deadlock_row(
     (!links.is_empty()).then_some(DeadlockRow { links, hidden, since, age, age_ms, until })
 }
 
-/// The page.
 #[derive(Debug, Template)]
 #[template(path = "waiters.html")]
 pub(crate) struct WaitersPage {

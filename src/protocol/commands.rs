@@ -22,7 +22,7 @@ pub const BATCH_MAX: usize = 32;
 /// The script decides each as if it were the only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchKind {
-    /// Acquires.
+    /// Acquires of one exclusive lease each.
     Acquire,
     /// Releases and cancels.
     Release,

@@ -24,7 +24,7 @@ pub const BLOCKS_KEY: &str = "redlockd:blocks";
 /// String with a TTL: exists while any instance listens for the ends of leases, so that notices are published only if some
 /// instance receives them.
 pub const NOTICES_KEY: &str = "redlockd:notices";
-/// Hashes: the last fence of each resource that had one in this generation or the one before, by turns.
+/// Hashes: the last fence of each resource that had one in this generation or the one before, alternately.
 pub const FENCES_KEYS: [&str; 2] = ["redlockd:fences:0", "redlockd:fences:1"];
 /// Before a resource's name: the hash of its shared leases or permits.
 const MEMBERS_PREFIX: &str = "redlockd:m:";
@@ -149,7 +149,7 @@ pub(super) fn attempt_tombstone_parts<'a>(
     [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()]
 }
 
-/// A ticket.
+/// The key of one ticket.
 pub fn ticket(id: &str) -> String {
     [TICKET_PREFIX, id].concat()
 }

@@ -66,6 +66,6 @@ pub use view::{NodeList, OldList, RosterEntry, View, ViewId};
 pub use view_change::AdmitArgs;
 pub use waiters::{
     FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedPlace, PublishedResource, PublishedWaiter,
-    WAITER_NOTE_MAX_BYTES, WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
+    PublishedWaitersPage, WAITER_NOTE_MAX_BYTES, WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersArgs, WaitersEntry,
 };
 pub(crate) use waiters::{PLACE_TAG_BYTES, PLACES_MAX};

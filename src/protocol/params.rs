@@ -76,7 +76,7 @@ impl ClusterName {
         Self { name: Arc::new(RwLock::new(name.into())), terms: terms.into() }
     }
 
-    /// The name now.
+    /// The present name: it changes when it is learnt from the nodes.
     pub fn get(&self) -> Arc<str> {
         Arc::clone(&self.name.read())
     }

@@ -10,13 +10,13 @@ use super::record::LeaseRecord;
 use super::ticket::StoredTicket;
 use super::ticket_exchange::TicketsPage;
 use super::view::{View, ViewId};
-use super::waiters::WaitersPage;
+use super::waiters::PublishedWaitersPage;
 use crate::types::{Fence, Mode, NodeId, ResourceName, TokenHash, WantedMode};
 
 /// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// By its holder.
+    /// The holder released it.
     Released,
     /// At once, by an operator.
     Forced,
@@ -49,7 +49,7 @@ pub enum Reply {
     /// A vote for the acquire. `joined`: the token already held the lease on this node.
     Granted { fence: Fence, joined: bool },
     /// A vote for the acquire of each resource, in their order.
-    SetGranted { leases: Vec<GrantedLease> },
+    SetGranted { leases: Vec<NodeGrant> },
     /// Nothing was taken. The resources that keep the others out, by their place in the request, each with the reply that its
     /// acquire alone would have had.
     SetRefused { refused: Vec<(usize, Reply)> },
@@ -95,7 +95,7 @@ pub enum Reply {
     /// Reply to a request about kept leases.
     Kept(KeptPage),
     /// Reply to an exchange of waiters.
-    Waiters(WaitersPage),
+    Waiters(PublishedWaitersPage),
     /// What the node has of a ticket now.
     Ticket(Option<StoredTicket>),
     /// Reply to an exchange of tickets.
@@ -126,13 +126,13 @@ pub struct HeldByMembers {
     pub is_intent: bool,
     /// The slots of permits.
     pub taken: BTreeSet<u8>,
-    /// Some of them.
+    /// Some of the leases, if there are many.
     pub members: Vec<LeaseRecord>,
 }
 
 /// One lease of a set that a node granted, as in [`Reply::Granted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GrantedLease {
+pub struct NodeGrant {
     /// Its fencing token on this node.
     pub fence: Fence,
     /// The token held it already.
@@ -153,7 +153,7 @@ pub struct Released {
 pub enum Found {
     /// The lease, claim or foreign lock that the request named; it is removed now.
     Match,
-    /// Nothing.
+    /// No lease, claim or lock.
     Nothing,
     /// Another lease or a foreign client's lock; unchanged.
     Other,
@@ -195,7 +195,7 @@ pub struct NodeInspection {
 /// The content of a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredLock {
-    /// Nothing.
+    /// No lease, claim or lock.
     Free,
     /// A lease of this service.
     Lease { record: LeaseRecord, left_ms: u64 },
@@ -225,7 +225,6 @@ impl StoredLock {
 pub struct ListedLease {
     /// The leased resource.
     pub resource: ResourceName,
-    /// The lease.
     pub record: LeaseRecord,
     /// The key's TTL on the node.
     pub left_ms: u64,
@@ -296,7 +295,6 @@ pub(super) const RUN_ID_LENGTH: usize = 40;
 /// Whether a node votes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
-    /// It votes.
     Active,
     /// It does not vote.
     NoVote(NoVote),
@@ -349,7 +347,6 @@ pub enum UnreachableKind {
 }
 
 impl UnreachableKind {
-    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Timeout,
         Self::Disconnected,

@@ -74,7 +74,7 @@ pub struct View {
 /// The names that vote in a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeList {
-    /// At least one.
+    /// The names, at least one.
     pub names: BTreeSet<NodeId>,
     /// A hash of the settings on which all instances must agree ([`ClusterName::terms`](super::ClusterName::terms)).
     pub terms: Arc<str>,

@@ -17,7 +17,7 @@ use super::random::Entropy;
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, GrantedLease, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind, UpdateArgs,
+    EndReason, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request, Unreachable, UnreachableKind, UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, SlotSet, TokenHash, Ttl, WantedMode};
 
@@ -46,7 +46,7 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) undo: Undo<N, C, E>,
     /// In the order of the resources.
-    pub leases: Box<[GrantedLease]>,
+    pub leases: Box<[NodeGrant]>,
     /// How each shares its resource, with the slot of a permit.
     pub mode: Mode,
     /// When the attempt began that was granted, as in the stored labels. Milliseconds since 1970.
@@ -92,7 +92,6 @@ pub(crate) struct TooLate;
 /// Why there is no lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
-    /// The reason.
     pub kind: RefusalKind,
     /// The resource that `holder` and the like are about: the first that is held, or else the first of all.
     pub resource: ResourceName,
@@ -100,7 +99,7 @@ pub(crate) struct Refusal {
     pub others: Vec<Refusal>,
     /// A node may have set a key of the attempt, which is being cancelled.
     pub took_effect: bool,
-    /// Outcome by node.
+    /// The verdict of each node.
     pub nodes: Vec<NodeOutcome>,
     /// Number of nodes that granted.
     pub granted: usize,
@@ -193,7 +192,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Ok(Grant {
             engine: self.clone(),
             undo,
-            leases: fences.into_iter().zip(joined).map(|(fence, joined)| GrantedLease { fence, joined }).collect(),
+            leases: fences.into_iter().zip(joined).map(|(fence, joined)| NodeGrant { fence, joined }).collect(),
             mode: Mode::Exclusive,
             acquired_at_ms: labels.acquired_at_ms,
             started,

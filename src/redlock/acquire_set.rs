@@ -10,7 +10,7 @@ use super::engine::Redlock;
 use super::node::Node;
 use super::quorum::Tally;
 use super::random::Entropy;
-use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, GrantedLease, NodeResult, Reply, Request};
+use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, NodeGrant, NodeResult, Reply, Request};
 use crate::types::{AttemptId, Mode, WantedMode};
 
 /// One resource is requested as usual, several by a separate kind of request. `mode`: of each lease, with the slot of a permit.
@@ -37,10 +37,10 @@ pub(super) fn withdrawal_of(params: &AcquireParams, attempt: &AttemptId) -> With
 }
 
 /// What a node granted of the resource with this index.
-pub(super) fn granted(answer: &NodeResult, index: usize) -> Option<GrantedLease> {
+pub(super) fn granted(answer: &NodeResult, index: usize) -> Option<NodeGrant> {
     match answer {
         Ok(Reply::Granted { fence, joined } | Reply::Admitted { fence, joined }) => {
-            Some(GrantedLease { fence: *fence, joined: *joined })
+            Some(NodeGrant { fence: *fence, joined: *joined })
         }
         Ok(Reply::SetGranted { leases }) => leases.get(index).copied(),
         _ => None,
@@ -60,7 +60,7 @@ fn answer_for(answer: &NodeResult, index: usize) -> NodeResult {
             Ok(why.unwrap_or(Reply::Missing))
         }
         Ok(Reply::SetGranted { leases }) => match leases.get(index) {
-            Some(GrantedLease { fence, joined }) => Ok(Reply::Granted { fence: *fence, joined: *joined }),
+            Some(NodeGrant { fence, joined }) => Ok(Reply::Granted { fence: *fence, joined: *joined }),
             None => answer.clone(),
         },
         other => other.clone(),

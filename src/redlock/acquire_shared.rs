@@ -11,14 +11,13 @@ use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
-use super::permit_slots::Slots;
+use super::permit_slots::PermitSlots;
 use super::quorum::{Decision, Tally};
 use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, EndReason, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply,
-    Request,
+    AcquireSharedArgs, EndReason, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request,
 };
 use crate::types::{Fence, Labels, Mode, ResourceName, SlotChoice, TokenHash, WantedMode};
 
@@ -37,7 +36,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let WantedMode::Permit { limit } = params.mode else {
             return self.attempt_member(params, Mode::Shared, started).await.map_err(|(refusal, _)| *refusal);
         };
-        let mut slots = Slots::new(limit, choice.avoid);
+        let mut slots = PermitSlots::new(limit, choice.avoid);
         let mut slot = choice.slot.unwrap_or_else(|| slots.draw(&self.entropy, self.quorum()));
         for tries_left in (0..SLOTS_MAX).rev() {
             let mode = Mode::Permit { slot, limit };
@@ -108,11 +107,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Ok(Grant {
             engine: self.clone(),
             undo,
-            leases: fences
-                .into_iter()
-                .zip(rounds.joined)
-                .map(|(fence, joined)| GrantedLease { fence, joined })
-                .collect(),
+            leases: fences.into_iter().zip(rounds.joined).map(|(fence, joined)| NodeGrant { fence, joined }).collect(),
             mode,
             acquired_at_ms: labels.acquired_at_ms,
             started,

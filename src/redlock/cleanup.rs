@@ -86,9 +86,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 pub(super) struct Withdrawal {
     /// The attempt's request.
     pub(super) resources: Arc<[ResourceName]>,
-    /// Of the leases.
+    /// Hash of the leases' token.
     pub(super) token: TokenHash,
-    /// The attempt.
     pub(super) attempt: AttemptId,
 }
 

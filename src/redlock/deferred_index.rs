@@ -52,7 +52,7 @@ impl DeferredIndex {
         }
     }
 
-    /// Takes all.
+    /// Removes and returns all leases, as requests.
     fn take(&self) -> Vec<Request> {
         let leases = {
             let mut late = self.0.lock();

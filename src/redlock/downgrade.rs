@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 
-use super::agreement::Agreement;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::extend::{ExtendRefusal, certain_fence};
@@ -11,6 +10,7 @@ use super::inspect::ResourceState;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
 use super::random::Entropy;
+use super::record_agreement::Agreement;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{DowngradeArgs, LeaseRecord, NodeInspection, NodeResult, Reply, Request};
@@ -19,7 +19,6 @@ use crate::types::{Mode, ResourceName, TokenHash, Ttl};
 /// A lease that a quorum has as a shared one.
 #[derive(Debug, Clone)]
 pub struct ConfirmedDowngrade {
-    /// The lease.
     pub record: LeaseRecord,
     /// End of the validity, by what the nodes have: the end stays as it was.
     pub deadline: BootTime,
@@ -28,7 +27,7 @@ pub struct ConfirmedDowngrade {
 /// Why a lease was not downgraded.
 #[derive(Debug, Clone)]
 pub enum DowngradeRefusal {
-    /// It is a permit.
+    /// The lease is a permit: only exclusive leases can become shared.
     Permit,
     /// As for an extend. Of one that is unknown some nodes may have the lease as a shared one: it counts as shared.
     Lease(ExtendRefusal),

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::agreement::{Agreement, agrees, at_least, member_mode};
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally};
 use super::random::Entropy;
+use super::record_agreement::{Agreement, agrees, at_least, member_mode};
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
@@ -21,7 +21,6 @@ use crate::types::{Fence, Mode, ResourceName, TokenHash, Ttl};
 /// The parameters of an extend.
 #[derive(Debug, Clone)]
 pub struct ExtendParams {
-    /// The resource.
     pub resource: ResourceName,
     /// Hash of the lease's token.
     pub token: TokenHash,
@@ -92,7 +91,7 @@ pub enum ExtendRefusal {
     Unknown {
         /// Number of nodes that agreed.
         granted: usize,
-        /// Outcome by node.
+        /// The verdict of each node.
         nodes: Vec<NodeOutcome>,
     },
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::agreement::Agreement;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::node::Node;
 use super::quorum::Tally;
 use super::random::Entropy;
+use super::record_agreement::Agreement;
 use super::round::{Until, VIEW_REPEATS};
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
 use crate::types::{Mode, ResourceName, TokenHash};
@@ -44,7 +44,6 @@ pub enum ResourceState {
 /// One of several leases that are held together.
 #[derive(Debug, Clone)]
 pub struct HeldMember {
-    /// The lease.
     pub record: LeaseRecord,
     /// The q-th largest time left on a node: after it the lease has no quorum.
     pub left: Duration,
@@ -112,8 +111,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// The lease of this token as a single node has it, for display only: no quorum says so. The token chooses the node.
     pub async fn inspect_on_one(&self, resource: &ResourceName, token: &TokenHash) -> Option<LeaseRecord> {
         let connected: Vec<usize> = self.everyone().into_iter().filter(|i| self.nodes[*i].is_connected()).collect();
-        let turn = token.as_str().bytes().map(usize::from).sum::<usize>();
-        let index = *connected.get(turn.checked_rem(connected.len())?)?;
+        let spread = token.as_str().bytes().map(usize::from).sum::<usize>();
+        let index = *connected.get(spread.checked_rem(connected.len())?)?;
         let (request, now) = (Request::Inspect { resource: resource.clone() }, self.clock.now());
         let deadline = now.plus(self.node_timeout());
         let mut tally = self.round(&[index], request, now, deadline, Until::All, Result::is_ok).await;
@@ -236,7 +235,7 @@ struct Group {
     latest: usize,
     shown: Vec<LockIdentity>,
     left: Vec<Duration>,
-    /// Of a lease.
+    /// Only of a lease: what the nodes agree on.
     agreement: Option<Agreement>,
 }
 

@@ -22,14 +22,13 @@ pub enum KeptEnd {
 pub enum KeptBy {
     /// The instance that granted it, or changed its end.
     Granter,
-    /// Another one.
+    /// An instance that took it over.
     Adopter,
 }
 
 /// A kept lease, as an observer gets it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeptView<'a> {
-    /// The resource.
     pub resource: &'a ResourceName,
     /// Hash of its token.
     pub token: &'a TokenHash,

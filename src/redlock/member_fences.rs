@@ -52,7 +52,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Proposal {
     fence: Fence,
-    _turn: Option<Turn>,
+    _in_flight: Option<InFlight>,
 }
 
 impl FenceBlocks {
@@ -70,23 +70,23 @@ impl FenceBlocks {
             block.next.push(Waiting { least, lead, sender });
             receiver
         };
-        receiver.await.unwrap_or(Proposal { fence: Fence(least.saturating_add(lead)), _turn: None })
+        receiver.await.unwrap_or(Proposal { fence: Fence(least.saturating_add(lead)), _in_flight: None })
     }
 
     fn proposal(&self, resource: &ResourceName, fence: u64) -> Proposal {
-        let turn = Turn { blocks: self.clone(), resource: resource.clone() };
-        Proposal { fence: Fence(fence), _turn: Some(turn) }
+        let in_flight = InFlight { blocks: self.clone(), resource: resource.clone() };
+        Proposal { fence: Fence(fence), _in_flight: Some(in_flight) }
     }
 }
 
 /// One of a block. Dropping the last one begins the next block.
 #[derive(Debug)]
-struct Turn {
+struct InFlight {
     blocks: FenceBlocks,
     resource: ResourceName,
 }
 
-impl Drop for Turn {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let next = {
             let mut blocks = self.blocks.0.lock();
@@ -106,7 +106,7 @@ impl Drop for Turn {
         let least = next.iter().map(|waiting| waiting.least).max().unwrap_or(0);
         let mut fence = least.saturating_add(next.first().map_or(0, |waiting| waiting.lead));
         for waiting in next {
-            // Where the caller is gone, its turn comes back, and ends here.
+            // Where the caller is gone, its number comes back, and ends here.
             drop(waiting.sender.send(self.blocks.proposal(&self.resource, fence)));
             fence = fence.saturating_add(FENCE_GAP);
         }
@@ -140,7 +140,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let highest = possible.max().copied()?.0;
             let proposal = match too_far {
                 // Those of others may be too far ahead as well.
-                Some(_) => Proposal { fence: Fence(highest), _turn: None },
+                Some(_) => Proposal { fence: Fence(highest), _in_flight: None },
                 None => {
                     let present = if round > 0 { self.cluster_clock.request_time().0 } else { 0 };
                     let lead = self.entropy.below(FENCE_LEAD_US << round);
@@ -238,17 +238,17 @@ mod tests {
         let [mut a, mut b, mut c, mut d] = [next(90, 20), next(200, 1_000), next(150, 1_000), next(10, 0)];
         assert!([&mut a, &mut b, &mut c, &mut d].into_iter().all(|of| fence(of).is_none()));
         drop((b, first));
-        let (base, turn) = fence(&mut a).expect("its turn");
+        let (base, in_flight) = fence(&mut a).expect("its number");
         assert_eq!(base, 220, "above all that any of them was given, as far ahead as the first one says");
-        let (third, other) = fence(&mut c).expect("its turn");
+        let (third, other) = fence(&mut c).expect("its number");
         let mut late = next(0, 3);
         assert!(fence(&mut late).is_none());
-        drop((turn, other));
-        let (fourth, last) = fence(&mut d).expect("its turn");
+        drop((in_flight, other));
+        let (fourth, last) = fence(&mut d).expect("its number");
         assert_eq!((third, fourth), (base + 2 * FENCE_GAP, base + 3 * FENCE_GAP), "whoever has left");
         assert!(fence(&mut late).is_none());
         drop(last);
-        assert_eq!(fence(&mut late).expect("its turn").0, 3);
+        assert_eq!(fence(&mut late).expect("its number").0, 3);
         assert!(blocks.0.lock().is_empty(), "nothing stays");
     }
 }

@@ -15,7 +15,6 @@
 pub(crate) mod acquire;
 mod acquire_set;
 mod acquire_shared;
-mod agreement;
 mod cleanup;
 pub mod clock;
 pub(crate) mod cluster_clock;
@@ -37,6 +36,7 @@ mod node_health;
 pub mod notifications;
 mod permit_slots;
 pub(crate) mod quorum;
+mod record_agreement;
 pub(crate) mod release;
 mod round;
 pub(crate) mod round_trip;

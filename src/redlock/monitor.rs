@@ -301,7 +301,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let timeout = engine.answers.present();
         for (node, health) in engine.nodes.iter().zip(&mut state.nodes) {
             node.expect_answers_within(timeout);
-            health.judge_speed(timeout, now);
+            health.check_speed(timeout, now);
         }
     }
 

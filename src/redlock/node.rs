@@ -23,7 +23,7 @@ pub struct NodeDetails {
 /// Something about a node that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorFinding {
-    /// Stable code.
+    /// A stable word, for scripts.
     pub code: &'static str,
     /// One sentence, with what to do.
     pub detail: String,

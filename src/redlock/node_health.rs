@@ -58,7 +58,7 @@ pub struct NodeHealth {
 /// How often a node lost its memory since this process watches it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryLosses {
-    /// How often.
+    /// Losses since this process watches it.
     pub count: u64,
     /// When that was noticed last.
     pub noticed_at: Option<BootTime>,
@@ -102,7 +102,7 @@ impl NodeHealth {
     }
 
     /// After a probe: whether it is slow. Rounds wait for `timeout`.
-    pub(super) fn judge_speed(&mut self, timeout: Duration, now: BootTime) {
+    pub(super) fn check_speed(&mut self, timeout: Duration, now: BootTime) {
         if self.error.is_some() {
             (self.late, self.is_slow) = (0, false);
             return;
@@ -211,7 +211,7 @@ mod tests {
         let mut after = |took: &[u64]| {
             for took in took {
                 health.latency = Some(ms(*took));
-                health.judge_speed(ms(50), BootTime::default());
+                health.check_speed(ms(50), BootTime::default());
             }
             health.is_slow
         };
@@ -221,7 +221,7 @@ mod tests {
         assert!(!after(&[1, 1, 1, 1, 1, 1]));
         assert!(after(&[51; 5]));
         health.error = Some(UnreachableKind::Timeout);
-        health.judge_speed(ms(50), BootTime::default());
+        health.check_speed(ms(50), BootTime::default());
         assert!(!health.is_slow, "it is down");
     }
 }

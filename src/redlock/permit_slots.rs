@@ -9,7 +9,7 @@ use crate::protocol::{HeldByMembers, Reply};
 use crate::types::{PermitLimit, SlotSet, WantedMode};
 
 /// What is known of a resource's slots.
-pub(super) struct Slots {
+pub(super) struct PermitSlots {
     limit: PermitLimit,
     /// By slot, the nodes that showed it as taken.
     taken: BTreeMap<u8, BTreeSet<usize>>,
@@ -20,7 +20,7 @@ pub(super) struct Slots {
     avoid: SlotSet,
 }
 
-impl Slots {
+impl PermitSlots {
     pub(super) fn new(limit: PermitLimit, avoid: SlotSet) -> Self {
         Self { limit, taken: BTreeMap::new(), own: None, nodes: 0, avoid }
     }
@@ -95,16 +95,16 @@ mod tests {
     #[test]
     fn the_next_slot_is_one_that_most_nodes_have_free() {
         let wanted = WantedMode::Permit { limit: limit(3) };
-        let mut slots = Slots::new(limit(3), SlotSet::default());
+        let mut slots = PermitSlots::new(limit(3), SlotSet::default());
         slots.see(&refused(&[&[0, 1], &[0], &[0]]), wanted);
         assert_eq!(slots.next_free(0, &SystemEntropy, 2), Some(2), "1 is taken on one node");
         assert_eq!(slots.next_free(2, &SystemEntropy, 2), Some(1));
         slots.see(&refused(&[&[0, 1, 2], &[0, 1, 2], &[0]]), wanted);
         assert_eq!(slots.next_free(0, &SystemEntropy, 2), None, "no quorum can have one");
         let drawn: BTreeSet<u8> =
-            (0..200).map(|_| Slots::new(limit(3), SlotSet::default()).draw(&SystemEntropy, 2)).collect();
+            (0..200).map(|_| PermitSlots::new(limit(3), SlotSet::default()).draw(&SystemEntropy, 2)).collect();
         assert_eq!(drawn, BTreeSet::from([0, 1, 2]));
-        let mut slots = Slots::new(limit(3), [1].into_iter().collect());
+        let mut slots = PermitSlots::new(limit(3), [1].into_iter().collect());
         slots.see(&refused(&[&[0], &[0], &[0]]), wanted);
         assert_eq!(slots.next_free(2, &SystemEntropy, 2), None, "another one here asks for 1");
         let taken = slots_taken(&refused(&[&[0, 1, 2], &[0, 1], &[0]]));

@@ -17,7 +17,7 @@ pub(crate) fn quorum_of(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// State of a vote.
+/// Whether a vote can still change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// A quorum said yes.
@@ -131,7 +131,6 @@ pub(crate) fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>, q
 /// One node's part in an outcome, as reported to callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOutcome {
-    /// The node.
     pub node: NodeId,
     /// Its answer, in short.
     pub verdict: Verdict,
@@ -140,7 +139,7 @@ pub struct NodeOutcome {
 /// The part of a node's answer that explains the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It agreed.
+    /// It granted, or agreed to the change.
     Granted,
     /// Another lock holds the resource; `left_ms` is `None` for a key without a TTL.
     Held { left_ms: Option<u64>, holder: Option<(TokenHash, Fence)> },
@@ -152,7 +151,7 @@ pub enum Verdict {
     Ended(EndReason),
     /// It refused: too many claims, or a fence too far ahead.
     Refused,
-    /// It has no vote.
+    /// It may not vote: why.
     NoVote(NoVote),
     /// There was no usable answer.
     Unreachable(UnreachableKind),

@@ -35,7 +35,7 @@ pub enum ReleaseOutcome {
     Unknown {
         /// Number of nodes on which it was released.
         released: usize,
-        /// Outcome by node.
+        /// The verdict of each node.
         nodes: Vec<NodeOutcome>,
     },
 }

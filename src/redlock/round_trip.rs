@@ -26,7 +26,7 @@ impl RoundTrip {
         Self { smoothed: took, deviation: took / 2 }
     }
 
-    /// Always the same.
+    /// Of a node whose answers all take the same time.
     pub fn steady(took: Duration) -> Self {
         Self { smoothed: took, deviation: Duration::ZERO }
     }

@@ -50,7 +50,7 @@ impl std::fmt::Debug for Subscriptions {
     }
 }
 
-/// For waiters.
+/// What waiters call.
 impl Subscriptions {
     /// Adds a receiver of notices, and the node's index that it is given.
     pub fn add_handler(&self, node: usize, handler: Weak<dyn NotificationHandler>) {
@@ -251,7 +251,7 @@ pub(crate) struct SubscriptionGuard {
 }
 
 impl SubscriptionGuard {
-    /// Subscribes.
+    /// Subscribes at every node; unsubscribes when it is dropped.
     pub(crate) fn new(nodes: Vec<Arc<Subscriptions>>, topic: Topic) -> Self {
         for node in &nodes {
             let _ = node.subscribe(&topic);

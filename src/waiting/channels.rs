@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use super::driver::{Shared, WaitDriver};
-use super::event::Event;
+use super::event::WaitEvent;
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::ListObserver;
 use crate::redlock::node::Node;
@@ -54,15 +54,15 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
             let Some(channel) = channel else { continue };
             channel.add_handler(node, Weak::clone(&handler));
             if channel.is_connected() {
-                self.handle_in(&mut state, Event::Connection { node, is_up: true });
+                self.handle_in(&mut state, WaitEvent::Connection { node, is_up: true });
             }
             for resource in state.queue.subscribed_to() {
                 if channel.subscribe(&Topic::LeaseEnded(resource.clone())) {
-                    self.handle_in(&mut state, Event::Subscribed(resource, node));
+                    self.handle_in(&mut state, WaitEvent::Subscribed(resource, node));
                 }
             }
         }
         let members = self.engine.members();
-        self.handle_in(&mut state, Event::List { members });
+        self.handle_in(&mut state, WaitEvent::List { members });
     }
 }

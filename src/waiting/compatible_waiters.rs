@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::event::{Action, Blocker, Intent, Mode, WaiterId};
-use super::queue_state::{Activity, NEVER, Queue, Waiter};
+use super::queue_state::{NEVER, Queue, QueuedWaiter, WaiterActivity};
 use super::wake::SETTLE_PAUSE;
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
@@ -28,7 +28,7 @@ fn at_a_time(mode: Mode) -> usize {
     }
 }
 
-fn intent(id: WaiterId, waiter: &Waiter, is_withdrawn: bool) -> Action {
+fn intent(id: WaiterId, waiter: &QueuedWaiter, is_withdrawn: bool) -> Action {
     let (resources, mode) = (waiter.request.resources.clone(), waiter.request.mode);
     Action::Intent { waiter: id, intent: Intent { resources, mode, since: waiter.since }, is_withdrawn }
 }
@@ -67,7 +67,7 @@ impl Queue {
         for id in self.head(resource) {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.is_first) else { continue };
             // A waiter that is already asking may be asking for another permit that ended: it asks again if refused.
-            let is_busy = matches!(waiter.activity, Activity::Asking { .. } | Activity::Due { .. });
+            let is_busy = matches!(waiter.activity, WaiterActivity::Asking { .. } | WaiterActivity::Due { .. });
             if frees_one && is_permit(waiter.request.mode) && !is_busy {
                 if has_one || waiter.attempt_at <= at && waiter.is_woken {
                     continue;
@@ -82,7 +82,7 @@ impl Queue {
     /// Whether the end of a permit has woken this waiter, so that another one is to be woken if it leaves.
     pub(super) fn takes_wake_along(&self, id: WaiterId) -> bool {
         self.waiters.get(&id).is_some_and(|waiter| {
-            let is_woken = waiter.is_woken || matches!(waiter.activity, Activity::Due { left_from: None });
+            let is_woken = waiter.is_woken || matches!(waiter.activity, WaiterActivity::Due { left_from: None });
             is_permit(waiter.request.mode) && waiter.is_first && is_woken
         })
     }
@@ -154,7 +154,8 @@ impl Queue {
     /// Until when a waiter that nothing has woken leaves it to the first one of its run to ask: that one knows what it waits
     /// for, or is asking. `is_new`: it has not asked yet, so it only goes to sleep beside one that sleeps.
     pub(super) fn follows(&self, id: WaiterId, is_new: bool) -> Option<BootTime> {
-        let is_alone = |waiter: &Waiter| waiter.request.mode != Mode::Exclusive && waiter.request.resources.len() == 1;
+        let is_alone =
+            |waiter: &QueuedWaiter| waiter.request.mode != Mode::Exclusive && waiter.request.resources.len() == 1;
         let waiter = self.waiters.get(&id).filter(|waiter| is_alone(waiter))?;
         let order = self.resources.get(waiter.request.resources.first()?).into_iter().flat_map(|known| &known.order);
         let mut present = order.filter_map(|other| Some((other, self.waiters.get(other)?)));
@@ -168,15 +169,17 @@ impl Queue {
             return None;
         }
         match leader.activity {
-            Activity::Idle if leader.attempt_at > self.now => Some(leader.attempt_at.plus(SETTLE_PAUSE)),
-            Activity::Asking { .. } | Activity::Due { .. } if !is_new => Some(self.now.plus(self.settings.poll)),
+            WaiterActivity::Idle if leader.attempt_at > self.now => Some(leader.attempt_at.plus(SETTLE_PAUSE)),
+            WaiterActivity::Asking { .. } | WaiterActivity::Due { .. } if !is_new => {
+                Some(self.now.plus(self.settings.poll))
+            }
             _ => None,
         }
     }
 
     /// Wakes the waiters that did not ask because this one was asking, now that it was granted. Those that the same end has
     /// woken ask anyway.
-    pub(super) fn lead(&mut self, resource: &ResourceName, waiter: &Waiter) {
+    pub(super) fn lead(&mut self, resource: &ResourceName, waiter: &QueuedWaiter) {
         if waiter.request.mode == Mode::Exclusive || !waiter.waits() {
             return;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::compatible_waiters::is_permit;
 use super::event::{Action, Blocker, Mode, RefuseReason, WaiterId};
-use super::queue_state::{Activity, Queue, Resource};
+use super::queue_state::{Queue, Resource, WaiterActivity};
 use crate::mutant::{Mutant, is};
 use crate::redlock::notifications::LeaseTag;
 use crate::types::{PERMITS_MAX, ResourceName, TokenHash};
@@ -33,7 +33,7 @@ impl Party {
         (!owner.is_empty()).then(|| Self(format!("{principal}{SEPARATOR}{owner}").into()))
     }
 
-    /// The label.
+    /// The owner label, without the principal.
     pub fn owner(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or("", |(_, owner)| owner)
     }
@@ -41,24 +41,20 @@ impl Party {
 
 /// Who held a resource when it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Holder {
-    /// Who.
+pub struct KnownHolder {
     pub party: Party,
-    /// The lease.
     pub token: TokenHash,
 }
 
 /// A waiter waits for a resource that `holder` has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WaitEdge {
-    /// Who waits.
     pub party: Party,
     /// Its place in the queue.
     pub waiter: WaiterId,
     /// What it waits for.
     pub resource: ResourceName,
-    /// Who has it.
-    pub holder: Holder,
+    pub holder: KnownHolder,
 }
 
 /// The waiters of each party.
@@ -138,7 +134,7 @@ impl Queue {
                 of_it().filter(|blocker| is_permit(blocker.mode)).filter_map(|blocker| blocker.lease.as_ref());
             known.permits = permits.map(LeaseTag::of).take(PERMITS_MAX.into()).collect();
             let before = std::mem::take(&mut known.holders);
-            let mut holders: Vec<Holder> = Vec::new();
+            let mut holders: Vec<KnownHolder> = Vec::new();
             if self.settings.limits.detects_deadlocks {
                 // What is known of a holder stays known, though an attempt may have met only its token.
                 let holder = |blocker: &Blocker| {
@@ -159,7 +155,7 @@ impl Queue {
         &mut self,
         resource: &ResourceName,
         (lease, slot): (&TokenHash, Option<u8>),
-        holder: Option<Holder>,
+        holder: Option<KnownHolder>,
         mode: Mode,
     ) {
         let Some(known) = self.resources.get_mut(resource) else { return };
@@ -185,7 +181,7 @@ impl Queue {
     }
 
     /// Lets the newest waiter of a cycle check it, if this holder closes one.
-    fn suspect(&mut self, holder: &Holder) {
+    fn suspect(&mut self, holder: &KnownHolder) {
         let first = self.edges_of(&holder.party, WaiterId::MAX, SEARCH_MAX);
         let cycle = shortest_cycle(first, |party, limit| self.edges_of(party, WaiterId::MAX, limit));
         let Some(newest) = cycle.into_iter().flatten().map(|edge| edge.waiter).max() else { return };
@@ -232,8 +228,10 @@ impl Queue {
             self.resources.get(&edge.resource).is_some_and(|known| known.order.binary_search(&edge.waiter).is_ok())
         };
         let is_deadlock = is_confirmed && cycle.iter().all(waits);
-        let Some(waiter) = self.waiters.get_mut(&id).filter(|w| w.activity == Activity::CheckingCycle) else { return };
-        waiter.activity = Activity::Idle;
+        let Some(waiter) = self.waiters.get_mut(&id).filter(|w| w.activity == WaiterActivity::CheckingCycle) else {
+            return;
+        };
+        waiter.activity = WaiterActivity::Idle;
         if !is_deadlock && !is(Mutant::DeadlockForgotten) {
             waiter.recheck_at = recheck_at;
         } else if is_deadlock && waiter.request.refuses_deadlock && may_refuse {

@@ -31,7 +31,7 @@ impl Model {
     fn edge(&self, number: usize) -> Option<WaitEdge> {
         let (who, what) = *self.waiters.get(number)?;
         let holder = *self.holders.get(&what)?;
-        let holder = Holder { party: party(holder), token: token(holder) };
+        let holder = KnownHolder { party: party(holder), token: token(holder) };
         Some(WaitEdge { party: party(who), waiter: number as u64, resource: resource(what), holder })
     }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use super::absent_callers::{KeepPlace, Permit, PlaceKey, Places};
 use super::deadlock::{Party, WaitEdge};
 use super::event::{
-    Action, AttemptOutcome, Event, RefuseReason, SlotChoice, WaitError, WaitLimits, WaitRequest, WaiterId,
+    Action, AttemptOutcome, RefuseReason, SlotChoice, WaitError, WaitEvent, WaitLimits, WaitRequest, WaiterId,
 };
 use super::intents::Standing;
+use super::kept_places::{Permit, PlaceKey, PlaceRequest, Places};
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
@@ -115,12 +115,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// attempt, with when it began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
-    /// stays for [`super::absent_callers::PLACE_KEPT`], for the next request with this key.
+    /// stays for [`super::kept_places::PLACE_KEPT`], for the next request with this key.
     pub(crate) async fn acquire(
         &self,
         params: &AcquireParams,
         request: WaitRequest,
-        keep: Option<KeepPlace>,
+        keep: Option<PlaceRequest>,
         may_know: impl Fn(&ResourceName) -> bool,
         on_round: impl Fn(BootTime, &Result<Grant<N, C, E>, Refusal>),
     ) -> Result<Grant<N, C, E>, WaitError> {
@@ -167,7 +167,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 Step::CheckCycle(cycle) => {
                     let is_confirmed = Box::pin(self.is_confirmed(&cycle)).await;
                     let may_refuse = cycle.iter().all(|edge| may_know(&edge.resource));
-                    place.handle(Event::CycleChecked { waiter: place.waiter, cycle, is_confirmed, may_refuse });
+                    place.handle(WaitEvent::CycleChecked { waiter: place.waiter, cycle, is_confirmed, may_refuse });
                 }
                 Step::Grant => return granted.ok_or(WaitError::NotAsked(None)),
                 Step::Refuse(reason) => return Err(self.error(params, reason, last).await),
@@ -196,7 +196,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         &self,
         request: WaitRequest,
         token: &TokenHash,
-        keep: Option<KeepPlace>,
+        keep: Option<PlaceRequest>,
     ) -> Result<Place<N, C, E>, &'static str> {
         let next = Mutex::new((None, BootTime::from_nanos(u64::MAX)));
         let (slot, key) = (
@@ -210,7 +210,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             // The former connection may still seem open.
             state.step(waiter, Step::Replaced);
             state.slots.insert(waiter, Arc::clone(&slot));
-            self.0.handle_in(state, Event::Returned(waiter, request.until));
+            self.0.handle_in(state, WaitEvent::Returned(waiter, request.until));
             waiter
         } else {
             let now = self.0.engine.clock.now();
@@ -218,7 +218,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             let waiter = state.number(since, now);
             state.slots.insert(waiter, Arc::clone(&slot));
             keep.into_iter().for_each(|keep| state.places.add(keep, waiter));
-            self.0.handle_in(state, Event::Enqueue(waiter, request, since));
+            self.0.handle_in(state, WaitEvent::Enqueue(waiter, request, since));
             waiter
         };
         Ok(Place { driver: self.clone(), waiter, slot, key })
@@ -228,7 +228,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     pub(crate) fn give_up_places(&self, which: impl FnOnce(&mut Places, BootTime) -> Vec<WaiterId>) {
         let (mut state, now) = (self.0.state.lock(), self.0.engine.clock.now());
         for waiter in which(&mut state.places, now) {
-            self.0.handle_in(&mut state, Event::Cancel(waiter));
+            self.0.handle_in(&mut state, WaitEvent::Cancel(waiter));
         }
     }
 
@@ -260,7 +260,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
-    /// Reads the queue.
+    /// Reads the queue under its lock: `read` must be short.
     pub(crate) fn queue<T>(&self, read: impl FnOnce(&Queue) -> T) -> T {
         read(&self.0.state.lock().queue)
     }
@@ -272,12 +272,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
-    pub(super) fn handle(&self, event: Event) {
+    pub(super) fn handle(&self, event: WaitEvent) {
         self.handle_in(&mut self.state.lock(), event);
     }
 
     /// Under the lock, so that actions take effect in the order of their events.
-    pub(super) fn handle_in(&self, state: &mut State, event: Event) {
+    pub(super) fn handle_in(&self, state: &mut State, event: WaitEvent) {
         let (mut event, mut more) = (Some(event), Vec::new());
         while let Some(next) = event.take().or_else(|| more.pop()) {
             let (now, random) = (self.engine.clock.now(), self.engine.entropy.bits());
@@ -303,7 +303,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
                         let channels = self.channels.read();
                         let nodes = channels.iter().enumerate();
                         let active = nodes.filter(|(_, node)| node.as_ref().is_some_and(|n| n.subscribe(&topic)));
-                        more.extend(active.map(|(node, _)| Event::Subscribed(resource.clone(), node)));
+                        more.extend(active.map(|(node, _)| WaitEvent::Subscribed(resource.clone(), node)));
                     }
                     Action::Unsubscribe(resource) => {
                         let topic = Topic::LeaseEnded(resource);
@@ -343,17 +343,17 @@ impl State {
 
 impl<N: Node, C: Clock, E: Entropy> NotificationHandler for Shared<N, C, E> {
     fn on_lease_ended(&self, node: usize, resource: &ResourceName, notice: Notice) {
-        self.handle(Event::Notice(resource.clone(), node, notice));
+        self.handle(WaitEvent::Notice(resource.clone(), node, notice));
     }
 
     fn on_subscribed(&self, node: usize, topic: &Topic) {
         if let Topic::LeaseEnded(resource) = topic {
-            self.handle(Event::Subscribed(resource.clone(), node));
+            self.handle(WaitEvent::Subscribed(resource.clone(), node));
         }
     }
 
     fn on_connection_changed(&self, node: usize, is_up: bool) {
-        self.handle(Event::Connection { node, is_up });
+        self.handle(WaitEvent::Connection { node, is_up });
     }
 }
 
@@ -373,7 +373,7 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
     }
 
     /// False if another request has the place, so that the event does not concern this one.
-    fn handle(&self, event: Event) -> bool {
+    fn handle(&self, event: WaitEvent) -> bool {
         let mut state = self.driver.0.state.lock();
         let is_current = self.is_current(&state);
         if is_current {
@@ -383,7 +383,7 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
     }
 
     fn report(&self, outcome: AttemptOutcome) -> bool {
-        self.handle(Event::AttemptFinished(self.waiter, outcome))
+        self.handle(WaitEvent::AttemptFinished(self.waiter, outcome))
     }
 
     fn take_step(&self) -> Option<Step> {
@@ -406,7 +406,7 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
                 () = self.driver.0.engine.clock.sleep_until(at) => {
                     // Armed anew by the event; no second one for this time.
                     self.slot.next.lock().1 = BootTime::from_nanos(u64::MAX);
-                    self.handle(Event::Timer(self.waiter));
+                    self.handle(WaitEvent::Timer(self.waiter));
                 }
             }
         }
@@ -423,7 +423,7 @@ impl<N: Node, C: Clock, E: Entropy> Drop for Place<N, C, E> {
         state.slots.remove(&self.waiter);
         let (is_queued, now) = (state.queue.is_queued(self.waiter), shared.engine.clock.now());
         let is_kept = self.key.as_ref().is_some_and(|key| state.places.leave(key, self.waiter, is_queued, now));
-        let event = if is_kept { Event::Absent(self.waiter) } else { Event::Cancel(self.waiter) };
+        let event = if is_kept { WaitEvent::Absent(self.waiter) } else { WaitEvent::Cancel(self.waiter) };
         shared.handle_in(&mut state, event);
     }
 }

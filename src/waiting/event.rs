@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deadlock::{Holder, Party, WaitEdge};
+use super::deadlock::{KnownHolder, Party, WaitEdge};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{Refusal, RefusalKind};
 use crate::redlock::clock::BootTime;
@@ -32,7 +32,7 @@ pub enum Admission {
 pub struct WaitRequest {
     /// Distinct; all of them or none.
     pub resources: Arc<[ResourceName]>,
-    /// Of the leases.
+    /// How the leases are to share the resources.
     pub mode: Mode,
     /// The party in the search for deadlocks; `None`: not part of it.
     pub party: Option<Party>,
@@ -50,9 +50,9 @@ pub struct WaitRequest {
     pub is_ticket: bool,
 }
 
-/// What happened.
+/// What the queue reacts to.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum WaitEvent {
     /// A request arrived that waits since then: before now, if it brings its place from another instance. Its number is above
     /// those of all that wait since earlier.
     Enqueue(WaiterId, WaitRequest, BootTime),
@@ -68,7 +68,7 @@ pub enum Event {
     CycleChecked {
         /// The waiter that asked.
         waiter: WaiterId,
-        /// The cycle.
+        /// As the search had found it.
         cycle: Vec<WaitEdge>,
         /// A quorum has each of its leases.
         is_confirmed: bool,
@@ -79,9 +79,9 @@ pub enum Event {
     Timer(WaiterId),
     /// A lease of this instance is being released: what is sent from now on arrives after the release.
     ReleaseSent {
-        /// What it holds.
+        /// The resource that becomes free.
         resource: ResourceName,
-        /// The lease.
+        /// The lease that is released.
         lease: LeaseTag,
         /// Whether other instances have waiters, where that was asked: see [`HandoverPlan`].
         others_wait: Option<bool>,
@@ -96,7 +96,7 @@ pub enum Event {
     Subscribed(ResourceName, usize),
     /// These nodes vote, one bit each.
     List {
-        /// By index.
+        /// Bit `i` stands for the node with index `i`.
         members: u64,
     },
     /// The connection for notices of a node was opened, with all its subscriptions, or lost.
@@ -118,7 +118,7 @@ pub enum AttemptOutcome {
     Granted {
         /// The lease's token.
         lease: TokenHash,
-        /// Of a permit.
+        /// The number of a permit, from 0.
         slot: Option<u8>,
         /// When its keys are gone from the nodes, if it is not extended.
         until: BootTime,
@@ -138,15 +138,14 @@ pub enum AttemptOutcome {
 /// What kept a waiter from a resource: one lease, or one of several that are held together.
 #[derive(Debug, Clone)]
 pub struct Blocker {
-    /// The resource.
     pub resource: ResourceName,
-    /// How it is held.
+    /// How it is shared by what holds it.
     pub mode: Mode,
     /// The lease; `None` for a foreign client's lock, and where nodes do not say.
     pub lease: Option<TokenHash>,
     /// Who holds it, where that is known.
     pub party: Option<Party>,
-    /// Of a permit.
+    /// The number of a permit, from 0.
     pub slot: Option<u8>,
     /// Of permits, the slots that no quorum of nodes has free.
     pub taken: SlotSet,
@@ -197,8 +196,8 @@ impl AttemptOutcome {
 
 impl Blocker {
     /// The holder as the search for deadlocks knows it.
-    pub(super) fn holder(&self) -> Option<Holder> {
-        Some(Holder { party: self.party.clone()?, token: self.lease.clone()? })
+    pub(super) fn holder(&self) -> Option<KnownHolder> {
+        Some(KnownHolder { party: self.party.clone()?, token: self.lease.clone()? })
     }
 }
 
@@ -207,7 +206,7 @@ impl Blocker {
 pub struct Intent {
     /// What it waits for.
     pub resources: Arc<[ResourceName]>,
-    /// As what.
+    /// How the leases are to share them.
     pub mode: Mode,
     /// When it began to wait.
     pub since: BootTime,
@@ -218,11 +217,10 @@ pub struct Intent {
 pub enum Action {
     /// Make an attempt for this waiter.
     Attempt {
-        /// The waiter.
         waiter: WaiterId,
         /// Only if the lease of its own token exists, which another request was granted.
         joins: bool,
-        /// Of a permit.
+        /// Which permits it may take.
         slots: SlotChoice,
     },
     /// For this waiter, the newest of the cycle: ask the nodes whether they have each of its leases.
@@ -240,14 +238,13 @@ pub enum Action {
     /// Have the nodes admit nobody to these resources who would keep this waiter out, for a while; or again, where
     /// `is_withdrawn`.
     Intent {
-        /// The waiter.
         waiter: WaiterId,
         /// What it waits for.
         intent: Intent,
         /// The waiter has left: withdraw the intent.
         is_withdrawn: bool,
     },
-    /// Send [`Event::Timer`] of this waiter then, instead of at the time before.
+    /// Send [`WaitEvent::Timer`] of this waiter then, instead of at the time before.
     Arm(WaiterId, BootTime),
 }
 
@@ -274,7 +271,7 @@ pub enum RefuseReason {
 /// A limit of waiters is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QueueFull {
-    /// The limit.
+    /// How many may wait.
     pub limit: usize,
     /// It is that of the resource, not the total.
     pub per_resource: bool,
@@ -285,7 +282,7 @@ pub struct QueueFull {
 pub struct WaitLimits {
     /// For one resource.
     pub per_resource: usize,
-    /// In all.
+    /// For all resources together.
     pub total: usize,
     /// Whether deadlocks are searched for.
     pub detects_deadlocks: bool,
@@ -313,7 +310,6 @@ pub struct WaiterEntry {
     pub since: BootTime,
     /// When it gives up.
     pub until: BootTime,
-    /// Its note.
     pub note: Arc<str>,
     /// A ticket waits, and no connection.
     pub is_ticket: bool,

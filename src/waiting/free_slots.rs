@@ -4,21 +4,21 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::event::{Blocker, SlotChoice, WaiterId};
-use super::queue_state::{Activity, Queue, Resource, Waiter};
+use super::queue_state::{Queue, QueuedWaiter, Resource, WaiterActivity};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::LeaseTag;
 use crate::types::{PERMITS_MAX, PermitLimit, ResourceName, SlotSet};
 
 /// What is known of the slots of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Slots {
+pub(super) struct FreeSlots {
     /// Those that no quorum has free, with the permit where it is known.
     taken: BTreeMap<u8, Option<LeaseTag>>,
     /// Those whose permits have ended since, the earliest first: they are requested before others.
     freed: VecDeque<u8>,
 }
 
-impl Slots {
+impl FreeSlots {
     /// This permit was granted here, or its slot is known from a node.
     pub(super) fn take(&mut self, slot: u8, lease: Option<LeaseTag>) {
         if slot < PERMITS_MAX {
@@ -94,7 +94,7 @@ impl Queue {
         let others = self.head(resource).into_iter().filter(|other| *other != id);
         let asked = others.filter_map(|other| {
             let waiter = self.waiters.get(&other)?;
-            waiter.asks_for.filter(|_| matches!(waiter.activity, Activity::Asking { .. }))
+            waiter.asks_for.filter(|_| matches!(waiter.activity, WaiterActivity::Asking { .. }))
         });
         asked.collect()
     }
@@ -129,8 +129,8 @@ impl Queue {
     /// A waiter that was woken starts no attempt where all permits are held, as far as is known: others were faster.
     pub(super) fn sleep_without_slot(&mut self, id: WaiterId) {
         let now = self.now;
-        let wakes = |waiter: &Waiter| {
-            let is_idle = waiter.activity == Activity::Idle && waiter.is_first && waiter.waits();
+        let wakes = |waiter: &QueuedWaiter| {
+            let is_idle = waiter.activity == WaiterActivity::Idle && waiter.is_first && waiter.waits();
             is_idle && waiter.is_woken && waiter.attempt_at <= now && waiter.request.until > now
         };
         if self.waiters.get(&id).is_some_and(|waiter| wakes(waiter))

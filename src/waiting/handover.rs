@@ -1,7 +1,7 @@
 //! Releases that hand the lock over: the first waiter of the same instance asks the nodes as soon as the release is sent.
 
 use super::driver::WaitDriver;
-use super::event::{Event, HandoverPlan};
+use super::event::{HandoverPlan, WaitEvent};
 use crate::protocol::EndReason;
 use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
@@ -27,7 +27,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             let (driver, resource) = (self.clone(), resource.clone());
             move || {
                 if plan != HandoverPlan::NoWaiters {
-                    driver.0.handle(Event::ReleaseSent { resource, lease, others_wait });
+                    driver.0.handle(WaitEvent::ReleaseSent { resource, lease, others_wait });
                 }
             }
         };

@@ -1,7 +1,7 @@
 //! Reports to the queue about leases that this instance extended, or whose ends it knows without a notice.
 
 use super::driver::WaitDriver;
-use super::event::{Event, Mode};
+use super::event::{Mode, WaitEvent};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::notifications::LeaseTag;
@@ -9,19 +9,19 @@ use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
 
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
-    /// See [`Event::LeaseEnded`].
+    /// See [`WaitEvent::LeaseEnded`].
     pub(crate) fn lease_ended(&self, resource: &ResourceName, lease: Option<LeaseTag>) {
-        self.0.handle(Event::LeaseEnded(resource.clone(), lease));
+        self.0.handle(WaitEvent::LeaseEnded(resource.clone(), lease));
     }
 
-    /// See [`Event::LeaseMayHaveEnded`].
+    /// See [`WaitEvent::LeaseMayHaveEnded`].
     pub(crate) fn lease_may_have_ended(&self, resource: &ResourceName) {
-        self.0.handle(Event::LeaseMayHaveEnded(resource.clone()));
+        self.0.handle(WaitEvent::LeaseMayHaveEnded(resource.clone()));
     }
 
     /// A lease was extended here to this deadline.
     pub(crate) fn extended(&self, resource: &ResourceName, deadline: BootTime, mode: Mode) {
-        self.0.handle(Event::HeldUntil(resource.clone(), self.keys_gone(deadline), mode));
+        self.0.handle(WaitEvent::HeldUntil(resource.clone(), self.keys_gone(deadline), mode));
     }
 
     /// When the keys of a lease with this deadline are gone from the nodes.

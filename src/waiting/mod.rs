@@ -1,10 +1,10 @@
 //! Waiting for locks. `queue` is one state machine for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
 //! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`, `free_slots`,
-//! `deadlock` (search for cycles), `absent_callers`, `queue_queries`. Parts of the driver: `lease_reports`,
+//! `deadlock` (search for cycles), `kept_places`, `backoff` (random pauses), `queue_queries`. Parts of the driver: `lease_reports`,
 //! `deadlock_confirmation`, `already_held`, `handover`, `intents`.
 
-pub(crate) mod absent_callers;
 mod already_held;
+mod backoff;
 mod channels;
 mod compatible_waiters;
 pub mod deadlock;
@@ -14,6 +14,7 @@ pub mod event;
 mod free_slots;
 mod handover;
 mod intents;
+pub(crate) mod kept_places;
 mod lease_notices;
 mod lease_reports;
 pub mod queue;

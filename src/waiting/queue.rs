@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::deadlock::{Holder, PartyWaiters};
+use super::deadlock::{KnownHolder, PartyWaiters};
 use super::event::{
-    Action, Admission, AttemptOutcome, Blocker, Event, Mode, RefuseReason, SlotChoice, WaitRequest, WaiterId,
+    Action, Admission, AttemptOutcome, Blocker, Mode, RefuseReason, SlotChoice, WaitEvent, WaitRequest, WaiterId,
 };
-use super::queue_state::{Activity, NEVER, Waiter};
+use super::queue_state::{NEVER, QueuedWaiter, WaiterActivity};
 pub use super::queue_state::{Queue, QueueSettings};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::mutant::{Mutant, is};
@@ -53,34 +53,34 @@ impl Queue {
     }
 
     /// Handles an event; returns the actions that follow from it. `random`: 64 random bits, from which pauses are derived.
-    pub fn handle(&mut self, now: BootTime, random: u64, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: BootTime, random: u64, event: WaitEvent) -> Vec<Action> {
         (self.now, self.random) = (now, random);
         match event {
-            Event::Enqueue(waiter, request, since) => self.enqueue(waiter, request, since),
-            Event::Cancel(_) if is(Mutant::LeaverStays) => {}
-            Event::Cancel(waiter) => self.cancel(waiter),
-            Event::Absent(waiter) => self.absent(waiter),
-            Event::Returned(waiter, until) => self.returned(waiter, until),
-            Event::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
-            Event::CycleChecked { waiter, cycle, is_confirmed, may_refuse } => {
+            WaitEvent::Enqueue(waiter, request, since) => self.enqueue(waiter, request, since),
+            WaitEvent::Cancel(_) if is(Mutant::LeaverStays) => {}
+            WaitEvent::Cancel(waiter) => self.cancel(waiter),
+            WaitEvent::Absent(waiter) => self.absent(waiter),
+            WaitEvent::Returned(waiter, until) => self.returned(waiter, until),
+            WaitEvent::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
+            WaitEvent::CycleChecked { waiter, cycle, is_confirmed, may_refuse } => {
                 self.cycle_checked(waiter, cycle, is_confirmed, may_refuse);
             }
-            Event::Timer(_) if is(Mutant::TimerIgnored) => {}
-            Event::Timer(waiter) => self.proceed(waiter),
-            Event::ReleaseSent { resource, lease, others_wait } => self.release_sent(&resource, lease, others_wait),
-            Event::LeaseEnded(resource, lease) => {
+            WaitEvent::Timer(_) if is(Mutant::TimerIgnored) => {}
+            WaitEvent::Timer(waiter) => self.proceed(waiter),
+            WaitEvent::ReleaseSent { resource, lease, others_wait } => self.release_sent(&resource, lease, others_wait),
+            WaitEvent::LeaseEnded(resource, lease) => {
                 let after = self.resources.get_mut(&resource).and_then(|r| r.filter.on_certain_end(lease));
                 self.wake(&resource, after, lease);
             }
-            Event::LeaseMayHaveEnded(resource) => {
+            WaitEvent::LeaseMayHaveEnded(resource) => {
                 self.resources.get_mut(&resource).into_iter().for_each(|known| known.slots.forget());
                 self.wake(&resource, Some(SETTLE_PAUSE), None);
             }
-            Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
-            Event::Subscribed(resource, node) => self.subscribed(&resource, node),
-            Event::Connection { node, is_up } => self.connection(node, is_up),
-            Event::List { members } => self.list(members),
-            Event::HeldUntil(resource, until, mode) => self.set_held(&resource, until, mode),
+            WaitEvent::Notice(resource, node, notice) => self.notice(&resource, node, notice),
+            WaitEvent::Subscribed(resource, node) => self.subscribed(&resource, node),
+            WaitEvent::Connection { node, is_up } => self.connection(node, is_up),
+            WaitEvent::List { members } => self.list(members),
+            WaitEvent::HeldUntil(resource, until, mode) => self.set_held(&resource, until, mode),
         }
         self.start_due();
         std::mem::take(&mut self.actions)
@@ -91,7 +91,7 @@ impl Queue {
             return self.actions.push(Action::Refuse(id, reason));
         }
         let is_behind = request.resources.iter().any(|resource| self.waiter_count(resource) > 0);
-        let waiter = Waiter { since, ..Waiter::new(request, self.now, is_behind) };
+        let waiter = QueuedWaiter { since, ..QueuedWaiter::new(request, self.now, is_behind) };
         let (waits, resources) = (waiter.waits(), waiter.request.resources.clone());
         let token = waiter.request.token.clone();
         let party = waiter.request.party.clone().filter(|_| waits && self.settings.limits.detects_deadlocks);
@@ -145,7 +145,7 @@ impl Queue {
     }
 
     /// Removes a waiter; those behind it are not woken yet.
-    fn remove(&mut self, id: WaiterId) -> Option<Box<Waiter>> {
+    fn remove(&mut self, id: WaiterId) -> Option<Box<QueuedWaiter>> {
         self.withdraw_intent(id);
         self.leave_queues(id);
         self.stop(id);
@@ -155,13 +155,13 @@ impl Queue {
     /// Ends what a waiter is doing. Whether it was making an attempt while others wait behind it.
     pub(super) fn stop(&mut self, id: WaiterId) -> bool {
         let Some(waiter) = self.waiters.get_mut(&id) else { return false };
-        match std::mem::replace(&mut waiter.activity, Activity::Idle) {
-            Activity::Asking { is_counted, has_left } => {
+        match std::mem::replace(&mut waiter.activity, WaiterActivity::Idle) {
+            WaiterActivity::Asking { is_counted, has_left } => {
                 self.asking -= usize::from(is_counted);
                 return waiter.waits() && !has_left;
             }
-            Activity::Due { .. } => self.due.retain(|due| *due != id),
-            Activity::Idle | Activity::CheckingCycle => {}
+            WaiterActivity::Due { .. } => self.due.retain(|due| *due != id),
+            WaiterActivity::Idle | WaiterActivity::CheckingCycle => {}
         }
         false
     }
@@ -216,14 +216,14 @@ impl Queue {
         let waits = waiter.waits();
         let is_over = waits && now >= waiter.request.until;
         match waiter.activity {
-            Activity::Due { .. } if now >= waiter.request.until.plus(poll) => {
+            WaiterActivity::Due { .. } if now >= waiter.request.until.plus(poll) => {
                 return self.refuse(id, RefuseReason::NotAsked);
             }
-            Activity::Idle => {}
+            WaiterActivity::Idle => {}
             _ => return,
         }
         if std::mem::take(&mut waiter.may_join) {
-            waiter.activity = Activity::Asking { is_counted: false, has_left: false };
+            waiter.activity = WaiterActivity::Asking { is_counted: false, has_left: false };
             let slots = SlotChoice::default();
             return self.actions.push(Action::Attempt { waiter: id, joins: true, slots });
         }
@@ -247,7 +247,7 @@ impl Queue {
         if is_suspect {
             waiter.recheck_at = NEVER;
             if let Some(cycle) = self.cycle_through(id) {
-                self.update(id, |waiter| waiter.activity = Activity::CheckingCycle);
+                self.update(id, |waiter| waiter.activity = WaiterActivity::CheckingCycle);
                 return self.actions.push(Action::CheckCycle(id, cycle));
             }
         }
@@ -265,7 +265,7 @@ impl Queue {
         }
         self.due.push_back(id);
         let mut until = self.now;
-        self.update(id, |waiter| (waiter.activity, until) = (Activity::Due { left_from }, waiter.request.until));
+        self.update(id, |waiter| (waiter.activity, until) = (WaiterActivity::Due { left_from }, waiter.request.until));
         if let Some(waiter) = self.waiters.get(&id).filter(|_| left_from.is_some()) {
             let resources = waiter.request.resources.clone();
             self.find_first(&resources);
@@ -278,10 +278,10 @@ impl Queue {
             && let Some(id) = self.due.pop_front()
         {
             match self.waiters.get(&id).map(|waiter| waiter.activity) {
-                Some(Activity::Due { left_from: None }) => self.ask(id),
-                Some(Activity::Due { left_from: Some(position) }) => {
+                Some(WaiterActivity::Due { left_from: None }) => self.ask(id),
+                Some(WaiterActivity::Due { left_from: Some(position) }) => {
                     self.asking += 1;
-                    let activity = Activity::Asking { is_counted: true, has_left: true };
+                    let activity = WaiterActivity::Asking { is_counted: true, has_left: true };
                     self.update(id, |waiter| waiter.activity = activity);
                     self.actions.push(Action::Refuse(id, RefuseReason::TimedOut { position }));
                 }
@@ -301,7 +301,7 @@ impl Queue {
             }
         }
         self.update(id, |waiter| {
-            waiter.activity = Activity::Asking { is_counted: waits, has_left: false };
+            waiter.activity = WaiterActivity::Asking { is_counted: waits, has_left: false };
             (waiter.was_woken, waiter.defers) = (waiter.is_woken, false);
             (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
             (waiter.was_subscribed, waiter.awaits_subscription) = (was_subscribed, false);
@@ -314,8 +314,8 @@ impl Queue {
 
     fn attempt_finished(&mut self, id: WaiterId, outcome: AttemptOutcome) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
-        let Activity::Asking { is_counted, has_left: false } = waiter.activity else { return };
-        waiter.activity = Activity::Idle;
+        let WaiterActivity::Asking { is_counted, has_left: false } = waiter.activity else { return };
+        waiter.activity = WaiterActivity::Idle;
         if is(Mutant::WakeWhileAskingLost) {
             (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
         }
@@ -355,17 +355,17 @@ impl Queue {
                 // The waiters that are asking now were woken by the end that led to this grant.
                 for id in self.head(resource) {
                     self.update(id, |other| {
-                        if matches!(other.activity, Activity::Asking { .. }) {
+                        if matches!(other.activity, WaiterActivity::Asking { .. }) {
                             (other.attempt_at, other.is_woken) = (NEVER, false);
                         }
                     });
                 }
             }
-            let holder = party.clone().map(|party| Holder { party, token: lease.clone() });
+            let holder = party.clone().map(|party| KnownHolder { party, token: lease.clone() });
             self.holder_granted(resource, (lease, slot), holder, mode);
             self.lead(resource, &waiter);
             for id in order {
-                let wants_it = |other: &Waiter| other.request.token == token;
+                let wants_it = |other: &QueuedWaiter| other.request.token == token;
                 if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {
                     self.update(id, |other| other.may_join = true);
                     self.proceed(id);

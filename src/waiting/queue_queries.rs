@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::event::{WaitLimits, WaitRequest, WaiterEntry, WaiterId};
-use super::queue_state::{Queue, Resource, Waiter};
+use super::queue_state::{Queue, QueuedWaiter, Resource};
 use crate::redlock::clock::BootTime;
 use crate::types::{ResourceName, TokenHash};
 
@@ -32,7 +32,6 @@ impl Queue {
         self.resources.get(resource).map_or(0, |known| known.order.len())
     }
 
-    /// The limits.
     pub fn limits(&self) -> WaitLimits {
         self.settings.limits
     }
@@ -49,7 +48,7 @@ impl Queue {
 
     /// When the oldest ticket began to wait here, or the oldest waiter that is none.
     pub fn oldest_since_of(&self, is_ticket: bool) -> Option<BootTime> {
-        let is_it = |waiter: &Waiter| waiter.waits() && waiter.request.is_ticket == is_ticket;
+        let is_it = |waiter: &QueuedWaiter| waiter.waits() && waiter.request.is_ticket == is_ticket;
         self.waiters.values().find(|waiter| is_it(waiter)).map(|waiter| waiter.since)
     }
 
@@ -78,7 +77,7 @@ impl Queue {
     }
 }
 
-fn entry(waiter: &Waiter) -> WaiterEntry {
+fn entry(waiter: &QueuedWaiter) -> WaiterEntry {
     let owner = waiter.request.party.as_ref().map_or("", |party| party.owner());
     let WaitRequest { mode, until, note, is_ticket, .. } = &waiter.request;
     let (owner, since, note) = (Arc::from(owner), waiter.since, Arc::clone(note));

@@ -1,12 +1,12 @@
-//! The data of the queue: each waiter, each resource, and the source of random pauses.
+//! The data of the queue: each waiter and each resource.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::deadlock::{Holder, PartyWaiters};
+use super::deadlock::{KnownHolder, PartyWaiters};
 use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits, WaitRequest, WaiterId};
-use super::free_slots::Slots;
+use super::free_slots::FreeSlots;
 use super::wake::WakeFilter;
 use crate::mutant::{Mutant, is};
 use crate::redlock::backoff::BackoffRange;
@@ -22,7 +22,7 @@ pub(super) const NEVER: BootTime = BootTime::from_nanos(u64::MAX);
 pub struct QueueSettings {
     /// How many may wait.
     pub limits: WaitLimits,
-    /// N, until the first [`Event::List`](super::event::Event::List).
+    /// N, until the first [`WaitEvent::List`](super::event::WaitEvent::List).
     pub nodes: usize,
     /// Nodes on which only this process ends leases, one bit each: no end is missed there.
     pub local_nodes: u64,
@@ -36,7 +36,7 @@ pub struct QueueSettings {
 #[derive(Debug, Clone)]
 pub struct Queue {
     pub(super) settings: QueueSettings,
-    pub(super) waiters: BTreeMap<WaiterId, Box<Waiter>>,
+    pub(super) waiters: BTreeMap<WaiterId, Box<QueuedWaiter>>,
     pub(super) resources: HashMap<ResourceName, Resource>,
     pub(super) parties: PartyWaiters,
     /// How many in queues have each token of their own: usually one.
@@ -68,11 +68,11 @@ pub(super) struct Resource {
     /// Permits that were seen since it was last held in another way; at most as many as there are.
     pub(super) permits: Vec<LeaseTag>,
     /// Which slots of permits are free, as far as is known.
-    pub(super) slots: Slots,
+    pub(super) slots: FreeSlots,
     /// How it was held when that was last seen.
     pub(super) seen: Option<Mode>,
     /// Who held it then, as far as they have owners and deadlocks are searched for.
-    pub(super) holders: Vec<Holder>,
+    pub(super) holders: Vec<KnownHolder>,
     pub(super) consecutive_handovers: u32,
     pub(super) wants_subscription: bool,
     /// Nodes that confirmed the subscription, one bit each.
@@ -81,13 +81,13 @@ pub(super) struct Resource {
 
 /// A request and what it is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Waiter {
+pub(super) struct QueuedWaiter {
     pub(super) request: WaitRequest,
     pub(super) since: BootTime,
-    pub(super) activity: Activity,
+    pub(super) activity: WaiterActivity,
     /// First in all its queues.
     pub(super) is_first: bool,
-    /// Its caller is absent: see [`super::absent_callers`].
+    /// Its caller is absent: see [`super::kept_places`].
     pub(super) is_absent: bool,
     /// When it asks, once it is first.
     pub(super) attempt_at: BootTime,
@@ -126,7 +126,7 @@ pub(super) struct Waiter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Activity {
+pub(super) enum WaiterActivity {
     Idle,
     /// Waits until it may ask. `left_from`: its time is over, and it only asks who the holder is.
     Due {
@@ -139,12 +139,12 @@ pub(super) enum Activity {
     CheckingCycle,
 }
 
-impl Waiter {
+impl QueuedWaiter {
     pub(super) fn new(request: WaitRequest, now: BootTime, is_behind: bool) -> Self {
         let is_queued = request.admission == Admission::Queued;
         Self {
             since: now,
-            activity: Activity::Idle,
+            activity: WaiterActivity::Idle,
             is_first: !is_queued,
             is_absent: false,
             attempt_at: now,
@@ -226,37 +226,9 @@ impl Queue {
         }
     }
 
-    pub(super) fn update(&mut self, id: WaiterId, change: impl FnOnce(&mut Waiter)) {
+    pub(super) fn update(&mut self, id: WaiterId, change: impl FnOnce(&mut QueuedWaiter)) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             change(waiter);
         }
     }
-
-    /// The pause after an unclear answer: full jitter below a bound that doubles, so that contenders do not retry
-    /// at the same time.
-    pub(super) fn pause(&mut self, id: WaiterId) -> Duration {
-        let mut pauses = 0;
-        self.update(id, |waiter| {
-            pauses = waiter.pauses;
-            waiter.pauses = pauses.saturating_add(1);
-        });
-        let BackoffRange { first, max } = self.settings.retry;
-        self.draw(first.saturating_mul(1_u32.checked_shl(pauses).unwrap_or(u32::MAX)).min(max))
-    }
-
-    /// A random duration from zero to `upper`, in whole microseconds. Several in one event differ.
-    pub(super) fn draw(&mut self, upper: Duration) -> Duration {
-        self.random = splitmix(self.random);
-        let upper_us = u64::try_from(upper.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
-        let drawn_us = (u128::from(self.random) * u128::from(upper_us)) >> 64;
-        Duration::from_micros(u64::try_from(drawn_us).unwrap_or(0))
-    }
-}
-
-/// Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
-fn splitmix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

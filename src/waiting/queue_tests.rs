@@ -62,13 +62,13 @@ impl Bench {
         let (last, unseen) = (Vec::new(), Vec::new());
         let mut bench = Self { queue, now, next: 0, armed, last, unseen, subscriptions: 0 };
         for node in 0..NODES {
-            bench.on(Event::Connection { node, is_up: true });
+            bench.on(WaitEvent::Connection { node, is_up: true });
         }
         bench
     }
 
     /// Handles an event. Returns the waiters that are to make an attempt now.
-    fn on(&mut self, event: Event) -> Vec<WaiterId> {
+    fn on(&mut self, event: WaitEvent) -> Vec<WaiterId> {
         self.last = self.queue.handle(self.now, 7, event);
         let mut attempts = Vec::new();
         self.unseen.extend(self.last.iter().cloned());
@@ -101,7 +101,7 @@ impl Bench {
     fn enqueue(&mut self, request: WaitRequest) -> (WaiterId, Vec<WaiterId>) {
         let waiter = self.next;
         self.next += 1;
-        (waiter, self.on(Event::Enqueue(waiter, request, self.now)))
+        (waiter, self.on(WaitEvent::Enqueue(waiter, request, self.now)))
     }
 
     fn enter(&mut self, names: &[&str]) -> WaiterId {
@@ -127,7 +127,7 @@ impl Bench {
             free_in: Some(ms(60_000)),
         };
         let blockers = leases.iter().map(blocker).collect();
-        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(blockers)))
+        self.on(WaitEvent::AttemptFinished(waiter, AttemptOutcome::Held(blockers)))
     }
 
     fn enter_shared(&mut self, names: &[&str]) -> WaiterId {
@@ -169,16 +169,16 @@ impl Bench {
             is_intent: false,
             free_in: Some(ms(60_000)),
         };
-        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(vec![blocker])))
+        self.on(WaitEvent::AttemptFinished(waiter, AttemptOutcome::Held(vec![blocker])))
     }
 
     fn granted(&mut self, waiter: WaiterId, lease: u64) -> Vec<WaiterId> {
         let until = self.now.plus(ms(60_000));
-        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Granted { lease: token(lease), slot: None, until }))
+        self.on(WaitEvent::AttemptFinished(waiter, AttemptOutcome::Granted { lease: token(lease), slot: None, until }))
     }
 
     fn subscribed(&mut self, resource: &str) -> Vec<WaiterId> {
-        (0..NODES).flat_map(|node| self.on(Event::Subscribed(name(resource), node))).collect()
+        (0..NODES).flat_map(|node| self.on(WaitEvent::Subscribed(name(resource), node))).collect()
     }
 
     /// Refused, subscribed, refused again: it sleeps until the end of the lease.
@@ -197,21 +197,21 @@ impl Bench {
     }
 
     fn notice(&mut self, resource: &str, node: usize, lease: u64, withdrawn: bool) -> Vec<WaiterId> {
-        self.on(Event::Notice(name(resource), node, Notice { lease: Some(tag(lease)), withdrawn, slot: None }))
+        self.on(WaitEvent::Notice(name(resource), node, Notice { lease: Some(tag(lease)), withdrawn, slot: None }))
     }
 
     fn sent(&mut self, resource: &str, lease: u64, others_wait: Option<bool>) -> Vec<WaiterId> {
-        self.on(Event::ReleaseSent { resource: name(resource), lease: tag(lease), others_wait })
+        self.on(WaitEvent::ReleaseSent { resource: name(resource), lease: tag(lease), others_wait })
     }
 
     fn ended(&mut self, resource: &str, lease: u64) -> Vec<WaiterId> {
-        self.on(Event::LeaseEnded(name(resource), Some(tag(lease))))
+        self.on(WaitEvent::LeaseEnded(name(resource), Some(tag(lease))))
     }
 
     /// Time passes until this waiter's timer.
     fn timer(&mut self, waiter: WaiterId) -> Vec<WaiterId> {
         self.now = self.now.max(self.armed[&waiter]);
-        self.on(Event::Timer(waiter))
+        self.on(WaitEvent::Timer(waiter))
     }
 
     fn reason(&self) -> Option<&RefuseReason> {
@@ -230,12 +230,12 @@ fn waiters_ask_in_order_and_one_that_leaves_from_the_middle_wakes_nobody() {
     let (first, asked) = bench.enqueue(Bench::request(&["a"], Mode::Exclusive));
     assert_eq!(asked, [first]);
     let (second, third, fourth) = (bench.enter(&["a"]), bench.enter(&["a"]), bench.enter(&["a"]));
-    assert_eq!(bench.on(Event::Cancel(third)), NOBODY);
+    assert_eq!(bench.on(WaitEvent::Cancel(third)), NOBODY);
     assert_eq!((bench.queue.position(second), bench.queue.position(fourth)), (2, 3));
     bench.refused(first, "a", 1);
-    assert_eq!(bench.on(Event::Cancel(first)), [second]);
+    assert_eq!(bench.on(WaitEvent::Cancel(first)), [second]);
     assert_eq!(bench.granted(second, 2), [fourth], "without subscriptions nothing is known of the end");
-    bench.on(Event::Cancel(fourth));
+    bench.on(WaitEvent::Cancel(fourth));
     assert_eq!((bench.queue.total_waiters(), bench.queue.asking, bench.subscriptions), (0, 0, 0));
     assert!(bench.queue.waiters.is_empty() && bench.queue.resources.is_empty());
 }
@@ -257,11 +257,11 @@ fn a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_
     let (waiter, asked) = bench.enqueue(once());
     assert_eq!(asked, [waiter]);
     for _ in 1..SPLIT_ATTEMPTS {
-        assert_eq!(bench.on(Event::AttemptFinished(waiter, AttemptOutcome::Split)), NOBODY);
+        assert_eq!(bench.on(WaitEvent::AttemptFinished(waiter, AttemptOutcome::Split)), NOBODY);
         assert!(bench.reason().is_none());
         assert_eq!(bench.timer(waiter), [waiter]);
     }
-    bench.on(Event::AttemptFinished(waiter, AttemptOutcome::Split));
+    bench.on(WaitEvent::AttemptFinished(waiter, AttemptOutcome::Split));
     assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt));
     bench.enter(&["a"]);
     assert_eq!((bench.enqueue(once()).1, bench.reason()), (vec![], Some(&RefuseReason::OthersWait)));
@@ -276,7 +276,7 @@ fn a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_
 fn a_request_that_does_not_wait_asks_at_once_although_a_lease_is_known_to_run_on() {
     let mut bench = Bench::new(LIMITS);
     bench.asleep("a", 1);
-    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(60_000)), Mode::Exclusive));
+    bench.on(WaitEvent::HeldUntil(name("a"), bench.now.plus(ms(60_000)), Mode::Exclusive));
     let request = Bench::request(&["a"], Mode::Exclusive);
     let (passing, asked) = bench.enqueue(WaitRequest { admission: Admission::Passing, ..request });
     assert_eq!(asked, [passing]);
@@ -290,8 +290,8 @@ fn a_waiter_asks_once_more_when_its_subscription_is_confirmed() {
     bench.refused(waiter, "a", 1);
     assert!(bench.last.contains(&Action::Subscribe(name("a"))));
     assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL + WAKE_JITTER), "until then it polls");
-    assert_eq!(bench.on(Event::Subscribed(name("a"), 0)), NOBODY);
-    assert_eq!(bench.on(Event::Subscribed(name("a"), 1)), [waiter]);
+    assert_eq!(bench.on(WaitEvent::Subscribed(name("a"), 0)), NOBODY);
+    assert_eq!(bench.on(WaitEvent::Subscribed(name("a"), 1)), [waiter]);
     bench.refused(waiter, "a", 1);
     assert!(bench.sleeps_until(waiter) >= bench.now.plus(ms(60_000)));
 }
@@ -329,7 +329,7 @@ fn a_notice_during_an_attempt_is_not_lost() {
     for withdrawn in [false, true] {
         let mut bench = Bench::new(LIMITS);
         let waiter = bench.asleep("a", 1);
-        bench.on(Event::Connection { node: 2, is_up: false });
+        bench.on(WaitEvent::Connection { node: 2, is_up: false });
         let asked = bench.notice("a", 0, 1, withdrawn);
         assert_eq!(asked, [waiter], "one of two that are left: the lease was on a quorum");
         assert_eq!(bench.notice("a", 1, 1, withdrawn), NOBODY);
@@ -347,7 +347,7 @@ fn a_lease_that_was_seen_again_may_end_again() {
     let waiter = bench.asleep("a", 9);
     assert_eq!((bench.notice("a", 0, 1, true), bench.notice("a", 1, 1, true)), (vec![], vec![waiter]));
     bench.refused(waiter, "a", 1);
-    bench.on(Event::Timer(waiter));
+    bench.on(WaitEvent::Timer(waiter));
     if bench.queue.asking > 0 {
         bench.refused(waiter, "a", 1);
     }
@@ -375,9 +375,9 @@ fn a_lease_that_too_few_nodes_confirm_is_asked_about_soon() {
 fn the_loss_and_the_return_of_subscriptions_wake_within_a_poll() {
     let mut bench = Bench::new(LIMITS);
     let waiter = bench.asleep("a", 1);
-    bench.on(Event::Connection { node: 0, is_up: false });
+    bench.on(WaitEvent::Connection { node: 0, is_up: false });
     assert!(bench.sleeps_until(waiter) > bench.now.plus(POLL), "two of three suffice");
-    bench.on(Event::Connection { node: 1, is_up: false });
+    bench.on(WaitEvent::Connection { node: 1, is_up: false });
     assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL));
     assert_eq!(bench.timer(waiter), [waiter]);
     bench.refused(waiter, "a", 1);
@@ -389,9 +389,9 @@ fn the_loss_and_the_return_of_subscriptions_wake_within_a_poll() {
 fn each_return_of_a_node_that_may_have_reported_an_end_wakes_within_a_poll() {
     let mut bench = Bench::new(LIMITS);
     let waiter = bench.asleep("a", 1);
-    bench.on(Event::Connection { node: 0, is_up: false });
+    bench.on(WaitEvent::Connection { node: 0, is_up: false });
     assert!(bench.sleeps_until(waiter) > bench.now.plus(POLL));
-    bench.on(Event::Connection { node: 0, is_up: true });
+    bench.on(WaitEvent::Connection { node: 0, is_up: true });
     assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL));
 }
 
@@ -409,7 +409,7 @@ fn a_release_hands_over_and_what_is_reported_of_it_later_wakes_nobody() {
     }
     assert_eq!(bench.sleeps_until(second), sleeps_until);
     // Its holder extends it meanwhile: the waiter does not ask at the former end.
-    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(120_000)), Mode::Exclusive));
+    bench.on(WaitEvent::HeldUntil(name("a"), bench.now.plus(ms(120_000)), Mode::Exclusive));
     assert_eq!(bench.timer(second), NOBODY);
     assert!(bench.sleeps_until(second) > sleeps_until.plus(ms(50_000)));
 }
@@ -422,7 +422,7 @@ fn a_hand_over_that_failed_is_repeated_when_the_end_is_certain() {
     assert_eq!(bench.ended("a", 1), NOBODY, "its attempt is under way");
     assert_eq!(bench.refused(waiter, "a", 1), [waiter]);
     bench.refused(waiter, "a", 1);
-    bench.on(Event::LeaseMayHaveEnded(name("a")));
+    bench.on(WaitEvent::LeaseMayHaveEnded(name("a")));
     assert!(bench.sleeps_until(waiter) <= bench.now.plus(SETTLE_PAUSE));
 }
 
@@ -449,7 +449,7 @@ fn an_instance_yields_once_after_the_maximum_of_hand_overs() {
 fn the_next_waiter_asks_twice_after_one_that_left_during_its_attempt() {
     let mut bench = Bench::new(LIMITS);
     let (first, second) = (bench.enter(&["a"]), bench.enter(&["a"]));
-    assert_eq!(bench.on(Event::Cancel(first)), [second]);
+    assert_eq!(bench.on(WaitEvent::Cancel(first)), [second]);
     bench.refused(second, "a", 1);
     assert!(bench.sleeps_until(second) <= bench.now.plus(SETTLE_PAUSE), "the clean-up may have been on its way");
 }
@@ -459,29 +459,29 @@ fn whose_caller_is_away_is_passed_and_comes_back_to_its_place() {
     let mut bench = Bench::new(LIMITS);
     let first = bench.asleep("a", 1);
     let (second, third) = (bench.enter(&["a"]), bench.enter(&["a"]));
-    assert_eq!(bench.on(Event::Absent(first)), [second], "nothing is known of the lease but by asking");
+    assert_eq!(bench.on(WaitEvent::Absent(first)), [second], "nothing is known of the lease but by asking");
     bench.refused(second, "a", 1);
     assert_eq!((bench.queue.position(first), bench.queue.total_waiters()), (1, 3), "it keeps its place");
     let until = bench.now.plus(ms(600_000));
-    assert_eq!(bench.on(Event::Returned(first, until)), [first], "before those behind it");
+    assert_eq!(bench.on(WaitEvent::Returned(first, until)), [first], "before those behind it");
     bench.refused(first, "a", 1);
     assert_eq!(bench.ended("a", 1), [first], "the second is no longer first");
     assert_eq!(bench.granted(first, 2), NOBODY);
     assert_eq!(bench.ended("a", 2), [second]);
     // Who is away during its attempt holds the lock for a moment at most.
-    assert_eq!(bench.on(Event::Absent(second)), [third]);
+    assert_eq!(bench.on(WaitEvent::Absent(second)), [third]);
     bench.refused(third, "a", 3);
     assert_eq!(bench.sleeps_until(third), bench.now.plus(SETTLE_PAUSE));
     // An attempt under way goes on when an older one is back; refused, it waits behind that one.
     assert_eq!(bench.timer(third), [third]);
-    assert_eq!(bench.on(Event::Returned(second, until)), [second]);
+    assert_eq!(bench.on(WaitEvent::Returned(second, until)), [second]);
     bench.refused(third, "a", 3);
     assert_eq!((bench.sleeps_until(third), bench.queue.asking), (until_of(&bench, third), 1));
-    bench.on(Event::Cancel(second));
-    bench.on(Event::Absent(third));
+    bench.on(WaitEvent::Cancel(second));
+    bench.on(WaitEvent::Absent(third));
     let once = WaitRequest { admission: Admission::Once, ..Bench::request(&["a"], Mode::Exclusive) };
     assert_eq!(bench.enqueue(once).1.len(), 1, "nobody is there whom it would pass");
-    bench.on(Event::Cancel(third));
+    bench.on(WaitEvent::Cancel(third));
     assert!(bench.queue.resources.is_empty() && bench.queue.waiters.len() == 1);
 }
 
@@ -494,7 +494,7 @@ fn who_comes_from_another_instance_waits_since_it_came_there() {
     let third = bench.enter(&["a", "b"]);
     let mut arrive = |id, names: &[&str]| {
         let request = Bench::request(names, Mode::Exclusive);
-        bench.on(Event::Enqueue(id, request, BootTime::default()))
+        bench.on(WaitEvent::Enqueue(id, request, BootTime::default()))
     };
     assert_eq!(arrive(15, &["b", "a"]), NOBODY, "behind the first");
     assert_eq!(arrive(5, &["a"]), [5], "nothing is known of the lease but by asking");
@@ -517,7 +517,11 @@ fn a_place_that_another_connection_takes_over_asks_anew() {
     let first = bench.enter(&["a"]);
     let second = bench.enter(&["a"]);
     let until = bench.now.plus(ms(600_000));
-    assert_eq!(bench.on(Event::Returned(first, until)), [first], "what the former connection asked for has no answer");
+    assert_eq!(
+        bench.on(WaitEvent::Returned(first, until)),
+        [first],
+        "what the former connection asked for has no answer"
+    );
     assert_eq!(bench.queue.asking, 1);
     assert_eq!(bench.granted(first, 1), [second]);
 }
@@ -530,14 +534,14 @@ fn waiters_with_the_token_of_a_granted_request_join_its_lease() {
     let anonymous = bench.enter(&["a"]);
     for waiter in [other, same] {
         // The present lease may have been its token's; it is not.
-        assert_eq!(bench.on(Event::AttemptFinished(waiter, AttemptOutcome::NotJoined)), NOBODY);
+        assert_eq!(bench.on(WaitEvent::AttemptFinished(waiter, AttemptOutcome::NotJoined)), NOBODY);
     }
     bench.subscribed("a");
     bench.granted(first, 1);
     assert!(bench.last.contains(&Action::Attempt { waiter: same, joins: true, slots: SlotChoice::default() }));
     let attempts = bench.last.iter().filter(|action| matches!(action, Action::Attempt { .. })).count();
     assert_eq!(attempts, 1, "{other} and {anonymous} do not ask");
-    bench.on(Event::AttemptFinished(same, AttemptOutcome::NotJoined));
+    bench.on(WaitEvent::AttemptFinished(same, AttemptOutcome::NotJoined));
     assert_eq!(bench.queue.position(same), 2, "its place is kept");
 }
 
@@ -547,10 +551,10 @@ fn only_so_many_ask_at_a_time_and_the_others_follow_in_order() {
     let waiters: Vec<_> = (0..CONCURRENT_ATTEMPTS_MAX + 3).map(|i| bench.enter(&[&format!("r{i}")])).collect();
     assert_eq!(bench.queue.asking, CONCURRENT_ATTEMPTS_MAX);
     assert_eq!(bench.refused(waiters[0], "r0", 1), [waiters[CONCURRENT_ATTEMPTS_MAX]]);
-    assert_eq!(bench.on(Event::Cancel(waiters[1])), [waiters[CONCURRENT_ATTEMPTS_MAX + 1]]);
+    assert_eq!(bench.on(WaitEvent::Cancel(waiters[1])), [waiters[CONCURRENT_ATTEMPTS_MAX + 1]]);
     let last = waiters[CONCURRENT_ATTEMPTS_MAX + 2];
     bench.now = BootTime::default().plus(ms(600_000)).plus(POLL);
-    bench.on(Event::Timer(last));
+    bench.on(WaitEvent::Timer(last));
     assert_eq!(bench.reason(), Some(&RefuseReason::NotAsked), "its time is over, and the others still ask");
 }
 
@@ -559,12 +563,12 @@ fn a_wait_that_ends_behind_others_keeps_its_permit_until_it_is_answered() {
     let mut bench = Bench::new(LIMITS);
     let (first, second) = (bench.asleep("a", 1), bench.enter(&["a"]));
     bench.now = BootTime::default().plus(ms(600_000));
-    bench.on(Event::Timer(second));
+    bench.on(WaitEvent::Timer(second));
     assert_eq!(bench.reason(), Some(&RefuseReason::TimedOut { position: 2 }));
     assert_eq!((bench.queue.asking, bench.queue.waiter_count(&name("a"))), (1, 1));
-    bench.on(Event::Cancel(second));
+    bench.on(WaitEvent::Cancel(second));
     assert_eq!(bench.queue.asking, 0);
-    assert_eq!(bench.on(Event::Timer(first)), [first], "the first asks once more");
+    assert_eq!(bench.on(WaitEvent::Timer(first)), [first], "the first asks once more");
     bench.refused(first, "a", 1);
     assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt));
 }
@@ -627,7 +631,7 @@ fn as_many_ask_as_there_are_permits_and_the_end_of_one_wakes_one() {
     assert_eq!(bench.sleeps_until(late), bench.sleeps_until(waiters[3]).plus(SETTLE_PAUSE));
     assert_eq!(bench.ended("a", 2), [waiters[3]]);
     // It leaves with the wake: the next one asks instead.
-    assert_eq!(bench.on(Event::Cancel(waiters[3])), NOBODY);
+    assert_eq!(bench.on(WaitEvent::Cancel(waiters[3])), NOBODY);
     assert_eq!(bench.sleeps_until(late), bench.now.plus(SETTLE_PAUSE), "the clean-up may be on its way");
 }
 
@@ -654,7 +658,7 @@ fn a_waiter_asks_for_the_slot_that_was_freed_and_for_none_that_another_asks_for(
         AttemptOutcome::Held((0..2).zip(leases).map(blocker).collect())
     };
     for waiter in [first, second, first, second] {
-        bench.on(Event::AttemptFinished(waiter, full([1, 2])));
+        bench.on(WaitEvent::AttemptFinished(waiter, full([1, 2])));
     }
     assert_eq!(bench.queue.asking, 0);
     let choice = |bench: &Bench| {
@@ -665,7 +669,7 @@ fn a_waiter_asks_for_the_slot_that_was_freed_and_for_none_that_another_asks_for(
     };
     let freed = |bench: &mut Bench, lease, slot| {
         let notice = Notice { lease: Some(tag(lease)), withdrawn: false, slot: Some(slot) };
-        (0..2).flat_map(|node| bench.on(Event::Notice(name("a"), node, notice))).collect::<Vec<_>>()
+        (0..2).flat_map(|node| bench.on(WaitEvent::Notice(name("a"), node, notice))).collect::<Vec<_>>()
     };
     assert_eq!(freed(&mut bench, 2, 1), [first]);
     assert_eq!(choice(&bench), Some((Some(1), vec![])));
@@ -673,16 +677,16 @@ fn a_waiter_asks_for_the_slot_that_was_freed_and_for_none_that_another_asks_for(
     assert_eq!(freed(&mut bench, 1, 0), [second]);
     assert_eq!(choice(&bench), Some((Some(0), vec![1])));
     // Others were faster. What wakes without a free permit makes nobody ask.
-    bench.on(Event::AttemptFinished(first, full([3, 4])));
-    bench.on(Event::AttemptFinished(second, full([3, 4])));
+    bench.on(WaitEvent::AttemptFinished(first, full([3, 4])));
+    bench.on(WaitEvent::AttemptFinished(second, full([3, 4])));
     assert_eq!(bench.timer(first), [first], "a permit may have run out");
     assert_eq!(choice(&bench), Some((None, vec![])), "any: none is known to be free");
     let (at, until) = (bench.now, bench.now.plus(ms(60_000)));
     let granted = AttemptOutcome::Granted { lease: token(5), slot: Some(0), until };
-    assert_eq!(bench.on(Event::AttemptFinished(first, granted)), NOBODY, "the other one has no free permit");
+    assert_eq!(bench.on(WaitEvent::AttemptFinished(first, granted)), NOBODY, "the other one has no free permit");
     assert_eq!(bench.sleeps_until(second), at.plus(POLL), "in case that a notice was lost");
     // Where it is not known which one has ended, it asks for any.
-    bench.on(Event::LeaseMayHaveEnded(name("a")));
+    bench.on(WaitEvent::LeaseMayHaveEnded(name("a")));
     assert_eq!(bench.timer(second), [second]);
 }
 
@@ -714,7 +718,7 @@ fn a_writer_that_waits_for_readers_leaves_its_intent_and_takes_it_back() {
         let other = bench.enqueue(Bench::request(&["b"], mode)).0;
         bench.refused_as(other, "b", (3, if mode == Mode::Shared { permit(2) } else { Mode::Shared }), None, true);
         assert_eq!(intents(&bench), []);
-        bench.on(Event::Cancel(other));
+        bench.on(WaitEvent::Cancel(other));
     }
     let held = bench.enter(&["c"]);
     bench.refused(held, "c", 4);
@@ -734,7 +738,7 @@ fn a_set_leaves_its_intent_whatever_holds_what_it_wants() {
             _ => None,
         });
         assert_eq!(intent, Some((2, mode, bench.queue.waiters[&set].since)));
-        bench.on(Event::Cancel(set));
+        bench.on(WaitEvent::Cancel(set));
         assert_eq!(intents(&bench), [(set, true)], "{mode:?}");
     }
     // Of several that could be held together the oldest does it for all.
@@ -761,7 +765,7 @@ fn who_meets_an_intent_leaves_its_own_and_asks_once_again_at_once() {
                 is_intent: true,
                 free_in: Some(ms(2_000)),
             };
-            bench.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(vec![blocker])))
+            bench.on(WaitEvent::AttemptFinished(waiter, AttemptOutcome::Held(vec![blocker])))
         };
         bench.subscribed("a");
         assert_eq!(meets(&mut bench), [waiter], "it was not subscribed when it asked");
@@ -798,7 +802,7 @@ fn what_ends_before_permits_wakes_all_who_want_one() {
     bench.granted(second, 2);
     let (other, asked) = bench.enqueue(Bench::request(&["a"], permit(3)));
     assert_eq!(asked, [other]);
-    bench.on(Event::AttemptFinished(other, AttemptOutcome::Final));
+    bench.on(WaitEvent::AttemptFinished(other, AttemptOutcome::Final));
     assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt));
 }
 
@@ -836,7 +840,7 @@ fn a_deadlock_through_one_of_several_readers_is_found_and_one_through_permits_is
             free_in: Some(ms(60_000)),
         };
         let readers = vec![reader(1, "ann"), reader(2, "bob")];
-        bench.on(Event::AttemptFinished(cat, AttemptOutcome::Held(readers)));
+        bench.on(WaitEvent::AttemptFinished(cat, AttemptOutcome::Held(readers)));
         let bob = bench.enqueue(with_owner("b", "bob", true)).0;
         bench.refused_by(bob, "b", 3, Some("cat"), true);
         let is_checked =
@@ -879,11 +883,11 @@ fn deadlock(refuses: bool) -> (Bench, WaiterId, Vec<WaitEdge>) {
 #[test]
 fn the_newest_of_a_confirmed_deadlock_is_refused_if_it_wants_to_and_reported_otherwise() {
     let (mut bench, bob, cycle) = deadlock(true);
-    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true, may_refuse: true });
+    bench.on(WaitEvent::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true, may_refuse: true });
     assert_eq!(bench.reason(), Some(&RefuseReason::Deadlock(cycle)));
     let (mut bench, bob, cycle) = deadlock(false);
     for is_first in [true, false] {
-        bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true, may_refuse: true });
+        bench.on(WaitEvent::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true, may_refuse: true });
         assert_eq!(bench.last.contains(&Action::ReportDeadlock(cycle.clone())), is_first, "once");
         assert!(bench.reason().is_none() && bench.queue.total_waiters() == 2);
     }
@@ -893,7 +897,7 @@ fn the_newest_of_a_confirmed_deadlock_is_refused_if_it_wants_to_and_reported_oth
 #[test]
 fn a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected() {
     let (mut bench, bob, cycle) = deadlock(true);
-    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: false, may_refuse: true });
+    bench.on(WaitEvent::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: false, may_refuse: true });
     assert!(bench.reason().is_none() && bench.sleeps_until(bob) <= bench.now.plus(POLL));
     bench.timer(bob);
     if bench.queue.asking > 0 {
@@ -902,8 +906,8 @@ fn a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected() {
     }
     assert!(bench.last.iter().any(|action| matches!(action, Action::CheckCycle(_, _))));
     // A waiter of the cycle leaves while the nodes are asked.
-    bench.on(Event::Cancel(0));
-    bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: true, may_refuse: true });
+    bench.on(WaitEvent::Cancel(0));
+    bench.on(WaitEvent::CycleChecked { waiter: bob, cycle, is_confirmed: true, may_refuse: true });
     assert!(bench.reason().is_none());
 }
 
@@ -912,7 +916,7 @@ fn a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected() {
 fn a_notice_during_the_check_of_a_deadlock_is_not_lost() {
     let (mut bench, bob, cycle) = deadlock(true);
     assert_eq!((bench.notice("a", 0, 1, false), bench.notice("a", 1, 1, false)), (vec![], vec![]));
-    assert_eq!(bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: false, may_refuse: true }), [bob]);
+    assert_eq!(bench.on(WaitEvent::CycleChecked { waiter: bob, cycle, is_confirmed: false, may_refuse: true }), [bob]);
 }
 
 /// An owner is a label: only waiters and leases of one principal are taken for one caller.
@@ -971,11 +975,11 @@ impl World {
             4 if pick.index(3) > 0 && !waiting.is_empty() => {
                 let waiter = waiting[pick.index(waiting.len())];
                 if self.absent.remove(&waiter) {
-                    self.bench.on(Event::Returned(waiter, END));
+                    self.bench.on(WaitEvent::Returned(waiter, END));
                 } else {
                     self.asking.retain(|other| *other != waiter);
                     self.absent.insert(waiter);
-                    self.bench.on(Event::Absent(waiter));
+                    self.bench.on(WaitEvent::Absent(waiter));
                 }
             }
             4 if !waiting.is_empty() => {
@@ -983,7 +987,7 @@ impl World {
                 self.wants.remove(&waiter);
                 self.absent.remove(&waiter);
                 self.asking.retain(|other| *other != waiter);
-                self.bench.on(Event::Cancel(waiter));
+                self.bench.on(WaitEvent::Cancel(waiter));
             }
             5..8 if !self.asking.is_empty() => {
                 let waiter = self.asking.remove(pick.index(self.asking.len()));
@@ -1016,7 +1020,7 @@ impl World {
                 }
             }
             10 => drop(self.bench.subscribed(resource)),
-            11 => drop(self.bench.on(Event::Connection { node: pick.index(NODES), is_up: pick.index(5) < 4 })),
+            11 => drop(self.bench.on(WaitEvent::Connection { node: pick.index(NODES), is_up: pick.index(5) < 4 })),
             _ if !waiting.is_empty() => {
                 let waiter = waiting[pick.index(waiting.len())];
                 if !self.asking.contains(&waiter) && !self.absent.contains(&waiter) && self.bench.armed[&waiter] < END {
@@ -1058,7 +1062,7 @@ impl World {
             Ok(queue.resources.values().filter(|known| known.wants_subscription).count())
         );
         for (id, waiter) in &queue.waiters {
-            let is_asking = matches!(waiter.activity, Activity::Asking { .. });
+            let is_asking = matches!(waiter.activity, WaiterActivity::Asking { .. });
             assert_eq!(is_asking, self.asking.contains(id));
             assert_eq!(waiter.is_absent, self.absent.contains(id));
             if waiter.is_absent {
@@ -1089,7 +1093,7 @@ proptest! {
             world.check();
         }
         for waiter in world.wants.keys().copied().collect::<Vec<_>>() {
-            world.bench.on(Event::Cancel(waiter));
+            world.bench.on(WaitEvent::Cancel(waiter));
         }
         let queue = &world.bench.queue;
         prop_assert!(queue.waiters.is_empty() && queue.resources.is_empty() && queue.due.is_empty());

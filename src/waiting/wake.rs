@@ -28,7 +28,7 @@ pub(crate) const POLL_MAX: Duration = Duration::from_secs(1);
 /// Leases whose ends are tracked at a time: enough for the attempts of a few instances.
 const TRACKED_MAX: usize = 8;
 
-/// At once.
+/// No pause before the next attempt.
 const NOW: Duration = Duration::ZERO;
 
 /// How many nodes must have reported an end before a quorum can be free.

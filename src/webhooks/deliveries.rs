@@ -47,11 +47,11 @@ pub enum DeliveryKind {
 /// What came of a try, or of all tries of a message: a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TryOutcome {
-    /// 2xx.
+    /// The receiver answered 2xx.
     Accepted,
     /// Not accepted: it may be tried again.
     Again,
-    /// 410.
+    /// The receiver answered 410.
     Gone,
     /// A rule forbids the connection.
     Blocked,
@@ -60,7 +60,7 @@ pub enum TryOutcome {
 }
 
 impl DeliveryKind {
-    /// The label.
+    /// The label's value in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Callback => "callback",
@@ -71,7 +71,7 @@ impl DeliveryKind {
 }
 
 impl TryOutcome {
-    /// The label.
+    /// The label's value in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -82,7 +82,7 @@ impl TryOutcome {
         }
     }
 
-    /// Of one try.
+    /// The outcome of a single try.
     pub fn of(answer: Answer) -> Self {
         match answer {
             answer if answer.is_accepted() => Self::Accepted,
@@ -101,7 +101,7 @@ pub type TryObserver = Box<dyn Fn(DeliveryKind, TryOutcome, Option<Duration>) + 
 pub struct LastTry {
     /// When it ended. Milliseconds since 1970.
     pub at_ms: u64,
-    /// What came of it.
+    /// What the receiver answered, or why it did not.
     pub answer: Answer,
     /// How long it took.
     pub took: Duration,

@@ -27,7 +27,7 @@ pub enum HookEvent {
     LockForced,
     /// Somebody has waited for long.
     LockWaitingLong,
-    /// It ran out.
+    /// A lease was not renewed before its end.
     LockExpired,
     /// A node does not answer.
     NodeDown,
@@ -44,7 +44,6 @@ pub enum HookEvent {
 }
 
 impl HookEvent {
-    /// All of them.
     pub const ALL: [Self; 12] = [
         Self::LockAcquired,
         Self::LockReleased,
@@ -101,7 +100,6 @@ impl HookEvent {
     }
 }
 
-/// A set of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HookEvents(u16);
 
@@ -112,7 +110,7 @@ impl HookEvents {
         Self(self.0 | 1 << event as u16)
     }
 
-    /// Of both.
+    /// The events of both sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -142,9 +140,9 @@ impl HookEvents {
 /// A message to hooks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HookMessage {
-    /// `webhook-id`.
+    /// The header `webhook-id`.
     pub id: String,
-    /// What happened.
+    /// The kind of event; it decides which hooks receive it.
     pub event: HookEvent,
     /// When. Milliseconds since 1970.
     pub at_ms: u64,
@@ -193,7 +191,7 @@ impl HookMessage {
 /// The longest wait in one queue of this instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
-    /// Of the queue.
+    /// The resource of the queue.
     pub resource: String,
     /// Of the one who has waited longest.
     pub owner: String,

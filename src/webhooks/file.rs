@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::Method;
 
 use super::event::{HookEvent, HookEvents};
-use super::file_fields::{Table, TargetFiles, read_text};
+use super::file_fields::{TableReader, TargetFiles, read_text};
 use super::resolver::Lookup;
 use super::sealing::SealingKey;
 use super::target::{Form, Target, literal_address, parse_url};
@@ -31,7 +31,7 @@ const SEALING: &str = "sealing_secret_files";
 /// After which wait `lock.waiting_long` is sent, unless the hook says otherwise.
 const WAITING_LONGER: Duration = Duration::from_mins(1);
 
-/// A subscription.
+/// A hook: the events that one target receives.
 #[derive(Debug, Clone)]
 pub struct Hook {
     /// Unique among the hooks.
@@ -77,7 +77,6 @@ impl WebhooksFile {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the webhooks file {path} {}", .mistakes.join("; "))]
 pub struct WebhooksFileError {
-    /// As configured.
     pub path: PathBuf,
     /// Each continues the sentence "the webhooks file …".
     pub mistakes: Vec<String>,
@@ -112,7 +111,7 @@ pub fn parse(path: &Path, text: &str, lookup: &Arc<dyn Lookup>) -> Result<Webhoo
     let sealing = sealing(&table, &mut files, &mut mistakes);
     let mut read = WebhooksFile { sealing, ..WebhooksFile::default() };
     for (i, entry) in tables(&table, "target", TARGETS_MAX, &mut mistakes).iter().enumerate() {
-        let mut entry = Table::new(entry, format!("target {}", i + 1), &mut mistakes);
+        let mut entry = TableReader::new(entry, format!("target {}", i + 1), &mut mistakes);
         let target = target(&mut entry, &mut files);
         entry.finish();
         if let Some(target) = target {
@@ -123,7 +122,7 @@ pub fn parse(path: &Path, text: &str, lookup: &Arc<dyn Lookup>) -> Result<Webhoo
         }
     }
     for (i, entry) in tables(&table, "hook", HOOKS_MAX, &mut mistakes).iter().enumerate() {
-        let mut entry = Table::new(entry, format!("hook {}", i + 1), &mut mistakes);
+        let mut entry = TableReader::new(entry, format!("hook {}", i + 1), &mut mistakes);
         let hook = hook(&mut entry, &read);
         entry.finish();
         if let Some(hook) = hook {
@@ -158,7 +157,7 @@ fn tables<'t>(table: &'t toml::Table, name: &str, maximum: usize, mistakes: &mut
 fn sealing(table: &toml::Table, files: &mut TargetFiles, mistakes: &mut Vec<String>) -> Vec<SealingKey> {
     let only = table.get(SEALING).map(|value| (SEALING.to_owned(), value.clone())).into_iter().collect();
     let top = toml::Value::Table(only);
-    let mut entry = Table::new(&top, "its first lines".to_owned(), mistakes);
+    let mut entry = TableReader::new(&top, "its first lines".to_owned(), mistakes);
     let names = entry.texts(SEALING, SECRETS_MAX);
     let secrets = names.iter().filter_map(|file| files.secret(&mut entry, SEALING, file));
     let keys = secrets.filter_map(|secret| SealingKey::of(&secret)).collect();
@@ -167,7 +166,7 @@ fn sealing(table: &toml::Table, files: &mut TargetFiles, mistakes: &mut Vec<Stri
 }
 
 /// Reports all mistakes of one target.
-fn target(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Target> {
+fn target(entry: &mut TableReader<'_>, files: &mut TargetFiles) -> Option<Target> {
     let name = entry.name("name");
     if let Some(name) = &name {
         entry.place = format!("target `{name}`");
@@ -202,7 +201,7 @@ fn target(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Target> {
     Some(Target { name: name?, url, method: method?, form: form?, secrets, headers, principals, connector })
 }
 
-fn form(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Form> {
+fn form(entry: &mut TableReader<'_>, files: &mut TargetFiles) -> Option<Form> {
     let word = entry.text("form").unwrap_or_else(|| "standard".to_owned());
     let (token, git_ref) = (entry.text("token_file"), entry.text("ref"));
     if word != "gitlab-trigger" && (token.is_some() || git_ref.is_some()) {
@@ -227,7 +226,7 @@ fn form(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Form> {
     }
 }
 
-fn method(entry: &mut Table<'_>) -> Option<Method> {
+fn method(entry: &mut TableReader<'_>) -> Option<Method> {
     match entry.text("method").as_deref() {
         None | Some("POST") => Some(Method::POST),
         Some("PUT") => Some(Method::PUT),
@@ -240,7 +239,7 @@ fn method(entry: &mut Table<'_>) -> Option<Method> {
 }
 
 /// Reports all mistakes of one hook.
-fn hook(entry: &mut Table<'_>, read: &WebhooksFile) -> Option<Hook> {
+fn hook(entry: &mut TableReader<'_>, read: &WebhooksFile) -> Option<Hook> {
     let name = entry.name("name");
     if let Some(name) = &name {
         entry.place = format!("hook `{name}`");

@@ -46,7 +46,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
 }
 
 /// One table. Each field is taken out as it is read; what is left is unknown.
-pub(super) struct Table<'a> {
+pub(super) struct TableReader<'a> {
     /// The table, as messages name it.
     pub(super) place: String,
     fields: toml::Table,
@@ -54,7 +54,7 @@ pub(super) struct Table<'a> {
     mistakes: &'a mut Vec<String>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TableReader<'a> {
     pub(super) fn new(entry: &toml::Value, place: String, mistakes: &'a mut Vec<String>) -> Self {
         let fields = entry.as_table().cloned();
         if fields.is_none() {
@@ -63,7 +63,7 @@ impl<'a> Table<'a> {
         Self { place, fields: fields.unwrap_or_default(), known: Vec::new(), mistakes }
     }
 
-    /// Adds a mistake.
+    /// Adds a mistake at the present place.
     pub(super) fn report(&mut self, mistake: &str) {
         self.mistakes.push(format!("has a mistake in {}: {mistake}", self.place));
     }
@@ -158,7 +158,7 @@ impl TargetFiles {
     }
 
     /// The text of a file; a mistake names the field, not the file: its name may be a misplaced secret.
-    fn text(&mut self, entry: &mut Table<'_>, field: &str, file: &str) -> Option<String> {
+    fn text(&mut self, entry: &mut TableReader<'_>, field: &str, file: &str) -> Option<String> {
         let path = self.dir.join(file);
         let text = read_text(&path);
         self.read.push(path);
@@ -166,7 +166,7 @@ impl TargetFiles {
     }
 
     /// The one line of a file.
-    pub(super) fn line(&mut self, entry: &mut Table<'_>, field: &str, file: &str) -> Option<String> {
+    pub(super) fn line(&mut self, entry: &mut TableReader<'_>, field: &str, file: &str) -> Option<String> {
         let text = self.text(entry, field, file)?;
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let line = line.strip_suffix('\r').unwrap_or(line);
@@ -177,13 +177,13 @@ impl TargetFiles {
         Some(line.to_owned())
     }
 
-    pub(super) fn secret(&mut self, entry: &mut Table<'_>, field: &str, file: &str) -> Option<SigningSecret> {
+    pub(super) fn secret(&mut self, entry: &mut TableReader<'_>, field: &str, file: &str) -> Option<SigningSecret> {
         let line = self.line(entry, field, file)?;
         entry.check(&format!("a file of `{field}`"), SigningSecret::parse(&line))
     }
 
     /// Lines of the form `Name: value`.
-    pub(super) fn headers(&mut self, entry: &mut Table<'_>, file: &str) -> Option<HeaderMap> {
+    pub(super) fn headers(&mut self, entry: &mut TableReader<'_>, file: &str) -> Option<HeaderMap> {
         let text = self.text(entry, "headers_file", file)?;
         let mut headers = HeaderMap::new();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -209,7 +209,7 @@ impl TargetFiles {
     /// One for all targets with the same rules.
     pub(super) fn connector(
         &mut self,
-        entry: &mut Table<'_>,
+        entry: &mut TableReader<'_>,
         policy: AddressPolicy,
         is_tls: bool,
         authorities: Option<String>,

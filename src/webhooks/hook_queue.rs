@@ -24,7 +24,7 @@ pub(super) const HOOK_OFF_AFTER: Duration = Duration::from_hours(24);
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Waiting {
     pub(super) message: HookMessage,
-    /// Tries so far.
+    /// Tries that were made of it.
     pub(super) tries: usize,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Waiting {
 pub struct SwitchedOff {
     /// Milliseconds since 1970.
     pub at_ms: u64,
-    /// In a few words.
+    /// The reason, in a few words.
     pub why: &'static str,
 }
 

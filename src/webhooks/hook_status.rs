@@ -18,7 +18,6 @@ use crate::redlock::random::Entropy;
 pub struct TargetStatus {
     /// As the file has it.
     pub target: Arc<Target>,
-    /// The last try.
     pub last: Option<LastTry>,
     /// Call-backs to it that are not accepted yet.
     pub callbacks: usize,
@@ -41,9 +40,8 @@ pub struct HookStatus {
     pub replayable: usize,
     /// Until the next try.
     pub next_try_in: Option<Duration>,
-    /// The last try.
     pub last: Option<LastTry>,
-    /// Since the start.
+    /// Messages since the start of this instance.
     pub counts: HookCounts,
 }
 
@@ -85,7 +83,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         (targets, file.hooks.iter().filter_map(status).collect())
     }
 
-    /// The sums.
+    /// The sums over all hooks.
     pub fn totals(&self) -> HookTotals {
         let queues = self.queues.lock();
         let (queued, dropped) = (self.deliveries.under_way.len(), self.dropped_before.load(Ordering::Relaxed));

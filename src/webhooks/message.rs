@@ -15,7 +15,7 @@ const VARIABLE_PREFIX: &str = "REDLOCKD_";
 /// What a message says, whatever its form.
 #[derive(Debug, Clone, Copy)]
 pub struct Content<'a> {
-    /// `webhook-id`.
+    /// The header `webhook-id`.
     pub id: &'a str,
     /// The member `type`.
     pub kind: &'a str,
@@ -30,7 +30,7 @@ pub struct Content<'a> {
 pub struct Body {
     /// The bytes that are signed and sent. They may have the token of a pipeline trigger.
     pub bytes: Bytes,
-    /// `Content-Type`.
+    /// The header `Content-Type`.
     pub media_type: &'static str,
 }
 

@@ -71,7 +71,7 @@ impl SigningSecret {
 /// The three parts that a `v1` signature covers.
 #[derive(Debug, Clone, Copy)]
 pub struct SignedContent<'a> {
-    /// `webhook-id`.
+    /// The header `webhook-id`.
     pub id: &'a str,
     /// `webhook-timestamp`: seconds since 1970, of the try.
     pub timestamp_s: u64,

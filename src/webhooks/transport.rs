@@ -20,11 +20,10 @@ pub const PAUSE_ASKED_MAX: Duration = Duration::from_hours(1);
 pub struct Outgoing {
     /// Where to. A secret beyond the target's prefix.
     pub url: Url,
-    /// `webhook-id`.
+    /// The header `webhook-id`.
     pub id: String,
     /// `webhook-timestamp`: of this try. Milliseconds since 1970.
     pub at_ms: u64,
-    /// The message.
     pub body: Body,
 }
 
@@ -33,7 +32,6 @@ pub struct Outgoing {
 pub enum Answer {
     /// The receiver answered.
     Status {
-        /// The status code.
         code: u16,
         /// The pause that it asks for, at most [`PAUSE_ASKED_MAX`].
         retry_after: Option<Duration>,
@@ -45,12 +43,12 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// 2xx.
+    /// The receiver answered 2xx.
     pub fn is_accepted(self) -> bool {
         matches!(self, Self::Status { code: 200..=299, .. })
     }
 
-    /// 410.
+    /// The receiver answered 410: it wants no more.
     pub fn is_gone(self) -> bool {
         matches!(self, Self::Status { code: 410, .. })
     }
@@ -73,7 +71,7 @@ pub trait Transport: Send + Sync + 'static {
     fn send(&self, target: Arc<Target>, message: Outgoing) -> impl Future<Output = Answer> + Send + 'static;
 }
 
-/// Over HTTP.
+/// Sends over the network, by HTTP.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HttpTransport;
 

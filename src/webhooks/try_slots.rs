@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Tries of one target at a time: a slow receiver must not use up those of all.
 pub(super) const TRIES_PER_TARGET: usize = 32;
-/// Tries at a time.
+/// Tries at a time, over all targets.
 pub(super) const TRIES_TOTAL: usize = 256;
 /// Of the tries to a target, and of those in all, one principal's call-backs take at most one part in this many.
 pub(super) const PRINCIPAL_PART: usize = 2;
@@ -23,7 +23,7 @@ enum Counted {
     PrincipalTarget(String, String),
 }
 
-/// Counts them.
+/// The semaphores, made when they are needed.
 #[derive(Debug, Default)]
 pub(super) struct TrySlots(Mutex<HashMap<Counted, Arc<Semaphore>>>);
 

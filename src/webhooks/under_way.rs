@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::redlock::clock::BootTime;
 
-/// All of them.
+/// The call-backs that are not accepted yet.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay(Mutex<Entries>);
 

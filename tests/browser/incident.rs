@@ -403,7 +403,7 @@ async fn outage(browsers: &[Browser], begun: BootTime) {
     other_node_list(&cluster, &over, browsers, begun).await;
 }
 
-/// What callers are told while no quorum votes.
+/// What callers are answered while no quorum votes.
 #[expect(clippy::print_stdout, reason = "the timetable is its output")]
 async fn in_the_outage(client: &Client, held: &Answer) {
     let refused = client.acquire("other", &[]).await.expect_status(503);

@@ -227,7 +227,7 @@ async fn inject(cluster: &mut ChaosCluster, planned: &PlannedFault) -> (&'static
                     "delay"
                 }
                 FaultKind::LostAnswers => {
-                    proxy.set(Weather { to_client: Flow::Silent, tells_close: false, ..FAIR });
+                    proxy.set(Weather { to_client: Flow::Silent, passes_close: false, ..FAIR });
                     "half-open connection"
                 }
                 FaultKind::LateDelivery => {

@@ -234,7 +234,7 @@ mod tests {
         Grant { token, sent, answered, deadline: end, end, fence: Some(fence), ..Grant::default() }
     }
 
-    fn judge(grants: Vec<Grant>) -> Vec<String> {
+    fn check(grants: Vec<Grant>) -> Vec<String> {
         History { grants, ..History::default() }.check(&REACH)
     }
 
@@ -246,14 +246,14 @@ mod tests {
     #[test]
     fn a_good_history_is_good() {
         let good = vec![grant("a", 0, 10, 100, 1), grant("b", 20, 100, 200, 2), grant("c", 150, 210, 300, 3)];
-        assert_eq!(judge(good), [""; 0]);
+        assert_eq!(check(good), [""; 0]);
     }
 
     #[test]
     fn two_at_a_time_are_found_in_any_order() {
         let (a, b) = (grant("a", 0, 10, 100, 1), grant("b", 5, 99, 200, 2));
         for pair in [vec![a.clone(), b.clone()], vec![b, a]] {
-            let wrong = judge(pair);
+            let wrong = check(pair);
             assert!(matches!(&wrong[..], [only] if only.starts_with("two leases at a time for 1 us")), "{wrong:?}");
         }
     }
@@ -261,28 +261,28 @@ mod tests {
     #[test]
     fn readers_are_held_together_and_beside_no_writer() {
         let reader = |token, from, fence| Grant { is_shared: true, ..grant(token, 0, from, 100, fence) };
-        assert_eq!(judge(vec![reader("a", 10, 1), reader("b", 20, 2)]), [""; 0]);
+        assert_eq!(check(vec![reader("a", 10, 1), reader("b", 20, 2)]), [""; 0]);
         for pair in [[reader("a", 10, 1), grant("b", 0, 20, 90, 2)], [grant("a", 0, 10, 100, 1), reader("b", 20, 2)]] {
-            let wrong = judge(pair.to_vec());
+            let wrong = check(pair.to_vec());
             assert!(matches!(&wrong[..], [only] if only.starts_with("two leases at a time")), "{wrong:?}");
         }
-        let twice = judge(vec![reader("a", 10, 1), reader("b", 20, 1)]);
+        let twice = check(vec![reader("a", 10, 1), reader("b", 20, 1)]);
         assert!(matches!(&twice[..], [only] if only.starts_with("one fence for two")), "{twice:?}");
     }
 
     #[test]
     fn fences_that_repeat_or_fall_are_found() {
-        let twice = judge(vec![grant("a", 0, 10, 20, 7), grant("b", 5, 30, 40, 7)]);
+        let twice = check(vec![grant("a", 0, 10, 20, 7), grant("b", 5, 30, 40, 7)]);
         assert!(matches!(&twice[..], [only] if only.starts_with("one fence for two")), "{twice:?}");
-        let fell = judge(vec![grant("a", 0, 10, 20, 7), grant("b", 25, 30, 40, 6)]);
+        let fell = check(vec![grant("a", 0, 10, 20, 7), grant("b", 25, 30, 40, 6)]);
         assert!(matches!(&fell[..], [only] if only.starts_with("a fence fell")), "{fell:?}");
         // Requested before the other was answered: any order is correct.
-        assert_eq!(judge(vec![grant("a", 0, 10, 20, 7), grant("b", 5, 30, 40, 6)]), [""; 0]);
+        assert_eq!(check(vec![grant("a", 0, 10, 20, 7), grant("b", 5, 30, 40, 6)]), [""; 0]);
     }
 
     #[test]
     fn a_replay_is_not_a_second_holder() {
-        assert_eq!(judge(vec![grant("a", 0, 10, 100, 7), grant("a", 20, 30, 120, 7)]), [""; 0]);
+        assert_eq!(check(vec![grant("a", 0, 10, 100, 7), grant("a", 20, 30, 120, 7)]), [""; 0]);
     }
 
     #[test]

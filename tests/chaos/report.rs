@@ -36,7 +36,7 @@ pub fn print(who: &str, seed: u64, ran: Duration, history: &History, violations:
 /// A lease that was reported as lost, and the faults since it was requested.
 #[expect(clippy::print_stdout, reason = "figures are its output")]
 pub fn print_loss(loss: &Loss, history: &History) {
-    println!("  told that it is lost: {loss:?}");
+    println!("  reported as lost: {loss:?}");
     for fault in history.faults_before(loss.at, loss.at.saturating_sub(loss.grant.sent)) {
         println!("    {fault:?}");
     }

@@ -29,13 +29,13 @@ pub fn a_kept_lease_is_due_when_half_of_its_ttl_has_passed(node: &mut impl Subje
     let first = exchange(node, &["x", "y"]);
     assert_eq!((first.is_indexed, first.has_more, due(&first)), (true, false, vec![]), "{first:?}");
     node.pass(Duration::from_millis(2_001));
-    let told = node.now_us();
+    let shown = node.now_us();
     let late = exchange(node, &[]);
     assert_eq!(due(&late), ["x"]);
     assert_eq!((late.due[0].record.ttl.as_ms(), &*late.due[0].record.labels), (4_000, r#"{"o":"me|you"}"#));
     let again = exchange(node, &[]);
-    if Duration::from_micros(node.now_us() - told) < KEPT_PAUSE {
-        assert_eq!(due(&again), [""; 0], "somebody has been told just now");
+    if Duration::from_micros(node.now_us() - shown) < KEPT_PAUSE {
+        assert_eq!(due(&again), [""; 0], "somebody was shown it just now");
     }
     node.pass(KEPT_PAUSE + Duration::from_millis(1));
     assert_eq!(due(&exchange(node, &[])), ["x"], "and has done nothing");

@@ -47,7 +47,7 @@ fn is_match(reply: &Reply) -> bool {
     matches!(reply, Reply::Released(Released { found: Found::Match, .. }))
 }
 
-pub fn one_token_holds_and_others_are_told_the_remaining_time(node: &mut impl Subject) {
+pub fn one_token_holds_and_others_see_the_remaining_time(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 10_000));
     match node.ask(&acquire("a", 2, 2, 10_000)) {
         Reply::Held { left_ms: Some(left), record: Some(record) } => {

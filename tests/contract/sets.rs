@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireSetArgs, AcquireSharedArgs, EndReason, Found, GrantedLease, IntentArgs, ListArgs, MAX_CLAIMS, NoVote,
+    AcquireSetArgs, AcquireSharedArgs, EndReason, Found, IntentArgs, ListArgs, MAX_CLAIMS, NoVote, NodeGrant,
     NodeInspection, ReadArgs, ReadEntry, Released, Reply, Request, RequestTime, SET_MAX, StoredLock,
 };
 use redlockd::types::{Fence, Mode, WantedMode};
@@ -28,7 +28,7 @@ fn set_in(resources: &[&str], by: u64, at: u64, ms: u64, is_shared: bool) -> Req
     })
 }
 
-fn granted(node: &mut impl Subject, request: &Request) -> Vec<GrantedLease> {
+fn granted(node: &mut impl Subject, request: &Request) -> Vec<NodeGrant> {
     match node.ask(request) {
         Reply::SetGranted { leases } => leases,
         other => panic!("{request:?}: {other:?}"),
@@ -63,7 +63,7 @@ pub fn a_shared_set_is_members_beside_others(node: &mut impl Subject) {
         other => panic!("{resource}: {other:?}"),
     };
     assert_eq!([members(node, "a"), members(node, "b"), members(node, "c")], [1, 2, 1]);
-    assert_eq!(granted(node, &set_in(&["a", "b"], 1, 1, 10_000, true))[0], GrantedLease { joined: true, ..first[0] });
+    assert_eq!(granted(node, &set_in(&["a", "b"], 1, 1, 10_000, true))[0], NodeGrant { joined: true, ..first[0] });
     // Neither takes a part beside the other mode, and each says who holds.
     let by_members = refused(node, &set(&["free", "b"], 3, 3, 1_000));
     assert!(matches!(&by_members[..], [(1, Reply::HeldByMembers(held))] if held.members.len() == 2), "{by_members:?}");

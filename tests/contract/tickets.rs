@@ -102,7 +102,7 @@ pub fn a_ticket_is_due_when_nobody_serves_it(node: &mut impl Subject) {
     let noted = exchange_as(node, "other", &[], &[(1, 100)], false);
     assert_eq!((noted.due.len(), noted.has_more), (0, false), "{noted:?}");
     assert_eq!(exchange(node, "there", &[], &[]).due, [id(1)], "whoever only asks takes nothing away");
-    assert_eq!(exchange(node, "third", &[], &[]).due, [], "somebody has been told just now");
+    assert_eq!(exchange(node, "third", &[], &[]).due, [], "somebody was shown it just now");
     node.pass(TICKET_PAUSE + Duration::from_millis(1));
     assert!(exchange(node, "there", &[(1, 0)], &[]).named[0].is_own, "it takes over");
     assert!(!exchange(node, "here", &[(1, 0)], &[]).named[0].is_own, "and the former one learns it");

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use redlockd::protocol::{InstanceName, Reply, Request, WaitersArgs, WaitersPage};
+use redlockd::protocol::{InstanceName, PublishedWaitersPage, Reply, Request, WaitersArgs};
 
 use super::subject::Subject;
 
 const TTL: Duration = Duration::from_millis(400);
 
-fn exchange(node: &mut impl Subject, instance: &str, entry: Option<&str>, cursor: u64) -> WaitersPage {
+fn exchange(node: &mut impl Subject, instance: &str, entry: Option<&str>, cursor: u64) -> PublishedWaitersPage {
     let (instance, entry) = (InstanceName::parse(instance).expect("valid"), entry.map(Into::into));
     // Two exchanges are never at the same microsecond of the node's clock.
     node.pass(Duration::from_micros(10));
@@ -18,7 +18,7 @@ fn exchange(node: &mut impl Subject, instance: &str, entry: Option<&str>, cursor
     }
 }
 
-fn shown(page: &WaitersPage) -> Vec<(&str, &str)> {
+fn shown(page: &PublishedWaitersPage) -> Vec<(&str, &str)> {
     let text = |entry| std::str::from_utf8(entry).expect("UTF-8");
     page.entries.iter().map(|listed| (listed.instance.as_str(), text(&listed.entry))).collect()
 }

@@ -175,24 +175,24 @@ fn header_sent(key_args: &[&str], url_args: &[&str], name: &str) -> (Option<Stri
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a caller");
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let mut buffer = [0; 1024];
-        while !heard.windows(4).any(|w| w == b"\r\n\r\n") {
+        while !received.windows(4).any(|w| w == b"\r\n\r\n") {
             let n = stream.read(&mut buffer).expect("readable");
-            heard.extend_from_slice(&buffer[..n]);
+            received.extend_from_slice(&buffer[..n]);
         }
         stream
             .write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             .expect("writable");
-        String::from_utf8(heard).expect("text")
+        String::from_utf8(received).expect("text")
     });
     let done = ended(redlockd(&[&["list"], key_args, url_args].concat()).env("REDLOCKD_URL", &url));
-    let heard = server.join().expect("served");
-    (heard.lines().find(|line| line.starts_with(name)).map(ToOwned::to_owned), done)
+    let received = server.join().expect("served");
+    (received.lines().find(|line| line.starts_with(name)).map(ToOwned::to_owned), done)
 }
 
 #[test]
-fn a_key_is_sent_and_a_careless_file_is_told() {
+fn a_key_is_sent_and_a_careless_file_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("key");
     std::fs::write(&file, "sesame\n").expect("writable");

@@ -22,7 +22,7 @@ fn patient(nodes: &[RedisServer]) -> Ended {
 }
 
 #[tokio::test]
-async fn new_nodes_are_told_and_left_as_they_are() {
+async fn new_nodes_are_reported_and_left_as_they_are() {
     let nodes = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
     let done = patient(&nodes);
     assert_eq!((done.code, done.err.as_str()), (Some(1), ""), "{done:?}");
@@ -70,7 +70,7 @@ async fn a_healthy_cluster_has_nothing_to_do_and_each_fault_is_named() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_and_not_shown() {
+async fn a_wrong_password_is_reported_and_not_shown() {
     let node = RedisServer::start_with(Options { password: Some("sesame"), ..Options::default() }).await;
     let url = node.url().replace("sesame", "hunter2");
     let done = ended(&mut redlockd(&["doctor", "--node", &url]));

@@ -156,7 +156,7 @@ fn the_compose_file_is_five_nodes_and_settings_that_are_accepted() {
     }
 }
 
-/// Grafana finds the Prometheus of the same file, and the dashboard where it is told to look; and
+/// Grafana finds the Prometheus of the same file, and the dashboard where it is configured to look; and
 /// Prometheus finds its rules.
 #[test]
 fn the_parts_of_the_compose_file_find_each_other() {

@@ -51,7 +51,7 @@ async fn each_form_says_what_happened_and_no_token() {
         let (out, err) = (read(dir.path(), "out"), read(dir.path(), "err"));
         assert_eq!((out.lines().count(), err.as_str()), (2, ""), "{out}");
         assert!(out.contains(first) && !out.contains("other/"), "{out}");
-        assert!(tokens.iter().all(|token| !out.contains(token.as_str())), "a token was told: {out}");
+        assert!(tokens.iter().all(|token| !out.contains(token.as_str())), "a token was printed: {out}");
         if form == "--json" {
             for line in out.lines() {
                 let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -118,7 +118,7 @@ async fn an_instance_that_comes_back_is_followed_on() {
     let mut watcher = watch(&daemon, &[], dir.path());
     until_it_sees(&daemon, dir.path(), "before").await;
     daemon.kill();
-    poll::until_true("it is told", || read(dir.path(), "err").contains("trying again")).await;
+    poll::until_true("it is reported", || read(dir.path(), "err").contains("trying again")).await;
     daemon.restart();
     until_it_sees(&daemon, dir.path(), "after").await;
     watcher.signal(Signal::INT);

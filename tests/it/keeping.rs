@@ -226,7 +226,7 @@ async fn who_granted_a_lease_knows_that_another_instance_ended_it() {
 }
 
 #[tokio::test]
-async fn a_lease_that_cannot_be_renewed_is_lost_and_told() {
+async fn a_lease_that_cannot_be_renewed_is_lost_and_reported() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service_with(&SHORT_MEMORY).await;
     over.client().acquired("x", &[("keep", "1m"), ("owner", "ann")]).await;
@@ -234,7 +234,7 @@ async fn a_lease_that_cannot_be_renewed_is_lost_and_told() {
     for server in &cluster.servers {
         server.ask::<()>(&["DEL", "x"]).await;
     }
-    let lost = poll::until("the loss is told", || async {
+    let lost = poll::until("the loss is reported", || async {
         let past = over.client().get("/events?kind=lost&since=1m").await.json();
         past["events"].as_array().and_then(|events| events.first().cloned())
     })

@@ -170,7 +170,7 @@ fn a_line_for_a_shell_is_recognised() {
 
 /// A limit of no blocks for new files stands for a full disk: creating works, writing does not.
 #[test]
-fn no_room_for_the_token_is_told_before_anything_is_taken_or_run() {
+fn no_space_for_the_token_is_reported_before_anything_is_taken_or_run() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let binary = env!("CARGO_BIN_EXE_redlockd");

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, WaitLimits, WaitRequest, WaiterId};
-use super::queue_state::{Activity, NEVER, Queue, QueueSettings};
+use super::event::{Action, Admission, AttemptOutcome, Blocker, Mode, WaitEvent, WaitLimits, WaitRequest, WaiterId};
+use super::queue_state::{NEVER, Queue, QueueSettings, WaiterActivity};
 use super::wake::{POLL_MAX, SETTLE_PAUSE, WAKE_JITTER, YIELD_PAUSE};
 use crate::mutant::{self, Mutant};
 use crate::protocol::INTENT_TTL;
@@ -164,7 +164,7 @@ impl State {
     }
 
     /// Hands an event to a queue, and does what it says.
-    fn on(&mut self, bounds: &Bounds, inst: usize, event: Event) {
+    fn on(&mut self, bounds: &Bounds, inst: usize, event: WaitEvent) {
         let actions = self.queues[inst].queue.handle(NOW, 7, event);
         for action in actions {
             match action {
@@ -327,7 +327,7 @@ impl State {
             let confirmed = |r: &usize| (0..NODES).all(|node| instance.confirmed.contains(&(node, *r)));
             let is_subscribed = wants.iter().all(confirmed);
             let is_quiet = self.notices.is_empty() && !self.phases.contains(&Phase::Releasing);
-            let rests = known.activity == Activity::Idle && known.is_first;
+            let rests = known.activity == WaiterActivity::Idle && known.is_first;
             let is_led = |other: usize| {
                 let is_asking = matches!(self.phases[other], Phase::Asking(_)) && bounds.waiters[other].0 == inst;
                 is_asking && bounds.mode(other).is_compatible(bounds.mode(waiter))
@@ -380,7 +380,7 @@ fn index(waiter: WaiterId) -> usize {
     usize::try_from(waiter % 16).expect("small")
 }
 
-impl super::queue_state::Waiter {
+impl super::queue_state::QueuedWaiter {
     fn token_is(&self, waiter: usize) -> bool {
         self.request.token.is_none() && self.request.until == END.plus(Duration::from_nanos(waiter as u64))
     }
@@ -397,7 +397,7 @@ impl Model for Bounds {
         let instance = || {
             let mut queue = Queue::new(settings);
             for node in 0..NODES {
-                queue.handle(NOW, 7, Event::Connection { node, is_up: true });
+                queue.handle(NOW, 7, WaitEvent::Connection { node, is_up: true });
             }
             let (asked, confirmed) = (BTreeSet::new(), BTreeSet::new());
             Instance { queue, connected: [true; NODES], asked, confirmed }
@@ -510,27 +510,27 @@ impl Bounds {
                 s.moves -= u8::from(s.phases[..waiter].contains(&Phase::Outside));
                 s.phases[waiter] = Phase::Waiting(NEVER);
                 s.after[waiter] = s.refused;
-                s.on(self, inst, Event::Enqueue(waiter as u64, request, NOW));
+                s.on(self, inst, WaitEvent::Enqueue(waiter as u64, request, NOW));
             }
             Step::Answer(waiter) => self.answer(s, waiter),
             Step::Split(waiter) => {
                 s.splits -= 1;
                 s.phases[waiter] = Phase::Waiting(NEVER);
-                s.on(self, self.waiters[waiter].0, Event::AttemptFinished(waiter as u64, AttemptOutcome::Split));
+                s.on(self, self.waiters[waiter].0, WaitEvent::AttemptFinished(waiter as u64, AttemptOutcome::Split));
             }
             Step::Release(waiter) => self.release(s, waiter),
             Step::ReleaseConfirmed(waiter) => {
                 s.phases[waiter] = Phase::Done;
                 for resource in self.waiters[waiter].1 {
                     let lease = Some(LeaseTag::of(&self.token(waiter)));
-                    s.on(self, self.waiters[waiter].0, Event::LeaseEnded(name(*resource), lease));
+                    s.on(self, self.waiters[waiter].0, WaitEvent::LeaseEnded(name(*resource), lease));
                 }
             }
             Step::Deliver(report) => {
                 s.notices.remove(&report);
                 let (inst, node, resource, lease, withdrawn) = report;
                 let notice = Notice { lease: Some(LeaseTag::of(&self.token(lease))), withdrawn, slot: None };
-                s.on(self, inst, Event::Notice(name(resource), node, notice));
+                s.on(self, inst, WaitEvent::Notice(name(resource), node, notice));
             }
             Step::Lose(report) => {
                 s.notices.remove(&report);
@@ -539,7 +539,7 @@ impl Bounds {
             Step::Confirm(inst, node, resource) => {
                 s.queues[inst].asked.remove(&(node, resource));
                 s.queues[inst].confirmed.insert((node, resource));
-                s.on(self, inst, Event::Subscribed(name(resource), node));
+                s.on(self, inst, WaitEvent::Subscribed(name(resource), node));
             }
             Step::Break(inst, node) => {
                 s.breaks -= 1;
@@ -549,7 +549,7 @@ impl Bounds {
                 instance.connected[node] = false;
                 instance.asked.retain(|(from, _)| *from != node);
                 instance.confirmed.retain(|(from, _)| *from != node);
-                s.on(self, inst, Event::Connection { node, is_up: false });
+                s.on(self, inst, WaitEvent::Connection { node, is_up: false });
             }
             Step::Reconnect(inst, node) => {
                 let instance = &mut s.queues[inst];
@@ -557,20 +557,20 @@ impl Bounds {
                 let wants = |r: &usize| instance.queue.resources.get(NAMES[*r]).is_some_and(|r| r.wants_subscription);
                 let wanted: Vec<usize> = (0..NAMES.len()).filter(wants).collect();
                 instance.asked.extend(wanted.into_iter().map(|resource| (node, resource)));
-                s.on(self, inst, Event::Connection { node, is_up: true });
+                s.on(self, inst, WaitEvent::Connection { node, is_up: true });
             }
             Step::Timer(waiter) => {
                 s.timers -= 1;
                 let Phase::Waiting(at) = s.phases[waiter] else { return };
                 s.pass(at.since(NOW));
                 s.phases[waiter] = Phase::Waiting(NEVER);
-                s.on(self, self.waiters[waiter].0, Event::Timer(waiter as u64));
+                s.on(self, self.waiters[waiter].0, WaitEvent::Timer(waiter as u64));
             }
             Step::Leave(waiter) => {
                 s.leaves -= u8::from(s.phases[waiter] != Phase::Absent);
                 let (inst, wants) = self.waiters[waiter];
                 s.phases[waiter] = Phase::Done;
-                s.on(self, inst, Event::Cancel(waiter as u64));
+                s.on(self, inst, WaitEvent::Cancel(waiter as u64));
                 // Who asks at once may still meet what is withdrawn now.
                 s.free(wants, waiter, true);
             }
@@ -578,13 +578,13 @@ impl Bounds {
                 s.absences -= 1;
                 let (inst, wants) = self.waiters[waiter];
                 s.phases[waiter] = Phase::Absent;
-                s.on(self, inst, Event::Absent(waiter as u64));
+                s.on(self, inst, WaitEvent::Absent(waiter as u64));
                 s.free(wants, waiter, true);
             }
             Step::Return(waiter) => {
                 s.phases[waiter] = Phase::Waiting(NEVER);
                 let until = END.plus(Duration::from_nanos(waiter as u64));
-                s.on(self, self.waiters[waiter].0, Event::Returned(waiter as u64, until));
+                s.on(self, self.waiters[waiter].0, WaitEvent::Returned(waiter as u64, until));
             }
         }
     }
@@ -616,7 +616,7 @@ impl Bounds {
             AttemptOutcome::Held(held_by.chain(only_intended.map(|resource| blocker(resource, None, true))).collect())
         };
         let (inst, wants) = self.waiters[waiter];
-        s.on(self, inst, Event::AttemptFinished(waiter as u64, outcome));
+        s.on(self, inst, WaitEvent::AttemptFinished(waiter as u64, outcome));
         if wants.len() > 1 && matches!(s.phases[waiter], Phase::Waiting(_)) {
             s.refused |= 1 << waiter;
         }
@@ -629,7 +629,7 @@ impl Bounds {
         s.free(wants, waiter, false);
         for resource in wants {
             let lease = LeaseTag::of(&self.token(waiter));
-            s.on(self, own, Event::ReleaseSent { resource: name(*resource), lease, others_wait: None });
+            s.on(self, own, WaitEvent::ReleaseSent { resource: name(*resource), lease, others_wait: None });
         }
     }
 }

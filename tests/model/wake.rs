@@ -154,7 +154,7 @@ impl Model for Rules {
 fn nobody_is_forgotten_in_the_queue() {
     let p = PROTOCOL;
     check(p, "wake: calls are kept, the head looks again by itself", Expect::Holds);
-    check(Rules { timer: false, elsewhere: false, ..p }, "wake: no timer, every release is heard", Expect::Holds);
+    check(Rules { timer: false, elsewhere: false, ..p }, "wake: no timer, every release is received", Expect::Holds);
     check(Rules { timer: false, ..p }, "wake: no timer, releases elsewhere", Expect::Broken);
     check(Rules { leaver_calls: false, ..p }, "wake: the head leaves without a word", Expect::Broken);
     let forgetful = Rules { permits: false, timer: false, elsewhere: false, ..p };

@@ -32,9 +32,9 @@ use crate::redlock::kept_lease_renewal::Keeper;
 use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, Mode as HeldMode, NodeId, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
-use crate::waiting::absent_callers::{KeepPlace, PlaceKey, Places, Terms};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, WaitError, WaitLimits, WaitRequest};
+use crate::waiting::kept_places::{PlaceKey, PlaceRequest, Places, Terms};
 
 /// What the algorithm runs on here.
 pub(super) type Engine = Redlock<SimNode, SimClock, SimEntropy>;
@@ -232,7 +232,7 @@ impl Host {
     }
 }
 
-/// What the keeper of an instance tells and asks.
+/// What the keeper of an instance reports and asks.
 struct KeptLeases {
     engine: Engine,
     waiting: Waiting,
@@ -328,12 +328,12 @@ fn record_of(params: &AcquireParams, (fence, mode): (crate::types::Fence, HeldMo
 }
 
 /// The place that a request keeps.
-fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
+fn keep_place(request: &ClientRequest, params: &AcquireParams) -> PlaceRequest {
     let (resources, wait_id) = ([request.resource.clone()].into(), WaitId::parse(request.token.as_str()).expect("hex"));
     let token = Some(request.token.clone());
     let (mode, ttl, labels) = (params.mode, params.ttl, Labels::default());
     let terms = Terms { mode, ttl, labels, token, refuses_deadlock: false, kept_for: None };
-    KeepPlace {
+    PlaceRequest {
         key: PlaceKey { resources, principal: "".into(), wait_id },
         terms,
         permit: None,

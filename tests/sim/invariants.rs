@@ -238,7 +238,7 @@ impl World {
     }
 
     /// Where a majority forgets, fences go on from the clock: only then may a stepped clock lower or repeat
-    /// them. A node that forgot before may not have been told the fences since: where there are instances
+    /// them. A node that forgot before may not have received the fences since: where there are instances
     /// with another node list, it may be theirs now.
     fn may_fall(&self, since: Us) -> bool {
         let is_untold = |at: Us| at >= since || self.profile.variant == Variant::OtherCluster;
@@ -431,7 +431,7 @@ impl World {
     pub(super) fn check_lost(&mut self, request: &ClientRequest, at: Us) {
         self.coverage.count(HardState::ReleaseLost);
         if let Some(until) = self.checker.let_go.get(&request.token).filter(|until| at < **until) {
-            let text = format!("the release of {:?} was told at {} ms that it was lost", request.token, at / MS);
+            let text = format!("the release of {:?} was answered at {} ms that it was lost", request.token, at / MS);
             self.fail(format!("{text}, which was promised until {} ms", until / MS));
         }
     }

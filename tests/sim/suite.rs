@@ -62,7 +62,7 @@ const REGRESSIONS: [u64; 66] = [
     1_240,  // two instances removed the other one of two names each: the list was empty
     991,    // an instance whose clock was off counted the clocks of removed nodes
     723,    // a majority forgot after a change of the list: a removed node was waited for
-    290,    // an instance that knew one node was not told the address of the second
+    290,    // an instance that knew one node did not learn the address of the second
     3_101, // a list was settled by a node that was left; who had left it showed the view before, and did not count as a witness
     3_113, // the only node that an instance knew was removed and forgot: it did not connect to the one that took its place
     4_884, // a node was added while a shared lease got its fence: the task panicked

@@ -1,4 +1,4 @@
-//! The goals of a run beside what was measured: the list that each command ends with. A goal is judged by the median
+//! The goals of a run beside what was measured: the list that each command ends with. A goal is checked against the median
 //! of the rounds; the range stands beside it.
 
 use crate::stats::Spread;

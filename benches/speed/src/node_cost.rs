@@ -60,7 +60,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
     }
     costs.print();
     let mut goals = Goals::default();
-    costs.judge(&mut goals);
+    costs.add_goals(&mut goals);
     goals.print();
     Ok(())
 }
@@ -122,7 +122,7 @@ impl OnNode {
     }
 
     /// Adds its goals: processor time of a request, where that of `SET NX PX` in the same round is 1.
-    pub fn judge(&self, goals: &mut Goals) {
+    pub fn add_goals(&self, goals: &mut Goals) {
         let [sets, _, acquires, releases, acquires_batched, releases_batched] = &self.0;
         for (what, bound, ours) in [
             ("acquire on the node / SET NX PX", 9.0, acquires),

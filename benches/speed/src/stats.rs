@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Cores busy with something else, beyond which a machine is not quiet.
-const STRANGERS_MAX: f64 = 0.25;
+const OTHER_CORES_MAX: f64 = 0.25;
 
 /// Cycles of one subject, with so many at once.
 #[derive(Debug, Default, Clone)]
@@ -75,7 +75,7 @@ pub fn percentile(sorted: &[f64], part: f64) -> f64 {
 /// little.
 pub fn print_other_load<'a>(runs: impl Iterator<Item = &'a Run>) {
     let cores = Spread::of(runs.map(|run| run.other_cores));
-    let advice = if cores.median > STRANGERS_MAX { ": too many, measure again on a quiet machine" } else { "" };
+    let advice = if cores.median > OTHER_CORES_MAX { ": too many, measure again on a quiet machine" } else { "" };
     println!("\nCores that anything else kept busy during these runs: {}{advice}.", cores.text(2));
 }
 

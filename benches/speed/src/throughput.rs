@@ -144,8 +144,8 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
     frozen.print();
     let mut goals = Goals::default();
     of_rates(&all, &mut goals);
-    costs.judge(&mut goals);
-    frozen.judge(&mut goals);
+    costs.add_goals(&mut goals);
+    frozen.add_goals(&mut goals);
     goals.print();
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlockd_client::{
     AskedTicket, BaseUrl, Client, ClientError, ClientSettings, ErrorClass, Lock, LockNames, LockOptions, LockRequest,
-    Locks, PermitLimit, ResourceName, TicketTerms, Token, WantedMode, api, new_token,
+    Locks, PermitLimit, ResourceName, TicketOptions, Token, WantedMode, api, new_token,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -135,7 +135,7 @@ async fn ask(client: &Client, asked: &Asked) -> Result<Result<Ticket, ClientErro
     let names = lock_names(asked.name.as_ref(), &asked.names)?;
     let kept_for = Some(Duration::from_millis(asked.keep_ms));
     let request = LockRequest { kept_for, ..LockRequest::of(names.clone()) };
-    let terms = TicketTerms { wait: Some(Duration::from_millis(asked.wait_ms)), ..TicketTerms::default() };
+    let terms = TicketOptions { wait: Some(Duration::from_millis(asked.wait_ms)), ..TicketOptions::default() };
     let token = new_token();
     let answer = client.ask_for_ticket(&request, &token, &terms).await;
     Ok(answer.map(|answer| Ticket { names, token, answer }))

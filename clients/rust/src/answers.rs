@@ -10,9 +10,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum LeaseAnswer {
-    /// Of one lock.
     One(Box<api::Lease>),
-    /// Of several.
     Set(Box<api::LeaseSet>),
 }
 
@@ -53,7 +51,6 @@ impl TimedLease {
         Self { answer, granted, deadline: granted.plus(Duration::from_millis(valid_for_ms)) }
     }
 
-    /// The TTL.
     pub fn ttl(&self) -> Duration {
         Duration::from_millis(match &self.answer {
             LeaseAnswer::One(lease) => lease.ttl_ms,
@@ -91,9 +88,7 @@ impl TimedLease {
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum ExtendAnswer {
-    /// Of one lock.
     One(Box<api::Lease>),
-    /// Of several.
     Set(api::SetResults),
 }
 

@@ -13,7 +13,6 @@ use redlockd_common::types::is_hidden;
 pub struct ApiRefusal {
     /// The instance's URL.
     pub url: String,
-    /// The status code.
     pub status: u16,
     /// The last segment of the problem's type; empty where the answer was no problem document.
     pub slug: String,
@@ -118,7 +117,7 @@ impl ClientError {
     }
 }
 
-/// One sentence.
+/// In one sentence, for people.
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

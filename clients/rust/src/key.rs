@@ -36,7 +36,6 @@ pub enum ClientKeyError {
 /// The content of a key file.
 #[derive(Debug, Clone)]
 pub struct KeyFile {
-    /// The key.
     pub key: ClientKey,
     /// Whether other users can read the file; worth a warning.
     pub readable_by_others: bool,

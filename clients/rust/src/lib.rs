@@ -73,5 +73,5 @@ pub use redlockd_common::clock::BootTime;
 pub use redlockd_common::types::{Invalid, NodeId, PermitLimit, ResourceName, Token, WantedMode};
 pub use renewal::RenewalEnd;
 pub use requests::LockRequest;
-pub use tickets::{AskedTicket, Callback, TicketTerms, new_token};
+pub use tickets::{AskedTicket, CallbackAddress, TicketOptions, new_token};
 pub use transport::{Client, ClientSettings};

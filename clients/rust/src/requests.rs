@@ -35,7 +35,7 @@ pub struct LockRequest {
     pub owner: String,
     /// The purpose, for people.
     pub note: String,
-    /// Further labels.
+    /// Labels of the caller's own, shown to people: at most 16 pairs of together 1,024 bytes.
     pub metadata: BTreeMap<String, String>,
     /// For how long the service renews the lease; `None`: it does not.
     pub kept_for: Option<Duration>,
@@ -199,7 +199,7 @@ impl Client {
     /// `GET /locks/{resource}`; `None` if it is free.
     ///
     /// Errors: [`ClientError`]. Cancel: nothing is left behind.
-    pub async fn inspect(&self, resource: &ResourceName) -> Result<Option<api::Lock>, ClientError> {
+    pub async fn inspect(&self, resource: &ResourceName) -> Result<Option<api::LockDetails>, ClientError> {
         match self.send(&ApiRequest::new(Method::GET, lock_path(resource))).await {
             Ok(response) => response.json().map(Some),
             Err(ClientError::Refused(refusal)) if refusal.slug == "not-held" => Ok(None),

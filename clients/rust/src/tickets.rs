@@ -27,20 +27,20 @@ const POLL_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a ticket waits, and who is informed of its grant.
 #[derive(Debug, Clone, Default)]
-pub struct TicketTerms {
+pub struct TicketOptions {
     /// For how long it waits; `None`: the service's default, an hour.
     pub wait: Option<Duration>,
     /// `target:NAME`, or a URL below that of a target, which may be a secret; `None`: somebody asks for the ticket.
-    pub callback: Option<Callback>,
+    pub callback: Option<CallbackAddress>,
     /// For how long the grant is offered to the receiver; `None`: the service's default.
     pub accept: Option<Duration>,
 }
 
 /// Where the messages about a ticket go. Its `Debug` shows nothing of a URL.
 #[derive(Clone)]
-pub struct Callback(pub String);
+pub struct CallbackAddress(pub String);
 
-impl std::fmt::Debug for Callback {
+impl std::fmt::Debug for CallbackAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = if self.0.starts_with("target:") { self.0.as_str() } else { "a URL" };
         write!(f, "Callback({shown})")
@@ -96,14 +96,14 @@ impl Client {
         &self,
         request: &LockRequest,
         token: &Token,
-        terms: &TicketTerms,
+        terms: &TicketOptions,
     ) -> Result<AskedTicket, ClientError> {
         let mut body = body(request);
         body["async"] = true.into();
         if let Some(wait) = terms.wait {
             body["wait"] = format_duration(wait).into();
         }
-        if let Some(Callback(address)) = &terms.callback {
+        if let Some(CallbackAddress(address)) = &terms.callback {
             body["callback"] = address.as_str().into();
         }
         if let Some(accept) = terms.accept {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_address_is_not_printed() {
-        let shown = |text: &str| format!("{:?}", Callback(text.to_owned()));
+        let shown = |text: &str| format!("{:?}", CallbackAddress(text.to_owned()));
         assert_eq!(shown("https://n8n.example.com/webhook-waiting/17"), "Callback(a URL)");
         assert_eq!(shown("target:n8n"), "Callback(target:n8n)");
     }

@@ -31,7 +31,7 @@ impl<E: Entropy> Backoff<E> {
         Self { range, upper: range.first.min(range.max), entropy }
     }
 
-    /// The next delay.
+    /// Draws a delay, and doubles the bound of the one after it.
     pub fn next_delay(&mut self) -> Duration {
         let upper = self.upper;
         self.upper = upper.saturating_mul(2).min(self.range.max);

@@ -14,7 +14,7 @@ pub trait Entropy: Clone + Send + Sync + 'static {
     /// Fills `into`. For tokens the source must be cryptographically strong.
     fn fill(&self, into: &mut [u8]);
 
-    /// 64 random bits.
+    /// 64 uniformly distributed bits.
     fn bits(&self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
@@ -27,7 +27,7 @@ pub trait Entropy: Clone + Send + Sync + 'static {
         u64::try_from(wide >> 64).expect("the high half of a 128-bit product")
     }
 
-    /// A new token.
+    /// A new token of random bytes.
     fn token(&self) -> Token {
         let mut bytes = [0; TOKEN_RANDOM_BYTES];
         self.fill(&mut bytes);

@@ -26,14 +26,14 @@ pub(super) struct Thresholds<'a> {
     pub cluster: &'a ClusterName,
 }
 
-/// The findings.
+/// What `redlockd doctor` prints.
 #[derive(Debug, Default)]
 pub(super) struct Diagnosis {
     /// One line per node.
     pub lines: Vec<String>,
     /// An operator should act.
     pub problems: Vec<String>,
-    /// Worth knowing.
+    /// Worth knowing; nobody must act.
     pub remarks: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::locked_run::{RunContext, Turn, interrupted, release};
+use super::locked_run::{RunContext, RunToken, interrupted, release};
 use super::signals::RunSignals;
 use crate::cli::output::MessageWriter;
 use crate::client::answers::TimedLease;
@@ -23,7 +23,7 @@ const WAITED_FOR: Duration = Duration::from_secs(1);
 /// Cancel: the lease ends by its TTL.
 pub(super) async fn keep(
     run: &RunContext,
-    turn: &Turn,
+    run_token: &RunToken,
     lease: &TimedLease,
     is_interrupted: bool,
     signals: &mut RunSignals,
@@ -33,13 +33,13 @@ pub(super) async fn keep(
     tokio::select! {
         biased;
         _ = interrupted(signals) => {}
-        () = extend_until(run, turn, until, is_interrupted, messages) => {}
+        () = extend_until(run, run_token, until, is_interrupted, messages) => {}
     }
 }
 
 async fn extend_until(
     run: &RunContext,
-    turn: &Turn,
+    run_token: &RunToken,
     until: BootTime,
     is_interrupted: bool,
     messages: &MessageWriter<'_>,
@@ -50,11 +50,11 @@ async fn extend_until(
         let left = until.since(now);
         if left <= WAITED_FOR {
             sleep_until(until).await;
-            return release(run, turn, messages).await;
+            return release(run, run_token, messages).await;
         }
         let ttl = left.min(run.ttl);
         let changes = [("ttl".to_owned(), format!("{}ms", ttl.as_millis()).into())].into_iter().collect();
-        match run.client.extend(&run.request.names, &turn.token, changes, EXTEND_TIMEOUT).await {
+        match run.client.extend(&run.request.names, &run_token.token, changes, EXTEND_TIMEOUT).await {
             Ok(_) if ttl == left || is_interrupted => return,
             Ok(_) => {
                 failed_since = None;

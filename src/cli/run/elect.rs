@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::leader_page::{Leader, LeaderPage};
-use super::locked_run::{RunContext, Turn, ended_by, failed, interrupted, refused_code, release, with_command};
+use super::locked_run::{RunContext, RunToken, ended_by, failed, interrupted, refused_code, release, with_command};
 use super::process_group::CommandEnd;
 use super::signals::RunSignals;
 use super::supervise::LeaseEnd;
@@ -75,23 +75,23 @@ async fn terms(
 ) -> CommandEnd {
     let mut pauses = Backoff::new(PAUSES, SystemEntropy);
     loop {
-        let turn = match Turn::begin(run, messages) {
-            Ok(turn) => turn,
+        let run_token = match RunToken::begin(run, messages) {
+            Ok(run_token) => run_token,
             Err(end) => return end,
         };
         let lease = tokio::select! {
             biased;
             signal = interrupted(signals) => {
-                abandon(&run.client, &run.request, &turn.token).await;
+                abandon(&run.client, &run.request, &run_token.token).await;
                 return ended_by(signal);
             }
-            lease = elected(run, &turn, messages) => match lease {
+            lease = elected(run, &run_token, messages) => match lease {
                 Ok(lease) => lease,
                 Err(end) => return end,
             },
         };
         let began = SystemClock.now();
-        let ended = term(run, leader, &turn, lease, signals, messages).await;
+        let ended = term(run, leader, &run_token, lease, signals, messages).await;
         if let Some(end) = ended {
             return end;
         }
@@ -107,8 +107,12 @@ async fn terms(
 }
 
 /// Waits until this process is elected. Errors: a refusal that will not change; it was printed.
-async fn elected(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) -> Result<TimedLease, CommandEnd> {
-    // That another one leads is no news.
+async fn elected(
+    run: &RunContext,
+    run_token: &RunToken,
+    messages: &MessageWriter<'_>,
+) -> Result<TimedLease, CommandEnd> {
+    // That another one leads is expected.
     let shown = if run.quiet { Shown::Nothing } else { Shown::Troubles };
     let mut last: Option<(String, BootTime)> = None;
     let mut report = |error: &ClientError| {
@@ -121,7 +125,7 @@ async fn elected(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) ->
         }
     };
     loop {
-        let waiting = acquire(&run.client, &run.request, &turn.token, ROUND, &mut report);
+        let waiting = acquire(&run.client, &run.request, &run_token.token, ROUND, &mut report);
         match with_progress(shown, &run.client, &run.request, SystemClock.now(), messages, waiting).await {
             Ok(lease) => return Ok(lease),
             Err(error) if matches!(error.class(), ErrorClass::Held | ErrorClass::Unavailable) => {}
@@ -137,7 +141,7 @@ async fn elected(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) ->
 async fn term(
     run: &RunContext,
     leader: &Leader,
-    turn: &Turn,
+    run_token: &RunToken,
     lease: TimedLease,
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
@@ -148,9 +152,9 @@ async fn term(
     }
     let begin = |deadline| leader.begin(lease.fences()[0], deadline);
     let (end, state) = if run.command.is_empty() {
-        hold(run, turn, &lease, begin, signals, messages).await
+        hold(run, run_token, &lease, begin, signals, messages).await
     } else {
-        let outcome = with_command(run, turn, &lease, begin, signals, messages).await;
+        let outcome = with_command(run, run_token, &lease, begin, signals, messages).await;
         // A command that cannot be run now will not be run later.
         let is_last =
             signals.received().is_some() || matches!(outcome.end.code, exit::NOT_FOUND | exit::CANNOT_EXECUTE);
@@ -158,8 +162,8 @@ async fn term(
     };
     leader.end();
     match state {
-        LeaseEnd::Held => release(run, turn, messages).await,
-        LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &turn.token).await,
+        LeaseEnd::Held => release(run, run_token, messages).await,
+        LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &run_token.token).await,
         LeaseEnd::Ended => {}
     }
     if !run.quiet && end.is_none() {
@@ -171,14 +175,14 @@ async fn term(
 /// A term without a command: renews until a signal, or until that is no longer possible.
 async fn hold(
     run: &RunContext,
-    turn: &Turn,
+    run_token: &RunToken,
     lease: &TimedLease,
     begin: impl FnOnce(watch::Receiver<BootTime>),
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) -> (Option<CommandEnd>, LeaseEnd) {
     let (client, names) = (run.client.clone(), run.request.names.clone());
-    let (mut renewer, deadline) = LeaseRenewer::new(client, names, turn.token.clone(), lease);
+    let (mut renewer, deadline) = LeaseRenewer::new(client, names, run_token.token.clone(), lease);
     begin(deadline);
     tokio::select! {
         biased;

@@ -1,4 +1,4 @@
-//! One turn under a lock: acquires it, runs the command while the lease is renewed, and releases it.
+//! One run under a lock: acquires the lock, runs the command while the lease is renewed, and releases it.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -61,12 +61,12 @@ pub(super) struct RunContext {
 }
 
 /// One lease: its token, which is never used again, and the file that passes it to the command.
-pub(super) struct Turn {
+pub(super) struct RunToken {
     pub token: Token,
     file: TokenFile,
 }
 
-impl Turn {
+impl RunToken {
     /// Draws the token and writes the token file; if it cannot be written, nothing is acquired. Errors: how to end; the
     /// reason was printed.
     pub(super) fn begin(run: &RunContext, messages: &MessageWriter<'_>) -> Result<Self, CommandEnd> {
@@ -87,7 +87,7 @@ pub(super) fn failed(code: u8) -> CommandEnd {
 /// Acquires; a signal meanwhile gives up. Errors: how to end; the reason was printed.
 pub(super) async fn get_lock(
     run: &RunContext,
-    turn: &Turn,
+    run_token: &RunToken,
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) -> Result<TimedLease, CommandEnd> {
@@ -102,7 +102,7 @@ pub(super) async fn get_lock(
     };
     let acquire = async {
         loop {
-            match acquire(client, request, &turn.token, run.wait, report).await {
+            match acquire(client, request, &run_token.token, run.wait, report).await {
                 // Where every host skips, nobody would run the job.
                 Err(error)
                     if run.skip_if_held && error.class() == ErrorClass::Unavailable && SystemClock.now() < give_up =>
@@ -124,7 +124,7 @@ pub(super) async fn get_lock(
         Ok(Ok(lease)) => Ok(lease),
         Ok(Err(error)) => Err(failed(refused(run, &error, messages))),
         Err(signal) => {
-            abandon(client, request, &turn.token).await;
+            abandon(client, request, &run_token.token).await;
             Err(ended_by(signal))
         }
     }
@@ -177,7 +177,7 @@ pub(super) fn refused_code(run: &RunContext, error: &ClientError) -> u8 {
 /// started. Cancel: the watchdog ends the command in time, or renews the lease.
 pub(super) async fn with_command(
     run: &RunContext,
-    turn: &Turn,
+    run_token: &RunToken,
     lease: &TimedLease,
     begin: impl FnOnce(watch::Receiver<BootTime>),
     signals: &mut RunSignals,
@@ -198,14 +198,14 @@ pub(super) async fn with_command(
         service: run.service.clone(),
         names: run.request.names.clone(),
     };
-    let mut watchdog = match Watchdog::start(turn.file.path(), &task) {
+    let mut watchdog = match Watchdog::start(run_token.file.path(), &task) {
         Ok(watchdog) => watchdog,
         Err(error) => {
             messages.message(&format!("the watchdog process cannot be started: {error}; nothing was run"));
             return failed(exit::UNAVAILABLE);
         }
     };
-    let mut job = match Job::start(&run.command, &variables(run, turn, lease)) {
+    let mut job = match Job::start(&run.command, &variables(run, run_token, lease)) {
         Ok(job) => job,
         Err(error) => {
             watchdog.dismiss();
@@ -219,7 +219,7 @@ pub(super) async fn with_command(
         job.signal_group(Signal::CONT);
     }
     let (mut renewer, deadline) =
-        LeaseRenewer::new(run.client.clone(), run.request.names.clone(), turn.token.clone(), lease);
+        LeaseRenewer::new(run.client.clone(), run.request.names.clone(), run_token.token.clone(), lease);
     begin(deadline.clone());
     let mut supervisor = Supervisor {
         job: &mut job,
@@ -259,13 +259,13 @@ fn cannot_run(run: &RunContext, error: &io::Error, messages: &MessageWriter<'_>)
     if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::CANNOT_EXECUTE }
 }
 
-fn variables(run: &RunContext, turn: &Turn, lease: &TimedLease) -> Vec<(&'static str, OsString)> {
+fn variables(run: &RunContext, run_token: &RunToken, lease: &TimedLease) -> Vec<(&'static str, OsString)> {
     let left = lease.deadline.since(SystemClock.now());
     let deadline_ms = SystemClock.wall_ms().saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
     let mut variables = vec![
         ("REDLOCKD_RESOURCE", listed(run.request.names.iter()).into()),
         ("REDLOCKD_FENCE", listed(lease.fences().iter()).into()),
-        ("REDLOCKD_TOKEN_FILE", turn.file.path().into()),
+        ("REDLOCKD_TOKEN_FILE", run_token.file.path().into()),
         ("REDLOCKD_DEADLINE_MS", deadline_ms.to_string().into()),
     ];
     variables.extend(lease.slot().map(|slot| ("REDLOCKD_SLOT", slot.to_string().into())));
@@ -278,10 +278,10 @@ fn listed(each: impl Iterator<Item = impl ToString>) -> String {
 }
 
 /// Releases the lock, trying for [`RELEASE_MAX`]. Cancel: the TTL ends the lease.
-pub(super) async fn release(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) {
+pub(super) async fn release(run: &RunContext, run_token: &RunToken, messages: &MessageWriter<'_>) {
     let end: BootTime = SystemClock.now().plus(RELEASE_MAX);
     loop {
-        match run.client.release(&run.request.names, &turn.token, RELEASE_TIMEOUT).await {
+        match run.client.release(&run.request.names, &run_token.token, RELEASE_TIMEOUT).await {
             Ok(()) => return,
             // The command may have released it itself.
             Err(error) if error.class() == ErrorClass::Lost => return,

@@ -30,13 +30,13 @@ use crate::client::names::LockNames;
 use crate::client::requests::LockRequest;
 use crate::config::Environment;
 use crate::duration::format_duration;
-use locked_run::{RunContext, Turn, failed, get_lock, release, with_command};
+use locked_run::{RunContext, RunToken, failed, get_lock, release, with_command};
 use process_group::CommandEnd;
 use signals::RunSignals;
 use supervise::{LeaseEnd, LossPolicy};
 pub(super) use token_file::write_new as write_token;
 
-/// Default TTL.
+/// Default TTL without `--at-least`.
 const TTL: Duration = Duration::from_secs(30);
 /// Maximum default TTL with `--at-least`: the service's default maximum.
 const TTL_MAX: Duration = Duration::from_mins(5);
@@ -180,25 +180,25 @@ fn runtime_dir(env: &impl Environment) -> PathBuf {
 }
 
 async fn under_lock(run: &RunContext, signals: &mut RunSignals, messages: &MessageWriter<'_>) -> CommandEnd {
-    let turn = match Turn::begin(run, messages) {
-        Ok(turn) => turn,
+    let run_token = match RunToken::begin(run, messages) {
+        Ok(run_token) => run_token,
         Err(end) => return end,
     };
-    let lease = match get_lock(run, &turn, signals, messages).await {
+    let lease = match get_lock(run, &run_token, signals, messages).await {
         Ok(lease) => lease,
         Err(end) => return end,
     };
-    let outcome = with_command(run, &turn, &lease, |_| {}, signals, messages).await;
+    let outcome = with_command(run, &run_token, &lease, |_| {}, signals, messages).await;
     match outcome.lease {
         LeaseEnd::Held if !run.at_least.is_zero() => {
-            at_least::keep(run, &turn, &lease, outcome.is_interrupted, signals, messages).await;
+            at_least::keep(run, &run_token, &lease, outcome.is_interrupted, signals, messages).await;
         }
-        LeaseEnd::Held => release(run, &turn, messages).await,
+        LeaseEnd::Held => release(run, &run_token, messages).await,
         // Reported already; one try may end the lease sooner.
-        LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &turn.token).await,
+        LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &run_token.token).await,
         // Of several locks the others are held still.
         LeaseEnd::Ended if run.request.names.single().is_none() => {
-            abandon(&run.client, &run.request, &turn.token).await;
+            abandon(&run.client, &run.request, &run_token.token).await;
         }
         LeaseEnd::Ended => {}
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use crate::types::ResourceName;
 
-/// Ends the names.
+/// The argument that ends the names.
 const DASHES: &str = "--";
 
 /// Separates names and command: `run A B -- COMMAND`, `run A -- COMMAND`, and `run A COMMAND`. `words` are those after the first

@@ -20,7 +20,6 @@ pub(super) enum CommandState {
     Alive,
     /// It was stopped since the last check, by this signal.
     JustStopped(Option<Signal>),
-    /// It has ended.
     Ended(CommandEnd),
 }
 

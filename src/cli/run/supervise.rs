@@ -44,7 +44,7 @@ pub(super) struct LossPolicy {
     pub warn_only: bool,
 }
 
-/// How `run` ends.
+/// How the command ended, and what is left of the lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunOutcome {
     /// The exit code, and the signal that ended the command.

@@ -41,7 +41,6 @@ impl TokenFile {
         }
     }
 
-    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

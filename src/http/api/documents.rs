@@ -52,7 +52,7 @@ mod tests {
             assert!(text.contains(kind.as_str()) && text.contains(kind.status().as_str()), "{text}");
         }
         for path in ["/problems/none", "/problems/%FF", "/problems/"] {
-            assert_eq!(problem_page(request(path)).await.expect_err(path).slug(), ProblemKind::NotFound);
+            assert_eq!(problem_page(request(path)).await.expect_err(path).kind(), ProblemKind::NotFound);
         }
     }
 

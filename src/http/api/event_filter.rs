@@ -20,7 +20,7 @@ pub struct EventFilter {
     pub from_ms: Option<u64>,
     /// Not after. Milliseconds since 1970.
     pub to_ms: Option<u64>,
-    /// Only this kind.
+    /// `None`: every kind.
     pub kind: Option<EventKind>,
     /// Begin of the name of the resource or node.
     pub prefix: String,

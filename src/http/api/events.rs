@@ -32,7 +32,7 @@ use crate::redlock::clock::{BootTime, Clock};
 /// Past events in an answer without a limit, and at most.
 const PAST_DEFAULT: usize = 1_000;
 const PAST_MAX: usize = 20_000;
-/// Past events that are looked at before other requests have their turn.
+/// Past events that are examined before other requests are served.
 const PAST_AT_A_TIME: usize = 512;
 /// The interval of comments while nothing happens: proxies close a connection that is silent for a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -110,7 +110,7 @@ async fn past(
     }
     fields.finish(&[&EventFilter::FIELDS[..], &["limit"]].concat())?;
     format?;
-    let _turn = state.past_turns.take(access.principal()).await;
+    let _permit = state.history_limit.take(access.principal()).await;
     let known = state.manager.events().past();
     let (mut events, mut has_more) = (Vec::new(), false);
     for part in known.chunks(PAST_AT_A_TIME) {

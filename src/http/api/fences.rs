@@ -19,7 +19,7 @@ use crate::http::state::AppState;
 use crate::manager::fence_check::FenceState;
 use crate::types::{Fence, Invalid, ResourceName};
 
-/// A parsed check.
+/// A parsed `GET /fences/{resource}`.
 #[derive(Debug)]
 pub struct FenceFields {
     resource: ResourceName,
@@ -35,7 +35,7 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request) -> Re
     drop(request);
     let checked = Box::pin(state.manager.check_fence(&resource, fence)).await;
     let checked = checked.map_err(|error| refusals::unknown("the fence cannot be checked", &error))?;
-    answer(&resource, fence, checked, format).map_err(|problem| match (denied, problem.slug()) {
+    answer(&resource, fence, checked, format).map_err(|problem| match (denied, problem.kind()) {
         (Some(status), ProblemKind::StaleFence | ProblemKind::LeaseExpired) => problem.with_status(status),
         _ => problem,
     })

@@ -45,7 +45,7 @@ type Held = HeldLease<AnyNode, SystemClock, SystemEntropy>;
 
 /// A parsed acquire that holds.
 pub(crate) struct HoldFields {
-    /// For the manager.
+    /// As the manager takes it.
     pub request: AcquireRequest,
     /// The format of the stream.
     pub format: StreamFormat,
@@ -256,7 +256,7 @@ impl HoldStream {
             },
             Err(error) => refusals::acquire(&self.resource, error, &self.access),
         };
-        self.audit.ended(problem.slug().as_str(), problem.reason());
+        self.audit.ended(problem.kind().as_str(), problem.reason());
         (self.encode(&api::HoldEvent::Refused(problem.body(""))), Step::Broken)
     }
 

@@ -22,7 +22,6 @@ use crate::webhooks::hooks::NoSuchName;
 /// The longest name of a hook or a target with its prefix. Bytes.
 const HOOK_NAME_MAX_BYTES: usize = 80;
 
-/// `GET /hooks`.
 pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = request_headers::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
     Fields::of_query(request.uri())?.finish(&[])?;

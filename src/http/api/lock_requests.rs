@@ -102,7 +102,6 @@ const ACQUIRE_FIELDS: [&str; 15] = [
 /// A parsed extend. `request.fence` is set later where `if_match` has tags.
 #[derive(Debug)]
 pub(crate) struct ExtendFields {
-    /// For the manager.
     pub request: ExtendRequest,
     /// The precondition.
     pub if_match: IfMatch,
@@ -153,9 +152,9 @@ pub(super) fn extension_of(
 /// A parsed release or forced end.
 #[derive(Debug)]
 pub(crate) enum ReleaseFields {
-    /// By the holder.
+    /// The holder releases its own lease.
     Release { resource: ResourceName, token: Token, if_match: IfMatch },
-    /// By an operator.
+    /// An operator ends the lease of another.
     Force { resource: ResourceName, holder: Option<TokenId>, mode: ForceMode, reason: String, if_match: IfMatch },
 }
 
@@ -224,12 +223,12 @@ pub(crate) enum NodeChange {
     Forget,
     /// Another server is to have its name.
     Replace {
-        /// Where that is.
+        /// The server that is to vote under the name.
         address: String,
     },
     /// A server is to vote under this new name.
     Add {
-        /// Where that is.
+        /// The server that is to vote under the name.
         address: String,
     },
     /// It is to vote no more.

@@ -62,7 +62,7 @@ async fn a_mode_or_a_limit_says_how_a_lease_is_shared_and_both_are_refused() {
 /// The field that is complained about first.
 fn field<T: std::fmt::Debug>(result: Result<T, Problem>) -> String {
     let problem = result.expect_err("something is wrong");
-    assert_eq!(problem.slug(), ProblemKind::Invalid, "{problem:?}");
+    assert_eq!(problem.kind(), ProblemKind::Invalid, "{problem:?}");
     problem.body("r").members.errors.expect("fields are named")[0].field.clone()
 }
 
@@ -136,12 +136,12 @@ async fn a_hold_is_asked_for_by_a_field_and_has_streams_for_answers() {
     }
     let events = [("Accept", "text/event-stream")];
     assert_eq!(acquired("hold=true", &events).await.expect("sane").hold, Some(StreamFormat::Events));
-    assert_eq!(acquired("", &events).await.expect_err("no stream").slug(), ProblemKind::NotAcceptable);
+    assert_eq!(acquired("", &events).await.expect_err("no stream").kind(), ProblemKind::NotAcceptable);
     // C6.
     let text = [("Accept", "text/plain")];
     assert_eq!(acquired("hold=true", &text).await.expect("sane").hold, Some(StreamFormat::Text));
     let image = [("Accept", "image/png")];
-    assert_eq!(acquired("hold=true", &image).await.expect_err("a stream").slug(), ProblemKind::NotAcceptable);
+    assert_eq!(acquired("hold=true", &image).await.expect_err("a stream").kind(), ProblemKind::NotAcceptable);
 }
 
 #[tokio::test]
@@ -164,13 +164,13 @@ async fn a_token_of_ones_own_may_come_in_the_header_but_not_as_two() {
     assert!(acquired(&format!("token={TOKEN}"), &[("Lock-Token", TOKEN)]).await.is_ok());
     assert_eq!(field(acquired(&format!("token={TOKEN}x"), &[("Lock-Token", TOKEN)]).await), "token");
     let in_url = acquire(request(&format!("/locks/x?token={TOKEN}"), "", &[]), &settings()).await;
-    assert_eq!(in_url.expect_err("in the URL").slug(), ProblemKind::TokenInUrl);
+    assert_eq!(in_url.expect_err("in the URL").kind(), ProblemKind::TokenInUrl);
 }
 
 #[tokio::test]
 async fn what_cannot_be_answered_is_refused_before_anything_is_done() {
     let problem = acquired("ttl=30s", &[("Accept", "image/png")]).await.expect_err("no such form");
-    assert_eq!(problem.slug(), ProblemKind::NotAcceptable);
+    assert_eq!(problem.kind(), ProblemKind::NotAcceptable);
 }
 
 #[tokio::test]
@@ -267,7 +267,7 @@ fn a_list_is_filtered_and_paged() {
     let text = list(&request("/locks", "", &[("Accept", "text/plain")]));
     assert_eq!(text.expect("sane").1, ResponseFormat::Text);
     let image = list(&request("/locks", "", &[("Accept", "image/png")]));
-    assert_eq!(image.expect_err("neither").slug(), ProblemKind::NotAcceptable);
+    assert_eq!(image.expect_err("neither").kind(), ProblemKind::NotAcceptable);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn looking_takes_no_fields_and_no_token_in_the_url() {
     let (resource, format, _) = inspect(&request("/locks/a%2Fb", "", &[("Accept", "text/plain")])).expect("sane");
     assert_eq!((resource.as_str(), format), ("a/b", ResponseFormat::Text));
     assert_eq!(field(inspect(&request("/locks/a?wait=1s", "", &[]))), "wait");
-    assert_eq!(inspect(&request("/locks/a?token=x", "", &[])).expect_err("token").slug(), ProblemKind::TokenInUrl);
+    assert_eq!(inspect(&request("/locks/a?token=x", "", &[])).expect_err("token").kind(), ProblemKind::TokenInUrl);
     assert_eq!(field(nodes(&request("/nodes?x=1", "", &[]))), "x");
     assert!(nodes(&request("/nodes", "", &[])).is_ok());
 }

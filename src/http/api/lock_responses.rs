@@ -46,7 +46,6 @@ pub(crate) fn ok(body: &impl Serialize) -> Response {
     json(StatusCode::OK, body)
 }
 
-/// A text body.
 pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }
@@ -188,7 +187,7 @@ pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseF
     };
     let holders = inspection.holders();
     let (limit, free) = to_wire::permits(holders);
-    let body = api::Lock {
+    let body = api::LockDetails {
         resource: inspection.resource.to_string(),
         state: state.to_owned(),
         mode: inspection.mode().as_str().to_owned(),
@@ -217,7 +216,7 @@ pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseF
 }
 
 /// With several holders the first, and how many there are.
-fn lock_lines(body: &api::Lock) -> String {
+fn lock_lines(body: &api::LockDetails) -> String {
     let count = body.quorum;
     let mut pairs = vec![
         ("resource", body.resource.clone()),

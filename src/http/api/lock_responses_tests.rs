@@ -297,7 +297,7 @@ async fn a_foreign_lock_is_held_without_details() {
 #[test]
 fn a_free_lock_is_404() {
     let problem = inspected(&inspection(LockState::Free), WALL_MS, ResponseFormat::Json).expect_err("free");
-    assert_eq!(problem.slug(), ProblemKind::NotHeld);
+    assert_eq!(problem.kind(), ProblemKind::NotHeld);
     let members = problem.body("r").members;
     assert_eq!((members.waiting, members.waiting_here), (Some(3), Some(1)));
 }
@@ -417,5 +417,5 @@ async fn readiness_is_200_or_says_what_is_missing() {
         ])
     );
     let problem = ready(Readiness::Draining, &reports, ResponseFormat::Json, Some(&situation)).expect_err("draining");
-    assert_eq!(problem.slug(), ProblemKind::Draining);
+    assert_eq!(problem.kind(), ProblemKind::Draining);
 }

@@ -84,8 +84,8 @@ fn every_slug_is_documented_and_no_other() {
     let listed: BTreeSet<_> = listed.expect("an enum").iter().map(|v| text(v).to_owned()).collect();
     let known: BTreeSet<_> = ProblemKind::all().map(|s| format!("/problems/{}", s.as_str())).collect();
     assert_eq!(listed, known);
-    for slug in ProblemKind::all() {
-        assert!(OPENAPI.contains(&format!("`{}`", slug.as_str())), "`{}` is not explained", slug.as_str());
+    for kind in ProblemKind::all() {
+        assert!(OPENAPI.contains(&format!("`{}`", kind.as_str())), "`{}` is not explained", kind.as_str());
     }
 }
 
@@ -94,8 +94,8 @@ fn every_status_code_of_a_problem_can_be_found() {
     let routed: BTreeSet<u16> = ROUTES.iter().flat_map(|r| r.codes.iter().copied()).collect();
     use ProblemKind::{HeadTooLarge, Internal, MethodNotAllowed, NotImplemented, UriTooLong};
     let of_every_path = [MethodNotAllowed, NotImplemented, UriTooLong, HeadTooLarge, Internal];
-    for slug in ProblemKind::all().filter(|slug| !of_every_path.contains(slug)) {
-        assert!(routed.contains(&slug.status().as_u16()), "{}", slug.as_str());
+    for kind in ProblemKind::all().filter(|kind| !of_every_path.contains(kind)) {
+        assert!(routed.contains(&kind.status().as_u16()), "{}", kind.as_str());
     }
     let document = document();
     for (method, path, operation) in operations(&document) {
@@ -206,7 +206,7 @@ fn examples_of_answers_are_what_is_sent() {
     let json = "application/json";
     let lock = &document["paths"]["/locks/{resource}"];
     reads_as::<api::Lease>(&lock["post"]["responses"]["201"]["content"][json]["example"]);
-    reads_as::<api::Lock>(&lock["get"]["responses"]["200"]["content"][json]["example"]);
+    reads_as::<api::LockDetails>(&lock["get"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::Revoked>(&lock["delete"]["responses"]["202"]["content"][json]["example"]);
     reads_as::<api::List>(&document["paths"]["/locks"]["get"]["responses"]["200"]["content"][json]["example"]);
     let locks = &document["paths"]["/locks"];
@@ -224,8 +224,8 @@ fn examples_of_answers_are_what_is_sent() {
     for name in ["Locked", "LeaseExpired", "Unavailable"] {
         let example = &problems[name]["content"]["application/problem+json"]["example"];
         reads_as::<api::ProblemDetails>(example);
-        let slug = text(&example["type"]).strip_prefix("/problems/").and_then(ProblemKind::parse).expect("a slug");
-        assert_eq!(text(&example["title"]), slug.title());
-        assert_eq!(example["status"].as_u64(), Some(slug.status().as_u16().into()));
+        let kind = text(&example["type"]).strip_prefix("/problems/").and_then(ProblemKind::parse).expect("a slug");
+        assert_eq!(text(&example["title"]), kind.title());
+        assert_eq!(example["status"].as_u64(), Some(kind.status().as_u16().into()));
     }
 }

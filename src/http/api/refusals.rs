@@ -21,14 +21,14 @@ use crate::protocol::EndReason;
 use crate::redlock::quorum::Verdict;
 use crate::types::{Mode, ResourceName};
 
-fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Problem {
+fn locked_members(kind: ProblemKind, locked: &HeldRefusal, detail: String) -> Problem {
     let resource = &locked.about.resource;
     let reason = match locked.reason {
         HeldReason::Lease => "held",
         HeldReason::Foreign => "foreign",
         HeldReason::LockDelay => "lock-delay",
     };
-    Problem::new(slug, detail)
+    Problem::new(kind, detail)
         .with(|m| {
             m.resource = Some(resource.to_string());
             m.reason = Some(reason.to_owned());

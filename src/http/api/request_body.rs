@@ -22,7 +22,7 @@ const PATCH_TYPES: HeaderValue =
 /// Whether a body may be `application/merge-patch+json`, besides JSON or a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergePatch {
-    /// For `PATCH`.
+    /// The request is a `PATCH`.
     Accepted,
     /// For other methods.
     Refused,

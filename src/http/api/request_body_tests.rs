@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn field(problem: &Problem) -> String {
-    assert_eq!(problem.slug(), ProblemKind::Invalid);
+    assert_eq!(problem.kind(), ProblemKind::Invalid);
     problem.body("r").members.errors.expect("fields are named")[0].field.clone()
 }
 
@@ -25,7 +25,7 @@ fn request(kind: Option<&str>, body: impl Into<Body>) -> Request {
 
 /// The slug that a body is refused with, or the `ttl` that was read.
 async fn read_ttl(request: Request, patch: MergePatch) -> Result<Option<String>, ProblemKind> {
-    fields(request, &settings(), patch).await.map(|(_, mut fields)| fields.text("ttl")).map_err(|p| p.slug())
+    fields(request, &settings(), patch).await.map(|(_, mut fields)| fields.text("ttl")).map_err(|p| p.kind())
 }
 
 #[tokio::test]

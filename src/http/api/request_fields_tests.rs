@@ -17,7 +17,7 @@ fn json(text: &str) -> Fields {
 /// The fields that are complained about, with the first detail.
 fn refused(result: Result<(), Problem>) -> Vec<(String, String)> {
     let problem = result.expect_err("something is wrong");
-    assert_eq!(problem.slug(), ProblemKind::Invalid);
+    assert_eq!(problem.kind(), ProblemKind::Invalid);
     let errors = problem.body("r").members.errors.expect("fields are named");
     errors.into_iter().map(|e| (e.field, e.detail)).collect()
 }
@@ -88,7 +88,7 @@ fn a_token_in_the_query_is_refused_however_it_is_spelt() {
         "+token=x",
     ] {
         let problem = Fields::default().add_query(text).expect_err(text);
-        assert_eq!(problem.slug(), ProblemKind::TokenInUrl, "{text}");
+        assert_eq!(problem.kind(), ProblemKind::TokenInUrl, "{text}");
         assert!(problem.body("r").members.errors.is_none());
     }
     assert!(Fields::default().add_query("prefix=token").is_ok());

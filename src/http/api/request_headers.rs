@@ -110,7 +110,7 @@ pub fn if_match(headers: &HeaderMap) -> Result<IfMatch, Problem> {
 /// The precondition of `If-None-Match`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IfNoneMatch {
-    /// No header.
+    /// There is no such header.
     Absent,
     /// `*`: nobody holds the resource.
     Any,

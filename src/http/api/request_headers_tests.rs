@@ -13,7 +13,7 @@ fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
 }
 
 fn field(problem: &Problem) -> String {
-    assert_eq!(problem.slug(), ProblemKind::Invalid);
+    assert_eq!(problem.kind(), ProblemKind::Invalid);
     problem.body("r").members.errors.expect("fields are named")[0].field.clone()
 }
 
@@ -67,7 +67,7 @@ fn accept_is_held_against_what_is_offered() {
     let text = headers(&[(header::ACCEPT, "text/plain")]);
     assert_eq!(accepted(&text, &[ResponseFormat::Json, ResponseFormat::Text]).ok(), Some(ResponseFormat::Text));
     let problem = accepted(&text, &[ResponseFormat::Json]).expect_err("only JSON");
-    assert_eq!(problem.slug(), ProblemKind::NotAcceptable);
+    assert_eq!(problem.kind(), ProblemKind::NotAcceptable);
     assert!(problem.body("r").detail.contains("application/json"));
 }
 

@@ -45,7 +45,7 @@ pub async fn names_of(request: Request, settings: &HttpSettings) -> Result<Vec<R
 pub(crate) struct AcquireSetFields {
     /// For the manager, of the first name, without principal and permit.
     pub request: AcquireRequest,
-    /// The other names.
+    /// All names but the first.
     pub others: Vec<ResourceName>,
     /// The format of the answer.
     pub format: ResponseFormat,
@@ -121,7 +121,7 @@ const ACQUIRE_FIELDS: [&str; 15] = [
 pub(crate) struct ExtendSetFields {
     /// For the manager, of the first name.
     pub request: ExtendRequest,
-    /// All names.
+    /// All names, the first one included.
     pub resources: Vec<ResourceName>,
     /// The format of the answer.
     pub format: ResponseFormat,

@@ -204,7 +204,7 @@ struct Outcomes {
 
 impl Outcomes {
     fn refused(&mut self, resource: &ResourceName, problem: Problem) {
-        let (slug, status) = (problem.slug().as_str(), problem.status());
+        let (slug, status) = (problem.kind().as_str(), problem.status());
         self.results.push(api::SetResult {
             slug: Some(slug.to_owned()),
             reason: problem.reason().map(str::to_owned),

@@ -226,7 +226,7 @@ pub(super) fn document(
     let known = lease.and_then(|lease| lease.fences.first()).copied().or((head.fence.0 > 0).then_some(head.fence));
     let each = |lease: &TicketLease| {
         let each = ticket.resources().zip(&lease.fences);
-        each.map(|(name, fence)| api::TicketLease { resource: name.to_string(), fence: fence.0 }).collect()
+        each.map(|(name, fence)| api::TicketFence { resource: name.to_string(), fence: fence.0 }).collect()
     };
     api::Ticket {
         ticket: found.id.to_string(),

@@ -64,7 +64,7 @@ pub(crate) fn permits(holders: &[HolderInfo]) -> (Option<u8>, Option<usize>) {
     (mode_of(holders).limit().map(PermitLimit::get), permits_free(holders))
 }
 
-/// A waiter.
+/// A waiter as JSON shows it.
 pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
     api::Waiter {
         instance: view.instance.to_string(),

@@ -39,7 +39,7 @@ struct Inner {
 /// The fields of the record of one of several resources; the other fields are those of the request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AuditPart {
-    /// The name.
+    /// The name of the one lock that this part is about.
     pub resource: String,
     /// Instead of the request's.
     pub outcome: Option<String>,
@@ -124,7 +124,7 @@ impl AuditScope {
         self.note(|record| record.principal = Some(principal.to_owned()));
     }
 
-    /// Records a grant.
+    /// Records a grant; `token` is not called without an audit log.
     pub(crate) fn granted(&self, is_replay: bool, token: impl FnOnce() -> TokenId, fence: Fence) {
         self.note(|record| {
             record.outcome = if is_replay { "replayed" } else { "granted" }.to_owned();
@@ -158,7 +158,7 @@ impl AuditScope {
         let mut record = inner.record.lock();
         record.status = Some(status.as_u16());
         if let Some(problem) = response.extensions().get::<Arc<Problem>>() {
-            record.outcome = problem.slug().as_str().to_owned();
+            record.outcome = problem.kind().as_str().to_owned();
             if record.reason.is_none() {
                 record.reason = problem.reason().map(str::to_owned);
             }

@@ -42,7 +42,7 @@ pub(crate) enum Requirement {
 }
 
 impl Requirement {
-    /// Of an operation.
+    /// What an operation requires of its caller.
     pub(crate) fn of(operation: Operation) -> Self {
         match operation {
             Operation::Acquire | Operation::Extend | Operation::TerraformLock => Self::OnName(Right::Acquire),
@@ -97,7 +97,6 @@ struct RouteAuth {
 }
 
 impl AuthLayer {
-    /// For one route.
     pub(crate) fn new(authenticator: Arc<Authenticator>, settings: Arc<HttpSettings>, route: &Route) -> Self {
         let requirement = Requirement::of(route.operation);
         let prefix = route.pattern.split('{').next().unwrap_or_default();
@@ -137,7 +136,7 @@ impl<S: Service<Request, Response = Response, Error = Infallible>> Service<Reque
             Ok(()) => Either::Left(self.inner.call(request)),
             Err(problem) => {
                 // Below `info`: unauthenticated clients must not be able to fill the log.
-                tracing::debug!(problem = problem.slug().as_str(), "a request was denied");
+                tracing::debug!(problem = problem.kind().as_str(), "a request was denied");
                 Either::Right(ready(Ok(problem.into_response())))
             }
         }

@@ -57,7 +57,7 @@ pub(super) struct Http2Request<F> {
 }
 
 impl<F> Http2Request<F> {
-    /// Not begun.
+    /// The handler starts at the first poll.
     pub(super) fn new(request: F) -> Self {
         Self { request: Box::pin(request), progress: Arc::default(), timer: None }
     }

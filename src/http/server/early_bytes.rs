@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Bytes per read.
+/// Read from the socket at a time.
 const READ_BYTES: usize = 2_048;
 
 /// How long the library may leave a full buffer. It takes the body of a request as soon as the handler wants it, and every
@@ -22,7 +22,7 @@ pub(crate) const EARLY_BYTES_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct EarlyBytes {
     kept: Vec<u8>,
-    /// Bytes.
+    /// Maximum length of `kept`. Bytes.
     limit: usize,
     /// Runs while there is no space.
     full: Option<Pin<Box<Sleep>>>,

@@ -37,7 +37,7 @@ pub(crate) struct ConnectionTimeouts {
 enum Phase {
     /// The end of a request.
     Busy,
-    /// A request.
+    /// The first byte of the next request.
     Idle,
     /// The rest of a head. Holds [`Connection::requests_begun`] at its first byte.
     Head(u64),

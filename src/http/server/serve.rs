@@ -61,7 +61,6 @@ pub(crate) struct ServeLimits {
 }
 
 impl ServeLimits {
-    /// As configured.
     pub(crate) fn from_config(config: &Config) -> Self {
         Self {
             max_connections: config.max_connections,
@@ -126,7 +125,7 @@ pub(crate) async fn serve(
 struct StopSignals {
     /// After the requests in flight.
     drain: CancellationToken,
-    /// At once.
+    /// Ends connections at once, also those with a request.
     cut: CancellationToken,
 }
 

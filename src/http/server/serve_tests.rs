@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// As shipped.
+/// The defaults of the settings.
 fn limits() -> ServeLimits {
     ServeLimits::from_config(&crate::http::state::shipped_config())
 }

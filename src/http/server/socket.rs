@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Silence before the first keep-alive probe.
 pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// Between probes.
+/// Time between two keep-alive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The most connections that wait to be accepted; the kernel has a limit of its own (`net.core.somaxconn`, 4,096).

@@ -36,7 +36,7 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// All of them.
+    /// All files, to be watched for changes.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()].into_iter().flatten().cloned().collect()
     }
@@ -48,9 +48,8 @@ pub enum TlsError {
     /// A file cannot be read, or has other content than expected.
     #[error("{path} {why}")]
     File {
-        /// The file.
         path: PathBuf,
-        /// The cause.
+        /// Follows the path in the message.
         why: String,
     },
     /// Certificate and key do not match, or are not supported.

@@ -14,7 +14,6 @@ use crate::http::state::AppState;
 use crate::pages::hooks::{HooksDone, HooksPage};
 use crate::pages::layout::Tab;
 
-/// `GET /ui/hooks`.
 pub(super) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let done = HooksDone::parse(queries::word(request.uri(), "done", &HooksDone::NAMES)?);
     let layout = pages::layout(&state, Tab::Hooks, "Hooks", request.uri(), &Access::of(&request));

@@ -19,7 +19,6 @@ use crate::http::state::AppState;
 use crate::pages::login::LoginPage;
 use crate::redlock::random::SystemEntropy;
 
-/// `GET /ui/login`.
 pub(super) async fn form(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     if state.authenticator.is_open() {
         return Ok(Redirect::to(HOME).into_response());

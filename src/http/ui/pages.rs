@@ -84,7 +84,6 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         .for_viewer(Viewer { principal, refused, sees_part: !access.may_all() })
 }
 
-/// `GET /ui`.
 pub(super) async fn home() -> Redirect {
     Redirect::temporary("/ui/")
 }
@@ -100,7 +99,7 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
     let (is_home, wall_ms) = (LocksPage::is_home(&query), state.manager.wall_ms());
     let mut page = LocksPage::new(layout, &overview, query, wall_ms);
     if is_home {
-        let _turn = state.past_turns.take(access.principal()).await;
+        let _permit = state.history_limit.take(access.principal()).await;
         let (hour, may_read) = (state.manager.hour(), |name: &ResourceName| access.may(Right::Read, name));
         let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
         let hour = hour.with_incidents(&visible_events(&state, &access), wall_ms);
@@ -119,7 +118,7 @@ pub(super) async fn timeline(State(state): State<AppState>, request: Request) ->
     state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
-    let _turn = state.past_turns.take(access.principal()).await;
+    let _permit = state.history_limit.take(access.principal()).await;
     let (events, wall_ms) = (visible_events(&state, &access), state.manager.wall_ms());
     let may_read = |name: &str| name.starts_with(&query.prefix) && access.may_text(Right::Events, name);
     let tenures = state.manager.tenures(query.period.begins_before(wall_ms), may_read);
@@ -136,7 +135,7 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     state.manager.events().follow_cluster();
     let inspection = Box::pin(state.manager.inspect(&resource)).await;
     let status = if inspection.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let _turn = state.past_turns.take(access.principal()).await;
+    let _permit = state.history_limit.take(access.principal()).await;
     let past = visible_events(&state, &access);
     let wall_ms = state.manager.wall_ms();
     let may_see = |name: &str| name == resource.as_str() && access.may_text(Right::Events, name);
@@ -169,7 +168,7 @@ async fn visible_to(state: &AppState, access: &Access) -> (Overview, Vec<ListedW
 }
 
 /// The events that are kept, as the client may read them. What is made of them takes long, too: one at a time, see
-/// [`crate::http::past_turns`].
+/// [`crate::http::history_limit`].
 fn visible_events(state: &AppState, access: &Access) -> Vec<Arc<Event>> {
     state.manager.events().past().iter().filter_map(|event| access.visible(event)).collect()
 }
@@ -208,7 +207,6 @@ pub(super) async fn owners(State(state): State<AppState>, request: Request) -> R
     html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, query, state.manager.wall_ms()))
 }
 
-/// `GET /ui/nodes`.
 pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let layout = layout(&state, Tab::Nodes, "Nodes", request.uri(), &Access::of(&request));
@@ -247,7 +245,7 @@ pub(super) async fn events(State(state): State<AppState>, request: Request) -> R
     let layout = layout(&state, Tab::Events, "Events", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
-    let _turn = state.past_turns.take(access.principal()).await;
+    let _permit = state.history_limit.take(access.principal()).await;
     let matching: Vec<_> = visible_events(&state, &access).into_iter().filter(|event| filter.matches(event)).collect();
     let mut gaps = state.manager.events().gaps(state.manager.wall_ms());
     gaps.retain(|gap| filter.reaches(gap));

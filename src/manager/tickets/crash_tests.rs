@@ -79,7 +79,7 @@ enum NodeFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     One,
-    /// Two locks.
+    /// A set of two locks.
     Set,
     Shared,
     /// One of two permits.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
-use super::table::{Seen, Served, TicketNews};
+use super::table::{Seen, Served, TicketEvent};
 use crate::manager::service::LockManager;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{TICKET_SERVED, TICKETS_PAGE_MAX, Ticket, TicketHead, TicketId, TicketPhase, TicketsArgs};
@@ -241,7 +241,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let served = Arc::new(Served::new(id, ticket, head, self.seen_now(), true));
             *served.permit.lock() = permit;
             if self.shared.tickets.add(&served) {
-                self.shared.tickets.report(TicketNews::Adopted);
+                self.shared.tickets.report(TicketEvent::Adopted);
                 adopted.push(served);
             }
         }

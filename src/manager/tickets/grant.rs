@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 
 use super::serve::{RETRY, unasked_max_ms};
-use super::table::{Served, TicketNews};
+use super::table::{Served, TicketEvent};
 use crate::auth::quota::CountedName;
 use crate::manager::events::{EventKind, set_lease, set_mode};
 use crate::manager::lease_snapshot::LeaseChange;
@@ -58,7 +58,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             });
             join_all(kept).await;
         }
-        self.shared.tickets.report(TicketNews::Granted);
+        self.shared.tickets.report(TicketEvent::Granted);
         served.set(granted);
     }
 

@@ -10,11 +10,9 @@ use crate::types::ResourceName;
 /// A ticket, for one of its resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTicket {
-    /// Its name.
     pub id: TicketId,
     /// What it waits for, or was granted.
     pub resource: ResourceName,
-    /// Its owner label.
     pub owner: String,
     /// The name of the target of its call-backs; `None`: its caller asks.
     pub target: Option<String>,

@@ -14,4 +14,4 @@ mod serve;
 pub(in crate::manager) mod table;
 pub mod types;
 
-pub use table::{TicketLimits, TicketListener, TicketNews, TicketQuota, TicketSender};
+pub use table::{TicketEvent, TicketLimits, TicketListener, TicketQuota, TicketSender};

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use super::callbacks::{message_of_end, over};
 use super::lease::LeaseSeen;
-use super::table::{Served, TicketLimits, TicketListener, TicketNews, TicketQuota, TicketSender};
+use super::table::{Served, TicketEvent, TicketLimits, TicketListener, TicketQuota, TicketSender};
 use super::types::{AskedTerms, FoundTicket, TicketError, TicketLease, TicketRequest};
 use crate::auth::principal::Principal;
 use crate::manager::acquire::principal_tag;
@@ -35,7 +35,7 @@ const ASKED_EVERY: Duration = Duration::from_secs(20);
 const ENTERED_WITHIN: Duration = Duration::from_secs(1);
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Sets the limits of tickets, and who is called with [`TicketNews`]. Only the first call counts.
+    /// Sets the limits of tickets, and who is called with [`TicketEvent`]. Only the first call counts.
     pub fn set_tickets(&self, limits: TicketLimits, listener: TicketListener) {
         self.shared.tickets.set(limits, listener);
     }
@@ -125,7 +125,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     *served.permit.lock() = permit;
                     let served = Arc::new(served);
                     if self.shared.tickets.add(&served) {
-                        self.shared.tickets.report(TicketNews::Made);
+                        self.shared.tickets.report(TicketEvent::Made);
                         self.serve_ticket(Arc::clone(&served));
                         let (mut began, slow) = (served.began.subscribe(), self.clock().sleep(ENTERED_WITHIN));
                         tokio::select! {
@@ -152,7 +152,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         TicketError::NoQuorum(self.no_quorum(voting, Vec::new()))
     }
 
-    /// Finds a ticket.
+    /// Finds a ticket on a majority of the nodes.
     pub async fn find_ticket(&self, id: &TicketId) -> Result<FoundTicket, TicketError> {
         let mut found = self.find_on_nodes(id).await;
         if matches!(found, TicketFound::Unknown) {
@@ -399,7 +399,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let done = head.at(TicketPhase::Done, self.ticket_now_ms());
         if self.raise_on_nodes(&found.id, &found.ticket, done).await == TicketRaised::Done {
-            self.shared.tickets.report(TicketNews::Ended(end));
+            self.shared.tickets.report(TicketEvent::Ended(end));
             self.note_state(&found.id, done);
         }
         Ok(end)

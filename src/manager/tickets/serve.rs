@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::callbacks::over as over_for;
 use super::lease::{LeaseSeen, end_of};
-use super::table::{Served, TicketNews};
+use super::table::{Served, TicketEvent};
 use crate::manager::acquire::Wanted;
 use crate::manager::service::LockManager;
 use crate::manager::types::AcquireError;
@@ -271,7 +271,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Some(end) => {
                 let over = over_for(&served.ticket, head, end, self.ticket_now_ms());
                 if self.raise(served, over).await && over.phase == TicketPhase::Done {
-                    self.shared.tickets.report(TicketNews::Ended(end));
+                    self.shared.tickets.report(TicketEvent::Ended(end));
                 }
             }
             None => self.clock().sleep(RETRY).await,
@@ -286,7 +286,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             if self.raise(served, over).await
                 && let Some(end) = over.end
             {
-                self.shared.tickets.report(TicketNews::Ended(end));
+                self.shared.tickets.report(TicketEvent::Ended(end));
             }
         } else {
             self.clock().sleep(RETRY).await;

@@ -31,7 +31,7 @@ pub struct TicketLimits {
 
 /// What happens to tickets of this instance, for metrics.
 #[derive(Debug, Clone, Copy)]
-pub enum TicketNews {
+pub enum TicketEvent {
     /// One was made here.
     Made,
     /// This instance serves one of another instance that ended.
@@ -42,8 +42,8 @@ pub enum TicketNews {
     Ended(TicketEnd),
 }
 
-/// Is called with [`TicketNews`]. It must be cheap and never wait.
-pub type TicketListener = Box<dyn Fn(TicketNews) + Send + Sync>;
+/// Is called with [`TicketEvent`]. It must be cheap and never wait.
+pub type TicketListener = Box<dyn Fn(TicketEvent) + Send + Sync>;
 
 /// Sends call-backs.
 pub type TicketSender = Arc<dyn CallbackSender>;
@@ -88,7 +88,7 @@ pub(super) struct Alone {
     pub(super) until: BootTime,
 }
 
-/// See [`Served`].
+/// The fields of [`Served`] that change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// When its caller asked for it last, on the cluster clock. Milliseconds since 1970.
@@ -213,7 +213,7 @@ impl Served {
     }
 }
 
-/// All of them.
+/// All tickets that this instance serves.
 #[derive(Default)]
 pub(in crate::manager) struct TicketTable {
     served: Mutex<HashMap<TicketId, Arc<Served>>>,
@@ -250,9 +250,9 @@ impl TicketTable {
         self.settings.get().map_or_else(TicketLimits::default, |(limits, _)| *limits)
     }
 
-    pub(super) fn report(&self, news: TicketNews) {
+    pub(super) fn report(&self, event: TicketEvent) {
         if let Some((_, listener)) = self.settings.get() {
-            listener(news);
+            listener(event);
         }
     }
 

@@ -18,11 +18,11 @@ pub struct TicketRequest {
     pub resource: ResourceName,
     /// The others, which differ from it and from each other: all are granted, or none.
     pub others: Vec<ResourceName>,
-    /// Times and mode.
+    /// What the lease is to be, and until when it is wanted.
     pub terms: AskedTerms,
-    /// Shown to people.
+    /// Owner, note and metadata of the lease.
     pub labels: Labels,
-    /// Of the lease.
+    /// The token that the lease will have.
     pub token: Token,
     /// Who asks; `None` without authentication.
     pub principal: Option<Arc<Principal>>,
@@ -50,11 +50,9 @@ pub struct AskedTerms {
 /// A ticket on a majority of nodes.
 #[derive(Debug, Clone)]
 pub struct FoundTicket {
-    /// Its name.
     pub id: TicketId,
     /// What it asks for.
     pub ticket: Ticket,
-    /// Its state.
     pub head: TicketHead,
 }
 
@@ -81,7 +79,7 @@ impl FoundTicket {
 }
 
 impl TicketRequest {
-    /// All names.
+    /// The first name, then the others.
     pub(super) fn resources(&self) -> impl Iterator<Item = &ResourceName> {
         std::iter::once(&self.resource).chain(&self.others)
     }
@@ -109,9 +107,9 @@ pub struct TicketLease {
 pub enum TicketError {
     /// No majority has such a ticket.
     NotFound,
-    /// It still waits.
+    /// It waits, and has no lease yet.
     Waiting,
-    /// It is over.
+    /// It is over, for this reason.
     Over(TicketEnd),
     /// This instance serves as many as it may, or as many wait, or as many for one of the resources.
     TooMany {
@@ -124,10 +122,10 @@ pub enum TicketError {
     TooLarge {
         /// What takes most of it.
         field: &'static str,
-        /// Its length.
+        /// Length of what would be stored.
         bytes: usize,
     },
-    /// Shutting down.
+    /// The instance is shutting down.
     Draining,
     /// Its call-back may not go there.
     Callback(CallbackRefused),

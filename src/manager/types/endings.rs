@@ -3,7 +3,7 @@
 /// Why the lease of a token that a client still uses has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoneReason {
-    /// It ran out.
+    /// Nobody extended it before its end.
     Expired,
     /// Its holder released it.
     Released,
@@ -14,7 +14,6 @@ pub enum GoneReason {
 }
 
 impl GoneReason {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Expired, Self::Released, Self::Forced, Self::Unknown];
 
     /// As in HTTP answers.
@@ -57,10 +56,9 @@ pub enum LostReason {
 }
 
 impl LostReason {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Expired, Self::Forced, Self::Quorum, Self::MaxHold];
 
-    /// As in events.
+    /// The reason in events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -90,11 +88,10 @@ pub enum LeaseOutcome {
 }
 
 impl LeaseOutcome {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Released, Self::Disconnected, Self::GivenBack, Self::KeptOut, Self::Forced, Self::Lapsed];
 
-    /// As in metrics.
+    /// The label's value in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Released => "released",

@@ -12,7 +12,7 @@ use crate::types::{Fence, Mode, PermitLimit, ResourceName, TokenId, WaitId};
 /// By what a resource is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldReason {
-    /// A running lease.
+    /// A lease of this service.
     Lease,
     /// Another Redlock client.
     Foreign,
@@ -23,9 +23,8 @@ pub enum HeldReason {
 /// The resource is held.
 #[derive(Debug, Clone)]
 pub struct HeldRefusal {
-    /// Which one.
+    /// The resources that are held.
     pub about: Box<HeldResources>,
-    /// By what.
     pub reason: HeldReason,
     /// The holders; empty for another Redlock client.
     pub holders: Vec<HolderInfo>,
@@ -57,7 +56,7 @@ pub struct HeldResources {
 /// A resource that keeps a request for several from all of them.
 #[derive(Debug, Clone)]
 pub struct BlockedBy {
-    /// Which one.
+    /// The resource that another holds.
     pub resource: ResourceName,
     /// Who has it; `None` for another Redlock client.
     pub holder: Option<HolderInfo>,
@@ -66,7 +65,6 @@ pub struct BlockedBy {
 /// Too few nodes that may vote, or votes split to the end.
 #[derive(Debug, Clone)]
 pub struct NoQuorum {
-    /// The vote.
     pub quorum: QuorumCount,
     /// The answer of each node.
     pub nodes: Vec<NodeOutcome>,
@@ -83,7 +81,7 @@ pub enum AcquireError {
     Held(HeldRefusal),
     /// Held, and the wait is over.
     WaitTimeout {
-        /// As last seen.
+        /// As the last attempt found it.
         held: HeldRefusal,
         /// How long it waited.
         waited: Duration,
@@ -109,7 +107,6 @@ pub enum AcquireError {
     },
     /// The queue is full.
     TooManyWaiters {
-        /// The limit.
         limit: usize,
         /// The limit is that of this resource's queue, not the total.
         per_resource: bool,
@@ -118,7 +115,7 @@ pub enum AcquireError {
     TooManyKept(usize),
     /// The service is shutting down.
     Draining {
-        /// Of the request.
+        /// The `wait_id` of the request, if it has one.
         wait_id: Option<WaitId>,
     },
     /// A later request with its `wait_id` has taken its place.
@@ -185,7 +182,6 @@ pub enum ExtendError {
     TooManyKept(usize),
     /// Not known whether it took effect; nothing was released, and the old deadline is still valid.
     NoQuorum {
-        /// The vote.
         no_quorum: NoQuorum,
         /// Time left until the old deadline, where this instance knows it.
         valid_for: Option<Duration>,

@@ -8,7 +8,7 @@ impl QuarantineCounts {
     /// The words that nodes keep with a quarantine; `other` for those of later releases.
     pub const REASONS: [&'static str; 7] = ["blank", "failover", "restart", "clock", "evicted", "ordered", "other"];
 
-    /// Counts one more.
+    /// Counts a quarantine; an unknown reason counts as `other`.
     pub fn add(&mut self, reason: &str) {
         self.0[Self::REASONS.iter().position(|known| *known == reason).unwrap_or(Self::REASONS.len() - 1)] += 1;
     }

@@ -14,7 +14,7 @@ pub struct AcquireRequest {
     pub resource: ResourceName,
     /// How the lease shares it.
     pub mode: WantedMode,
-    /// For how long.
+    /// The lifetime of the lease, unless it is extended.
     pub ttl: Ttl,
     /// For how long to wait at most; zero asks once.
     pub wait: Duration,

@@ -36,7 +36,6 @@ pub struct GrantedLease {
     pub replay: bool,
     /// How long the request waited and tried.
     pub waited: Duration,
-    /// The vote.
     pub quorum: QuorumCount,
 }
 
@@ -53,12 +52,11 @@ impl GrantedLease {
     }
 }
 
-/// How a vote went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuorumCount {
     /// Nodes that had granted when the decision was clear.
     pub granted: usize,
-    /// Nodes that must.
+    /// Nodes that must grant: N/2 + 1.
     pub needed: usize,
     /// Nodes configured.
     pub nodes: usize,
@@ -67,13 +65,13 @@ pub struct QuorumCount {
 /// A lease without its token, as others may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderInfo {
-    /// Names the lease.
+    /// Identifies the lease; not secret.
     pub token_id: TokenId,
     /// How it shares the resource.
     pub mode: Mode,
     /// Its fencing token.
     pub fence: Fence,
-    /// Shown to people.
+    /// Owner, note and metadata, as the holder gave them.
     pub labels: Labels,
     /// Time left until its deadline, at most. Zero while the lock delay passes, and where it is not confirmed.
     pub valid_for: Duration,
@@ -88,7 +86,7 @@ pub struct HolderInfo {
 /// A waiting request, as others may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterInfo {
-    /// Where it waits.
+    /// The instance whose queue it is in.
     pub instance: InstanceName,
     /// Its position in that instance's queue; 1 is the head.
     pub position: usize,
@@ -127,7 +125,7 @@ pub enum Forced {
 /// The lease that an operator ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedLease {
-    /// Names it.
+    /// Identifies the lease; not secret.
     pub token_id: TokenId,
     /// How it shared the resource.
     pub mode: Mode,
@@ -142,7 +140,6 @@ pub struct EndedLease {
 /// Everything that is known of one resource.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The resource.
     pub resource: ResourceName,
     /// What a quorum has.
     pub state: LockState,
@@ -194,7 +191,7 @@ impl Inspection {
         }
     }
 
-    /// How it is held.
+    /// How its holders share it.
     pub fn mode(&self) -> WantedMode {
         mode_of(self.holders())
     }
@@ -234,7 +231,7 @@ pub enum LockState {
     Foreign {
         /// The q-th largest TTL; `None` for a key without one.
         left: Option<Duration>,
-        /// Of its value.
+        /// A fingerprint of the value, which may be a secret.
         fingerprint: String,
     },
 }
@@ -242,7 +239,6 @@ pub enum LockState {
 /// What one node has of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceOnNode {
-    /// The node.
     pub node: NodeId,
     /// The leases that it has; empty if it has none, or another client's lock.
     pub holds: Vec<TokenId>,
@@ -287,7 +283,6 @@ pub struct ListItem {
 /// How many requests wait for one resource at one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingAt {
-    /// The instance.
     pub instance: InstanceName,
     /// How many wait there.
     pub waiting: usize,
@@ -298,7 +293,6 @@ pub struct WaitingAt {
 /// One node as operators see it.
 #[derive(Debug, Clone)]
 pub struct NodeSummary {
-    /// Its name.
     pub node: NodeId,
     /// `up`, `down`, or why it has no vote; see [`Verdict::as_str`].
     pub state: String,
@@ -396,7 +390,7 @@ pub struct QuorumLoss {
 /// Something about a node that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFinding {
-    /// Stable name.
+    /// A stable word, for scripts.
     pub code: String,
     /// One sentence, with what to do.
     pub detail: String,
@@ -411,7 +405,6 @@ pub enum Readiness {
     Ready,
     /// Too few nodes vote.
     NoQuorum {
-        /// Nodes that vote.
         voting: usize,
         /// Until enough vote, where that is known.
         ready_in: Option<Duration>,

@@ -61,7 +61,7 @@ pub struct EmbeddedNode<C = SystemClock> {
     /// Never held over an await or a disk access.
     inner: Mutex<Inner>,
     /// Held by the request that waits for a write; others queue for it, in FIFO order.
-    turns: tokio::sync::Mutex<()>,
+    write_queue: tokio::sync::Mutex<()>,
     /// Counts writes that ended, including failed ones.
     written: tokio::sync::watch::Sender<u64>,
 }
@@ -93,9 +93,7 @@ struct WriteFailure {
 /// State of an embedded node, for pages and logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedReport {
-    /// Its name.
     pub id: NodeId,
-    /// Its state file.
     pub path: PathBuf,
     /// Maximum quarantine of a start after a crash now.
     pub reserved_for: Duration,
@@ -162,7 +160,7 @@ impl<C: Clock> EmbeddedNode<C> {
             path: path.clone(),
             file: Mutex::new(file),
             inner: Mutex::new(inner),
-            turns: tokio::sync::Mutex::new(()),
+            write_queue: tokio::sync::Mutex::new(()),
             written: tokio::sync::watch::Sender::new(0),
         }))
     }
@@ -213,8 +211,8 @@ impl<C: Clock> EmbeddedNode<C> {
         &self.path
     }
 
-    /// Executes the request if no write is required first. `is_in_turn`: it has waited in the queue.
-    fn step(self: &Arc<Self>, stamp: &RequestStamp, request: &Request, is_in_turn: bool) -> Step {
+    /// Executes the request if no write is required first. `is_in_order`: it has waited in the queue.
+    fn step(self: &Arc<Self>, stamp: &RequestStamp, request: &Request, is_in_order: bool) -> Step {
         let mut inner = self.inner.lock();
         if inner.is_closed {
             return Step::Done(Err(Unreachable::new(UnreachableKind::Disconnected, "the node is closed")));
@@ -227,7 +225,7 @@ impl<C: Clock> EmbeddedNode<C> {
             }
             return Step::Done(Err(refusal));
         }
-        if inner.queued > 0 && !is_in_turn {
+        if inner.queued > 0 && !is_in_order {
             inner.queued += 1;
             return Step::Wait(None);
         }
@@ -241,7 +239,7 @@ impl<C: Clock> EmbeddedNode<C> {
             if let Some(full) = inner.still_failing(now) {
                 return Step::Done(Err(full));
             }
-            if !is_in_turn {
+            if !is_in_order {
                 inner.queued += 1;
             }
             return Step::Wait(Some(required));
@@ -254,9 +252,9 @@ impl<C: Clock> EmbeddedNode<C> {
     }
 
     /// Executes the request in the order of the queue, after a write of the file.
-    async fn step_in_turn(self: &Arc<Self>, stamp: &RequestStamp, request: &Request) -> NodeResult {
+    async fn step_in_order(self: &Arc<Self>, stamp: &RequestStamp, request: &Request) -> NodeResult {
         let _queued = QueuedGuard(self); // counted by `step`
-        let _turn = self.turns.lock().await;
+        let _first = self.write_queue.lock().await;
         for _ in 0..WRITES_PER_REQUEST {
             let mut written = self.written.subscribe();
             match self.step(stamp, request, true) {
@@ -374,7 +372,7 @@ impl<C: Clock> Node for EmbeddedNode<C> {
     async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
         match self.step(&stamp, &request, false) {
             Step::Done(answer) => answer,
-            Step::Wait(_) => self.step_in_turn(&stamp, &request).await,
+            Step::Wait(_) => self.step_in_order(&stamp, &request).await,
         }
     }
 }

@@ -78,7 +78,7 @@ impl BootId {
         self.0.is_some() && self == other
     }
 
-    /// For the run id.
+    /// Part of the run id; `unknown` where the system provides no boot id.
     pub(super) fn text(&self) -> &str {
         self.0.as_deref().unwrap_or("unknown")
     }
@@ -244,7 +244,6 @@ impl StateFile {
         Ok(())
     }
 
-    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

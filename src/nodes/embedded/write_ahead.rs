@@ -14,7 +14,7 @@ const RENEW_BELOW: Duration = Duration::from_secs(5);
 pub(super) struct WriteBound {
     /// End of the last lease, on the boot clock, microseconds; 0: no lease.
     pub(super) until_boot_us: u64,
-    /// Highest fence.
+    /// The highest fence that may be given.
     pub(super) fence: u64,
 }
 

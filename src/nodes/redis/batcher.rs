@@ -24,7 +24,6 @@ pub(super) struct CommandContext {
     pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub template: KeyTemplate,
-    /// The node's name.
     pub id: NodeId,
     /// The last fingerprint: a connection has one until the view changes.
     fingerprint: Arc<Mutex<Option<Fingerprint>>>,

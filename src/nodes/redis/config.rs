@@ -32,9 +32,7 @@ pub enum Identity {
 /// Configuration of a [`super::RedisNode`].
 #[derive(Debug, Clone)]
 pub struct RedisNodeConfig {
-    /// Its name.
     pub id: NodeId,
-    /// Its address.
     pub url: NodeUrl,
     /// Certificates, for `rediss://` only.
     pub tls: Option<NodeTls>,

@@ -23,7 +23,7 @@ use super::reply_limit::Metered;
 use super::request_queue::ConnectionQueue;
 use super::resp_connection::Wire;
 use super::server_checks::{self, ServerInfo};
-use super::socket::Target;
+use super::socket::NodeAddress;
 use super::url::{NodeTls, NodeUrl};
 use crate::protocol::{Unreachable, UnreachableKind, commands};
 use crate::redlock::clock::Clock;
@@ -43,7 +43,6 @@ pub(super) struct Limits {
 
 /// A connection for subscriptions.
 pub(super) struct OpenConnection {
-    /// The connection.
     pub connection: MultiplexedConnection,
     /// Reads and writes for it until dropped.
     pub driver: DriverTask,
@@ -55,7 +54,7 @@ pub(super) type Pool = managed::Pool<ConnectionManager>;
 /// Builds and checks the connection of a pool.
 #[derive(Debug)]
 pub(super) struct ConnectionManager {
-    connector: Connector,
+    connector: NodeConnector,
     place: Place,
 }
 
@@ -85,7 +84,7 @@ impl managed::Manager for ConnectionManager {
 
 /// Where a node is now.
 struct Location {
-    target: RwLock<Target>,
+    target: RwLock<NodeAddress>,
     /// The node is not of the list: nothing is connected to.
     is_closed: AtomicBool,
     /// How often that changed.
@@ -94,7 +93,7 @@ struct Location {
 
 /// Builds a node's connections, and its subscriber connection.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(super) struct NodeConnector {
     /// Shared by all clones.
     location: Arc<Location>,
     /// User, password, database.
@@ -104,13 +103,13 @@ pub(super) struct Connector {
     allow_replicas: bool,
 }
 
-impl fmt::Debug for Connector {
+impl fmt::Debug for NodeConnector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connector({:?}, bind_run: {})", self.limits, self.bind_run)
+        write!(f, "NodeConnector({:?}, bind_run: {})", self.limits, self.bind_run)
     }
 }
 
-impl Connector {
+impl NodeConnector {
     /// `bind_run`: whether requests carry the `run_id` that the hand-shake read. `allow_replicas`: whether the
     /// node votes while replicas follow it.
     ///
@@ -124,7 +123,7 @@ impl Connector {
     ) -> Result<Self, Invalid> {
         let client = url.client(tls)?;
         let info = client.get_connection_info();
-        let (target, settings) = (Target::new(info, tls)?, info.redis_settings().clone());
+        let (target, settings) = (NodeAddress::new(info, tls)?, info.redis_settings().clone());
         let location = Arc::new(Location {
             target: RwLock::new(target),
             is_closed: AtomicBool::new(false),

@@ -149,7 +149,6 @@ impl NodeConnections {
         }
     }
 
-    /// All slots.
     pub(super) fn slots(&self) -> &[ConnectionSlot] {
         &self.slots
     }

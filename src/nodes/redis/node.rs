@@ -15,7 +15,7 @@ use tokio::task::unconstrained;
 
 use super::batcher::{CommandContext, ordering_key};
 use super::config::{CONNECTIONS_MAX, Identity, RedisNodeConfig};
-use super::connect::{Connector, Limits};
+use super::connect::{Limits, NodeConnector};
 use super::connections::{CallPermit, NodeConnections};
 use super::pipeline::Place;
 use super::request_queue::EnqueueError;
@@ -74,7 +74,7 @@ pub struct RedisNode {
     max_in_flight: usize,
     /// How long callers wait for an answer. Microseconds.
     timeout_us: AtomicU64,
-    connector: Connector,
+    connector: NodeConnector,
     address: RwLock<Address>,
     connections: Arc<NodeConnections>,
     subscriptions: Arc<Subscriptions>,
@@ -107,7 +107,7 @@ impl RedisNode {
         let (limit, limits) = (config.connect_timeout, Limits { connect: config.connect_timeout, check });
         let bind_run = config.identity == Identity::Handshake;
         let tls = config.tls.as_ref();
-        let connector = Connector::new(&config.url, tls, limits, bind_run, config.allow_replicas)?;
+        let connector = NodeConnector::new(&config.url, tls, limits, bind_run, config.allow_replicas)?;
         let connections = Arc::new(NodeConnections::new(config.connections, clock.now()));
         let subscriptions = Arc::new(Subscriptions::default());
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));

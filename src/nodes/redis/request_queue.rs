@@ -14,7 +14,7 @@ use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, Unreachabl
 #[derive(Debug, Default)]
 pub(super) struct ConnectionQueue {
     waiting: Mutex<Waiting>,
-    /// The driver's.
+    /// Wakes the driver of the connection.
     waker: AtomicWaker,
 }
 
@@ -98,7 +98,6 @@ impl ConnectionQueue {
 pub(super) struct PendingRequest {
     /// When its round began, and in which view.
     pub stamp: RequestStamp,
-    /// The request.
     pub request: Arc<Request>,
     caller: Option<oneshot::Sender<NodeResult>>,
     is_sent: bool,

@@ -20,7 +20,6 @@ pub enum ServerFinding {
     Cluster,
     /// Replicas are attached: a failover to one of them would lose leases.
     HasReplicas {
-        /// Their number.
         count: u64,
         /// The setting `allow_replicas`.
         allowed: bool,
@@ -109,9 +108,9 @@ pub struct ServerInfo {
     /// `run_id` and `master_replid` in one text: the process, and what it became by its last failover. Empty where `INFO` does
     /// not have the `run_id`.
     pub run_id: String,
-    /// `redis_version`.
+    /// `redis_version` of `INFO`.
     pub version: String,
-    /// `role`.
+    /// `role` of `INFO`: `master` or `slave`.
     pub role: String,
     /// What its operator should know.
     pub findings: Vec<ServerFinding>,

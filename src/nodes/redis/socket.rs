@@ -31,12 +31,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
 
 /// Where a node is, and how it is connected to.
 #[derive(Clone)]
-pub(super) enum Target {
+pub(super) enum NodeAddress {
     Tcp { host: String, port: u16, tls: Option<Arc<ClientConfig>> },
     Unix(PathBuf),
 }
 
-impl Target {
+impl NodeAddress {
     /// Errors: [`Invalid`] for certificates that cannot be used.
     pub(super) fn new(info: &ConnectionInfo, tls: Option<&NodeTls>) -> Result<Self, Invalid> {
         Ok(match info.addr() {

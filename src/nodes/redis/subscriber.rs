@@ -10,7 +10,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{PushInfo, PushKind, RedisError, Value, cmd, pipe};
 use tokio::sync::Notify;
 
-use super::connect::{Connector, OpenConnection, within};
+use super::connect::{NodeConnector, OpenConnection, within};
 use super::connections::NodeConnections;
 use super::errors;
 use super::retry::Retry;
@@ -31,7 +31,7 @@ const LISTENING: Duration = Duration::from_secs(60);
 /// Keeps the connection open until dropped. Cancel: it is closed, and all subscriptions with it.
 pub(super) async fn run(
     id: NodeId,
-    connector: Connector,
+    connector: NodeConnector,
     (subscriptions, connections): (Arc<Subscriptions>, Arc<NodeConnections>),
     limit: Duration,
     clock: SystemClock,
@@ -60,7 +60,7 @@ pub(super) async fn run(
 
 /// One connection, from hand-shake to its end.
 async fn session(
-    connector: &Connector,
+    connector: &NodeConnector,
     subscriptions: &Arc<Subscriptions>,
     limit: Duration,
     clock: SystemClock,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use deadpool::managed::PoolError;
 use futures_util::future::{join, join_all};
 
-use super::connect::{Connector, Pool};
+use super::connect::{NodeConnector, Pool};
 use super::connections::{ActiveConnection, NodeConnections};
 use super::errors;
 use super::retry::Retry;
@@ -29,7 +29,7 @@ static NO_PERSISTENCE: Once = Once::new();
 pub(super) async fn supervise(
     id: NodeId,
     connections: Arc<NodeConnections>,
-    (connector, pools): (Connector, Vec<Pool>),
+    (connector, pools): (NodeConnector, Vec<Pool>),
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
@@ -58,7 +58,7 @@ async fn maintain(
     id: &NodeId,
     connections: &NodeConnections,
     (index, pool): (usize, &Pool),
-    connector: &Connector,
+    connector: &NodeConnector,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
@@ -117,7 +117,7 @@ async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, per
 }
 
 /// Reads the server checks now and then. Its own failures are ignored: `maintain` reports them.
-async fn watch_server(id: &NodeId, connections: &NodeConnections, connector: &Connector, clock: SystemClock) {
+async fn watch_server(id: &NodeId, connections: &NodeConnections, connector: &NodeConnector, clock: SystemClock) {
     loop {
         clock.sleep(SERVER_CHECK_INTERVAL).await;
         let Some(active) = connections.slots().iter().find_map(|slot| slot.active()) else { continue };

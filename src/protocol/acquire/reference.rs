@@ -5,7 +5,7 @@ use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::reference::shared_holders::{self, Until};
+use crate::protocol::reference::shared_holders::{self, RefusedUntil};
 use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply, intent};
 use crate::types::{Fence, Mode, ResourceName, TokenHash, WantedMode};
 
@@ -30,7 +30,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         && let Some(left_ms) =
             intent::reference::keeps_out(memory, now_ms, (resource, &args.token), WantedMode::Exclusive)
     {
-        return shared_holders::held_by(memory, context, resource, Until::Intent(left_ms));
+        return shared_holders::held_by(memory, context, resource, RefusedUntil::Intent(left_ms));
     }
     match memory.locks.get(resource, now_ms) {
         Some(LockValue::Lease(record)) if record.token == args.token => join(memory, context, args),
@@ -61,7 +61,7 @@ pub(in crate::protocol) fn beside_members(
     match shared_holders::member_of(memory, now_ms, resource, token) {
         Some(member) => Reply::ModeDiffers { mode: member.record.mode },
         None if shared_holders::find(memory, now_ms, resource).is_some() => {
-            shared_holders::held_by(memory, context, resource, Until::Last)
+            shared_holders::held_by(memory, context, resource, RefusedUntil::Last)
         }
         None => held(memory, context, resource),
     }

@@ -11,7 +11,7 @@ use super::acquire_shared::AcquireSharedArgs;
 use super::keys;
 use super::params::RequestTime;
 use super::record::MEMBERS_MAX;
-use super::reply::{GrantedLease, Reply};
+use super::reply::{NodeGrant, Reply};
 use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, Mode, ResourceName, TokenHash, Ttl};
@@ -93,7 +93,7 @@ pub(super) fn parse(args: &AcquireSetArgs, value: &Value) -> Result<Reply, Malfo
         "Y" => {
             let mut leases = Vec::with_capacity(args.resources.len());
             while reply.remaining() > 0 {
-                leases.push(GrantedLease { fence: reply.fence()?, joined: reply.flag()? });
+                leases.push(NodeGrant { fence: reply.fence()?, joined: reply.flag()? });
             }
             match leases.len() == args.resources.len() {
                 true => Ok(Reply::SetGranted { leases }),

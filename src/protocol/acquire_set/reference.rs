@@ -6,8 +6,8 @@ use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::reference::shared_holders::{self, Until};
-use crate::protocol::reply::GrantedLease;
+use crate::protocol::reference::shared_holders::{self, RefusedUntil};
+use crate::protocol::reply::NodeGrant;
 use crate::protocol::{AcquireSetArgs, EndReason, NoVote, Reply, acquire_shared, intent};
 use crate::types::{ResourceName, WantedMode};
 
@@ -62,7 +62,7 @@ fn intended(
     for (index, resource) in args.resources.iter().enumerate() {
         let left_ms = intent::reference::keeps_out(memory, context.now_ms(), (resource, &args.token), wanted);
         if let Some(left_ms) = left_ms.filter(|_| refused.iter().all(|(other, _)| *other != index)) {
-            out.push((index, shared_holders::held_by(memory, context, resource, Until::Intent(left_ms))));
+            out.push((index, shared_holders::held_by(memory, context, resource, RefusedUntil::Intent(left_ms))));
         }
     }
     out
@@ -103,21 +103,16 @@ fn refusal(
     }
 }
 
-fn take(
-    memory: &mut Memory,
-    context: &CallContext<'_>,
-    args: &AcquireSetArgs,
-    resource: &ResourceName,
-) -> GrantedLease {
+fn take(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSetArgs, resource: &ResourceName) -> NodeGrant {
     if args.is_shared {
         let reply = acquire_shared::reference::take(memory, context, &args.one_shared(resource));
         let Reply::Admitted { fence, joined } = reply else { unreachable!("checked before: {reply:?}") };
-        return GrantedLease { fence, joined };
+        return NodeGrant { fence, joined };
     }
     let one = args.one(resource);
     let has_it = matches!(memory.locks.get(resource, context.now_ms()), Some(LockValue::Lease(_)));
     match if has_it { join(memory, context, &one) } else { grant(memory, context, &one, true) } {
-        Reply::Granted { fence, joined } => GrantedLease { fence, joined },
+        Reply::Granted { fence, joined } => NodeGrant { fence, joined },
         other => unreachable!("checked before: {other:?}"),
     }
 }

@@ -6,7 +6,7 @@ use crate::protocol::record::{CLAIMS_MAX_BYTES, MEMBERS_MAX};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::reference::shared_holders::{self, Member, Until};
+use crate::protocol::reference::shared_holders::{self, MemberLease, RefusedUntil};
 use crate::protocol::{AcquireSharedArgs, EndReason, LeaseRecord, NoVote, Reply, intent};
 use crate::types::{Fence, Mode};
 
@@ -76,7 +76,7 @@ fn kept_out(
     let living = shared_holders::find(memory, now_ms, resource);
     let counted = living.map_or(0, |members| members.living(now_ms).count());
     if living.is_some_and(|members| members.kind != args.mode.wanted()) {
-        return Some(shared_holders::held_by(memory, context, resource, Until::Last));
+        return Some(shared_holders::held_by(memory, context, resource, RefusedUntil::Last));
     }
     let is_taken = match args.mode {
         Mode::Permit { limit, .. } if mutant::is(Mutant::CountPerNode) => counted >= usize::from(limit.get()),
@@ -84,9 +84,10 @@ fn kept_out(
     };
     let intended = intent::reference::keeps_out(memory, now_ms, (resource, token), args.mode.wanted());
     if let Some(left_ms) = intended.filter(|_| heeds_intents && !mutant::is(Mutant::SharedUnderIntent)) {
-        return Some(shared_holders::held_by(memory, context, resource, Until::Intent(left_ms)));
+        return Some(shared_holders::held_by(memory, context, resource, RefusedUntil::Intent(left_ms)));
     }
-    (is_taken || counted >= MEMBERS_MAX).then(|| shared_holders::held_by(memory, context, resource, Until::First))
+    (is_taken || counted >= MEMBERS_MAX)
+        .then(|| shared_holders::held_by(memory, context, resource, RefusedUntil::First))
 }
 
 /// The lease, where nothing keeps the request out. The same token again: the replay joins the lease, whose fence rises only to a
@@ -94,7 +95,9 @@ fn kept_out(
 pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Reply {
     let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
     let px_ms = context.key_ttl_ms(args.ttl);
-    if let Some(Member { mut record, end_ms }) = shared_holders::member_of(memory, now_ms, resource, token).cloned() {
+    if let Some(MemberLease { mut record, end_ms }) =
+        shared_holders::member_of(memory, now_ms, resource, token).cloned()
+    {
         if !record.claims.split(',').any(|claim| claim == args.attempt.as_str()) {
             record.claims = format!("{}{},", record.claims, args.attempt.as_str()).into();
         }
@@ -102,7 +105,7 @@ pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, 
             record.fence = next_fence(memory, context, args);
         }
         let (fence, end_ms) = (record.fence, end_ms.max(now_ms.saturating_add(px_ms)));
-        shared_holders::store(memory, now_ms, resource, Member { record, end_ms }, px_ms);
+        shared_holders::store(memory, now_ms, resource, MemberLease { record, end_ms }, px_ms);
         return Reply::Admitted { fence, joined: true };
     }
     let fence = next_fence(memory, context, args);
@@ -116,7 +119,13 @@ pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, 
         labels: args.labels.clone(),
     };
     let from_ms = if mutant::is(Mutant::EndByInstance) { context.sent_at.0 / 1_000 } else { now_ms };
-    shared_holders::store(memory, now_ms, resource, Member { record, end_ms: from_ms.saturating_add(px_ms) }, px_ms);
+    shared_holders::store(
+        memory,
+        now_ms,
+        resource,
+        MemberLease { record, end_ms: from_ms.saturating_add(px_ms) },
+        px_ms,
+    );
     intent::reference::withdraw(memory, now_ms, resource, token);
     Reply::Admitted { fence, joined: false }
 }

@@ -3,7 +3,7 @@
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::reference::shared_holders::{self, Member};
+use crate::protocol::reference::shared_holders::{self, MemberLease};
 use crate::protocol::{DowngradeArgs, LeaseRecord, NoVote, Reply};
 use crate::types::Mode;
 
@@ -19,7 +19,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
         return Reply::NoVote(NoVote::Blocked { left_ms });
     }
-    if let Some(Member { record, end_ms }) = shared_holders::member_of(memory, now_ms, resource, token) {
+    if let Some(MemberLease { record, end_ms }) = shared_holders::member_of(memory, now_ms, resource, token) {
         return match record.mode {
             Mode::Shared => Reply::Downgraded { record: record.clone(), left_ms: end_ms - now_ms },
             mode => Reply::ModeDiffers { mode },
@@ -39,7 +39,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     };
     let record = LeaseRecord { mode: Mode::Shared, ..record.clone() };
     memory.locks.remove(resource, now_ms);
-    let member = Member { record: record.clone(), end_ms: now_ms + left_ms };
+    let member = MemberLease { record: record.clone(), end_ms: now_ms + left_ms };
     shared_holders::store(memory, now_ms, resource, member, left_ms.max(1));
     Reply::Downgraded { record, left_ms }
 }

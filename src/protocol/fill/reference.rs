@@ -7,7 +7,7 @@ use crate::protocol::reference::blocks::union;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, FillProgress};
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::reference::shared_holders::{self, Member};
+use crate::protocol::reference::shared_holders::{self, MemberLease};
 use crate::protocol::{EndReason, FillArgs, FillEntry, LeaseRecord, NoVote, Reply, Tombstone};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
@@ -176,6 +176,6 @@ fn copy_member(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record
             }
         }
     }
-    shared_holders::store(memory, now_ms, resource, Member { record, end_ms }, end_ms - now_ms);
+    shared_holders::store(memory, now_ms, resource, MemberLease { record, end_ms }, end_ms - now_ms);
     true
 }

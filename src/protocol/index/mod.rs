@@ -35,7 +35,6 @@ pub(super) fn build(context: &ScriptContext<'_>, args: &IndexArgs, script_ref: S
     command.build()
 }
 
-/// Reads the reply.
 pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     if ReplyReader::new(value)?.flag()? { Ok(Reply::Indexed) } else { malformed("is not 1") }
 }

@@ -32,7 +32,6 @@ pub(super) fn build(context: &ScriptContext<'_>, args: &ListArgs, script_ref: Sc
     command.build()
 }
 
-/// Reads a page.
 pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let mut reply = ReplyReader::new(value)?;
     let next = match reply.text()?.parse::<u64>() {

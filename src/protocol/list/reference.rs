@@ -4,7 +4,7 @@ use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{ListArgs, ListedLease, Reply};
 
-/// Reads one page.
+/// The next page after the cursor.
 pub(in crate::protocol) fn apply(memory: &Memory, context: &CallContext<'_>, args: &ListArgs) -> Reply {
     let now_ms = context.now_ms();
     let count = usize::try_from(args.count).unwrap_or(usize::MAX);

@@ -37,7 +37,7 @@ pub enum ReadEntry {
     Foreign { resource: ResourceName, value: Option<Arc<[u8]>>, left_ms: Option<u64> },
     /// A token (`None`: a foreign client) for which the resource has a block, and the attempts that claimed its lease.
     Block { resource: ResourceName, token: Option<TokenHash>, claims: Arc<str>, left_ms: u64 },
-    /// A tombstone.
+    /// What is left of an ended token or attempt.
     Tombstone(Tombstone),
 }
 
@@ -50,7 +50,6 @@ pub struct Tombstone {
     pub token: TokenHash,
     /// The attempt that was cancelled; `None`: the token's lease was ended.
     pub attempt: Option<AttemptId>,
-    /// Why.
     pub reason: EndReason,
     /// Remaining lifetime of the tombstone in milliseconds.
     pub left_ms: u64,
@@ -74,7 +73,6 @@ pub(super) fn build(
     command.build()
 }
 
-/// Reads a page.
 pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let mut reply = ReplyReader::new(value)?;
     match reply.text()? {

@@ -9,7 +9,6 @@ use crate::protocol::reference::memory::Memory;
 use crate::protocol::{NoVote, ReadArgs, ReadEntry, Reply, Tombstone};
 use crate::types::Fence;
 
-/// Runs one read.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &ReadArgs) -> Reply {
     let is_pending = memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && m.view.id == context.view);
     // One that is to be filled for this view has no vote, and knows all that it has ever voted for.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::shared_holders::Members;
+use super::shared_holders::MemberLeases;
 use super::store::Expiring;
 use crate::protocol::LeaseRecord;
 use crate::types::{Mode, ResourceName, TokenHash};
@@ -22,7 +22,7 @@ pub(in crate::protocol) enum LockValue {
     /// A lease of this service.
     Lease(LeaseRecord),
     /// Shared leases or permits.
-    Members(Members),
+    Members(MemberLeases),
     /// Any other string.
     Bytes(Arc<[u8]>),
     /// A key of another Redis type, by its name.
@@ -92,7 +92,7 @@ fn sha1_hex(bytes: &[u8]) -> Arc<str> {
 
 /// All lock keys of a node.
 #[derive(Debug, Clone, Default)]
-pub(in crate::protocol) struct Locks {
+pub(in crate::protocol) struct LockKeys {
     keys: Expiring<ResourceName, Lock>,
     /// Held leases by place. No place is used twice, so that a page can continue after the last one regardless of changes
     /// in between.
@@ -107,7 +107,7 @@ struct Lock {
     place: u64,
 }
 
-impl Locks {
+impl LockKeys {
     /// The value at the key.
     pub(in crate::protocol) fn get(&self, resource: &ResourceName, now_ms: u64) -> Option<&LockValue> {
         self.keys.get(resource, now_ms).map(|lock| &lock.value)
@@ -230,7 +230,7 @@ impl Locks {
         members.chain(self.keys.next_end_ms(from_ms)).min()
     }
 
-    /// Keys in memory.
+    /// Number of keys in memory, expired ones included.
     pub(in crate::protocol) fn len(&self) -> usize {
         self.keys.len()
     }

@@ -80,7 +80,7 @@ pub(in crate::protocol) struct MarkerRecord {
     pub(in crate::protocol) run: Arc<str>,
     /// The server's count of evictions at the last probe.
     pub(in crate::protocol) evicted: Option<u64>,
-    /// It votes.
+    /// It has a vote, unless another check refuses it.
     pub(in crate::protocol) active: bool,
     /// Its fences survived the restart, so that it needs no seed and votes as soon as the quarantine is over. Embedded
     /// nodes only.
@@ -129,9 +129,9 @@ pub(in crate::protocol) struct MarkerRecord {
 /// Pages of a fill that were applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::protocol) struct FillProgress {
-    /// For which view.
+    /// The view that the fill is for.
     pub(in crate::protocol) view: ViewId,
-    /// Which fill.
+    /// Drawn for each fill, so that pages of two are not mixed.
     pub(in crate::protocol) nonce: u64,
     /// How many pages it has.
     pub(in crate::protocol) pages: u32,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::blocks::Blocks;
 use super::fences::Fences;
-use super::locks::{LockValue, Locks};
+use super::locks::{LockKeys, LockValue};
 use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
 use crate::mutant::{self, Mutant};
@@ -22,10 +22,10 @@ pub(super) const PURGE_PER_REQUEST: usize = 16;
 /// The keys of one node.
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct Memory {
-    /// `redlockd:meta`.
+    /// The key `redlockd:meta`.
     pub(in crate::protocol) marker: MarkerKey,
     /// Lock keys and their index.
-    pub(in crate::protocol) locks: Locks,
+    pub(in crate::protocol) locks: LockKeys,
     /// `redlockd:block:*`.
     pub(in crate::protocol) blocks: Blocks,
     /// The last fences of resources.

@@ -27,7 +27,6 @@ pub struct ReferenceNode {
 /// Numbers of keys in memory, including expired ones that were not dropped yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeyCounts {
-    /// Lock keys.
     pub locks: usize,
     /// Entries of the index of leases.
     pub index: usize,
@@ -35,7 +34,7 @@ pub struct KeyCounts {
     pub counters: usize,
     /// Tombstones of tokens and attempts.
     pub tombstones: usize,
-    /// Blocks.
+    /// The keys that block a resource.
     pub blocks: usize,
 }
 

@@ -11,10 +11,9 @@ use crate::protocol::record::{MEMBERS_SHOWN, member_kind};
 use crate::protocol::{HeldByMembers, LeaseRecord, Reply};
 use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
 
-/// One of them.
+/// One shared lease or permit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::protocol) struct Member {
-    /// The lease.
+pub(in crate::protocol) struct MemberLease {
     pub(in crate::protocol) record: LeaseRecord,
     /// Its last millisecond, on the node's clock.
     pub(in crate::protocol) end_ms: u64,
@@ -22,14 +21,13 @@ pub(in crate::protocol) struct Member {
 
 /// All of a resource, those that are over included until the next change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::protocol) struct Members {
+pub(in crate::protocol) struct MemberLeases {
     /// What they have in common.
     pub(in crate::protocol) kind: WantedMode,
-    of: BTreeMap<TokenHash, Member>,
+    of: BTreeMap<TokenHash, MemberLease>,
 }
 
-impl Members {
-    /// None yet.
+impl MemberLeases {
     pub(in crate::protocol) fn new(kind: WantedMode) -> Self {
         Self { kind, of: BTreeMap::new() }
     }
@@ -39,19 +37,19 @@ impl Members {
         format!("S|{}", member_kind(self.kind)).into_bytes().into()
     }
 
-    /// Those that live.
-    pub(in crate::protocol) fn living(&self, now_ms: u64) -> impl Iterator<Item = &Member> {
+    /// Those whose last millisecond has not passed.
+    pub(in crate::protocol) fn living(&self, now_ms: u64) -> impl Iterator<Item = &MemberLease> {
         self.of.values().filter(move |member| member.end_ms >= now_ms)
     }
 
     /// This token's, if it lives.
-    pub(in crate::protocol) fn get(&self, token: &TokenHash, now_ms: u64) -> Option<&Member> {
+    pub(in crate::protocol) fn get(&self, token: &TokenHash, now_ms: u64) -> Option<&MemberLease> {
         self.of.get(token).filter(|member| member.end_ms >= now_ms)
     }
 
     /// Whether another token has this slot.
     pub(in crate::protocol) fn is_taken(&self, mode: Mode, token: &TokenHash, now_ms: u64) -> bool {
-        let same = |member: &Member| member.record.token != *token && member.record.mode.slot() == mode.slot();
+        let same = |member: &MemberLease| member.record.token != *token && member.record.mode.slot() == mode.slot();
         mode.slot().is_some() && self.living(now_ms).any(same)
     }
 
@@ -61,7 +59,11 @@ impl Members {
 }
 
 /// The members of a resource, if one of them lives. Without one, the key is as good as a foreign client's.
-pub(in crate::protocol) fn find<'a>(memory: &'a Memory, now_ms: u64, resource: &ResourceName) -> Option<&'a Members> {
+pub(in crate::protocol) fn find<'a>(
+    memory: &'a Memory,
+    now_ms: u64,
+    resource: &ResourceName,
+) -> Option<&'a MemberLeases> {
     match memory.locks.get(resource, now_ms)? {
         LockValue::Members(members) => members.living(now_ms).next().is_some().then_some(members),
         _ => None,
@@ -74,7 +76,7 @@ pub(in crate::protocol) fn member_of<'a>(
     now_ms: u64,
     resource: &ResourceName,
     token: &TokenHash,
-) -> Option<&'a Member> {
+) -> Option<&'a MemberLease> {
     find(memory, now_ms, resource)?.get(token, now_ms)
 }
 
@@ -83,11 +85,11 @@ pub(in crate::protocol) fn store(
     memory: &mut Memory,
     now_ms: u64,
     resource: &ResourceName,
-    member: Member,
+    member: MemberLease,
     px_ms: u64,
 ) {
     let kind = member.record.mode.wanted();
-    let mut members = find(memory, now_ms, resource).cloned().unwrap_or_else(|| Members::new(kind));
+    let mut members = find(memory, now_ms, resource).cloned().unwrap_or_else(|| MemberLeases::new(kind));
     let is_new = members.of.is_empty();
     members.of.retain(|_, member| member.end_ms >= now_ms);
     members.of.insert(member.record.token.clone(), member);
@@ -111,7 +113,7 @@ pub(in crate::protocol) fn remove(memory: &mut Memory, now_ms: u64, resource: &R
 
 /// Until when members keep a request out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::protocol) enum Until {
+pub(in crate::protocol) enum RefusedUntil {
     /// The last of them ends.
     Last,
     /// The first of them ends.
@@ -125,12 +127,12 @@ pub(in crate::protocol) fn held_by(
     memory: &mut Memory,
     context: &CallContext<'_>,
     resource: &ResourceName,
-    until: Until,
+    until: RefusedUntil,
 ) -> Reply {
     let now_ms = context.now_ms();
-    let is_intent = matches!(until, Until::Intent(_));
+    let is_intent = matches!(until, RefusedUntil::Intent(_));
     let Some(members) = find(memory, now_ms, resource) else {
-        let left_ms = if let Until::Intent(left_ms) = until { left_ms } else { 0 };
+        let left_ms = if let RefusedUntil::Intent(left_ms) = until { left_ms } else { 0 };
         let (taken, members) = Default::default();
         return Reply::HeldByMembers(HeldByMembers { left_ms, kind: None, is_intent, taken, members });
     };
@@ -146,9 +148,9 @@ pub(in crate::protocol) fn held_by(
     }
     let last_ms = key_ms.unwrap_or(longest_ms);
     let left_ms = match until {
-        Until::Last => last_ms,
-        Until::First => first_ms.min(last_ms),
-        Until::Intent(left_ms) => left_ms.min(last_ms),
+        RefusedUntil::Last => last_ms,
+        RefusedUntil::First => first_ms.min(last_ms),
+        RefusedUntil::Intent(left_ms) => left_ms.min(last_ms),
     };
     Reply::HeldByMembers(HeldByMembers { left_ms, kind, is_intent, taken, members: shown })
 }

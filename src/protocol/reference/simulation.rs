@@ -12,7 +12,7 @@ use crate::types::{ResourceName, TokenHash};
 /// What a foreign client may store at a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForeignValue {
-    /// A string.
+    /// The value of a string key.
     Bytes(Vec<u8>),
     /// A key of another type, by Redis' name for it: `list`, `hash`, `set`, `zset`, `stream`.
     OtherType(&'static str),
@@ -21,7 +21,7 @@ pub enum ForeignValue {
 /// A key that a server under memory pressure may evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvictedKey {
-    /// A lock's key.
+    /// A lock's key, with the leases in it.
     Lock(ResourceName),
     /// A resource's fence counter.
     Counter(ResourceName),
@@ -85,7 +85,7 @@ impl ReferenceNode {
         self.memory.locks.remove(resource, now_us / 1_000)
     }
 
-    /// `FLUSHALL`.
+    /// Removes all keys, as `FLUSHALL` does.
     pub fn flush_all(&mut self) {
         self.memory = Memory::default();
     }

@@ -3,7 +3,7 @@
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::{Memory, end_ms};
-use crate::protocol::reference::shared_holders::{self, Member};
+use crate::protocol::reference::shared_holders::{self, MemberLease};
 use crate::protocol::{CancelArgs, EndReason, Found, LeaseRecord, ReleaseArgs, Released, Reply, TOKEN_TOMBSTONE};
 
 /// A release, for which the script gets an empty attempt: the lease ends for good.
@@ -56,7 +56,7 @@ pub(in crate::protocol) fn cancel(memory: &mut Memory, context: &CallContext<'_>
                 shared_holders::remove(memory, now_ms, &args.resource, &args.token);
             } else {
                 let record = LeaseRecord { claims: rest.into(), ..member.record };
-                shared_holders::store(memory, now_ms, &args.resource, Member { record, ..member }, 0);
+                shared_holders::store(memory, now_ms, &args.resource, MemberLease { record, ..member }, 0);
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::reference::shared_holders::{self, Member};
+use crate::protocol::reference::shared_holders::{self, MemberLease};
 use crate::protocol::{NoVote, Reply, RestoreArgs, ViewId};
 use crate::types::Mode;
 
@@ -67,7 +67,7 @@ fn restore_member(memory: &mut Memory, context: &CallContext<'_>, args: &Restore
         return Reply::Other { fence: None };
     }
     let px_ms = (*left_ms).max(1);
-    let member = Member { record: record.clone(), end_ms: now_ms.saturating_add(px_ms) };
+    let member = MemberLease { record: record.clone(), end_ms: now_ms.saturating_add(px_ms) };
     shared_holders::store(memory, now_ms, resource, member, px_ms);
     memory.store_fence(resource, record.fence.0);
     Reply::Restored

@@ -25,7 +25,7 @@ node_script!(with_marker "ticket.lua");
 /// What is to be done with a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TicketOrder {
-    /// Nothing.
+    /// It is only to be read.
     Read,
     /// Its state is to be raised, where the node has the ticket.
     Raise,
@@ -36,11 +36,10 @@ pub enum TicketOrder {
 /// Arguments of [`Request::Ticket`](super::request::Request::Ticket).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TicketArgs {
-    /// Which one.
     pub id: TicketId,
-    /// What for.
+    /// What is to be done with it.
     pub order: TicketOrder,
-    /// The state.
+    /// The state to which it is to be raised.
     pub head: TicketHead,
     /// See [`Ticket::encode`]; only for [`TicketOrder::Put`].
     pub body: Arc<str>,
@@ -55,7 +54,7 @@ pub struct TicketArgs {
 /// What a node has of a ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTicket {
-    /// Its state.
+    /// The highest state that this node knows.
     pub head: TicketHead,
     /// When its caller asked for it last, on the cluster clock. Milliseconds since 1970.
     pub asked_ms: u64,
@@ -107,7 +106,6 @@ pub(super) fn build(
     command.build()
 }
 
-/// Reads the reply.
 pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let mut reply = ReplyReader::new(value)?;
     match reply.text()? {

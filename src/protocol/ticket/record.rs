@@ -47,7 +47,6 @@ impl TicketId {
         (digits.len() == ID_DIGITS && digits.bytes().all(is_hex)).then(|| Self(text.into()))
     }
 
-    /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -130,7 +129,6 @@ impl TicketEnd {
 /// The state of a ticket. Of two heads the larger one, in the order of the fields, is the later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TicketHead {
-    /// How far it is.
     pub phase: TicketPhase,
     /// The lease's, once it is granted; 0 before.
     pub fence: Fence,
@@ -138,7 +136,7 @@ pub struct TicketHead {
     pub kept_until_ms: u64,
     /// Until when the grant may be accepted, on the cluster clock. Milliseconds since 1970.
     pub accept_by_ms: u64,
-    /// Why it is over.
+    /// Only if it is over: why.
     pub end: Option<TicketEnd>,
     /// When it took on this state, on the cluster clock. Milliseconds since 1970.
     pub since_ms: u64,
@@ -150,7 +148,7 @@ impl TicketHead {
         Self { phase: TicketPhase::Waiting, fence: Fence(0), kept_until_ms: 0, accept_by_ms: 0, end: None, since_ms }
     }
 
-    /// The next state.
+    /// This state with another phase, from this time on.
     #[must_use]
     pub fn at(self, phase: TicketPhase, since_ms: u64) -> Self {
         Self { phase, since_ms, ..self }
@@ -297,14 +295,14 @@ pub struct Ticket {
     pub ttl: Ttl,
     /// How the lease is to share the resource.
     pub mode: WantedMode,
-    /// The rest.
+    /// What is stored of it, with the fields above.
     pub body: TicketBody,
 }
 
 /// What a ticket's caller asks for, besides the names. Durations in milliseconds, times on the cluster clock since 1970.
 #[derive(Debug, Clone)]
 pub struct TicketTerms {
-    /// Of the lease.
+    /// Labels that the lease will have.
     pub labels: Labels,
     /// For how long after the grant the lease is to be kept.
     pub keep_ms: u64,
@@ -316,12 +314,12 @@ pub struct TicketTerms {
     pub refuses_deadlock: bool,
     /// How the lease is to share the resource.
     pub mode: WantedMode,
-    /// Who is informed.
+    /// Who is informed; `None`: the caller asks.
     pub callback: Option<TicketCallback>,
 }
 
 impl Ticket {
-    /// A new one.
+    /// A ticket for one resource.
     pub fn new(resource: ResourceName, token: TokenHash, ttl: Ttl, terms: TicketTerms) -> Self {
         let TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback } = terms;
         let (name, hash, ttl_ms) = (resource.to_string(), token.as_str().to_owned(), ttl.as_ms());

@@ -4,7 +4,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::reference::shared_holders::{self, Member};
+use crate::protocol::reference::shared_holders::{self, MemberLease};
 use crate::protocol::{LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
 use crate::types::{Fence, Mode};
 
@@ -81,8 +81,8 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
 }
 
 /// A member's end is its own; the fence is stored if a quorum gave it, and otherwise stays.
-fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, member: Member) -> Reply {
-    let (now_ms, resource, Member { mut record, end_ms }) = (context.now_ms(), &args.resource, member);
+fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, member: MemberLease) -> Reply {
+    let (now_ms, resource, MemberLease { mut record, end_ms }) = (context.now_ms(), &args.resource, member);
     let wanted = args.fence.filter(|fence| *fence != record.fence && fence.0 > 0);
     if args.renewal && wanted.is_some() {
         return Reply::Other { fence: Some(record.fence).filter(|fence| fence.0 > 0) };
@@ -105,7 +105,7 @@ fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateAr
     }
     let px_ms = context.key_ttl_ms(args.ttl.unwrap_or(record.ttl));
     let later_ms = end_ms.max(now_ms.saturating_add(px_ms));
-    shared_holders::store(memory, now_ms, resource, Member { record: record.clone(), end_ms: later_ms }, px_ms);
+    shared_holders::store(memory, now_ms, resource, MemberLease { record: record.clone(), end_ms: later_ms }, px_ms);
     Reply::Updated { record, before_ms: end_ms - now_ms }
 }
 

@@ -101,7 +101,7 @@ pub struct PublishedResource {
     pub first: Vec<PublishedWaiter>,
 }
 
-/// One waiter.
+/// A waiter as other instances see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedWaiter {
     /// The owner that it names.

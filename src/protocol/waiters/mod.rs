@@ -32,13 +32,13 @@ pub struct WaitersArgs {
     pub entry: Option<Arc<str>>,
     /// How long the node keeps that entry.
     pub ttl: Duration,
-    /// 0 at first, then `cursor` of this node's last [`WaitersPage`].
+    /// 0 at first, then `cursor` of this node's last [`PublishedWaitersPage`].
     pub cursor: u64,
 }
 
 /// What other instances have published on one node since the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WaitersPage {
+pub struct PublishedWaitersPage {
     /// The caller's entry was stored.
     pub is_published: bool,
     /// Where the next page begins. A time on the node's clock, in microseconds.
@@ -52,7 +52,7 @@ pub struct WaitersPage {
 /// One instance's entry on a node. Any client of the node may have written it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedEntry {
-    /// Whose it is.
+    /// The instance that published it.
     pub instance: InstanceName,
     /// The key's remaining TTL. Milliseconds.
     pub left_ms: u64,
@@ -85,5 +85,5 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
             entries.push(ListedEntry { instance, left_ms, entry: entry.into() });
         }
     }
-    Ok(Reply::Waiters(WaitersPage { is_published, cursor, has_more, entries }))
+    Ok(Reply::Waiters(PublishedWaitersPage { is_published, cursor, has_more, entries }))
 }

@@ -7,7 +7,7 @@ use super::entry::PAGE_ENTRIES;
 use crate::protocol::reference::marker::{CallContext, millis};
 use crate::protocol::reference::memory::{Memory, end_ms};
 use crate::protocol::reference::store::Expiring;
-use crate::protocol::{InstanceName, ListedEntry, Reply, WaitersArgs, WaitersPage};
+use crate::protocol::{InstanceName, ListedEntry, PublishedWaitersPage, Reply, WaitersArgs};
 
 /// The keys of the waiters: `redlockd:waiters` and the entries.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +55,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         Some(ListedEntry { instance, left_ms, entry })
     };
     let entries = others.filter_map(listed).collect();
-    Reply::Waiters(WaitersPage { is_published: args.entry.is_some(), cursor, has_more, entries })
+    Reply::Waiters(PublishedWaitersPage { is_published: args.entry.is_some(), cursor, has_more, entries })
 }
 
 /// The index in the order of Redis: by score, then by name.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::fill_node::NodePages;
-use super::next_view::{Change, Known, Member, plausible};
+use super::next_view::{Change, Member, NodeAnswers, plausible};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, View, ViewId};
 use crate::redlock::clock::Clock;
@@ -38,7 +38,7 @@ pub(crate) enum Outcome {
 
 /// What a view is made for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Wanted<'a> {
+pub(crate) enum ViewPurpose<'a> {
     /// Some node that forgot is to vote again, or what another instance began is to be completed.
     Healing,
     /// Nobody but this node is to be admitted.
@@ -57,7 +57,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         above: ViewId,
         rivals: &[bool],
         ended: &[bool],
-        what: Wanted<'_>,
+        what: ViewPurpose<'_>,
     ) -> Outcome {
         let (id, asked_at) = (above.above(self.entropy.bits()), self.clock.now());
         let tally = self.step(&self.nodes.opened(), Request::Promise { view: id }).await;
@@ -73,23 +73,25 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         // Whoever promised under a name that is being replaced, also since `rivals` was taken, is admitted by the replacement alone:
         // it follows from a quorum of others, and never from the time that has passed.
         let mut rivals = rivals.to_vec();
-        if let Some(moving) = self.replacing.lock().filter(|i| !matches!(what, Wanted::Admission(of) if of == *i)) {
+        if let Some(moving) = self.replacing.lock().filter(|i| !matches!(what, ViewPurpose::Admission(of) if of == *i))
+        {
             rivals.iter_mut().skip(moving).take(1).for_each(|rival| *rival = true);
         }
         let rivals = &rivals;
         let own = &self.views.current();
-        let known = Known { names: &names, members: &members, rivals, ended, addresses: &addresses, configured, own };
+        let known =
+            NodeAnswers { names: &names, members: &members, rivals, ended, addresses: &addresses, configured, own };
         let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;
         }
         let change = match what {
-            Wanted::Healing => known.derive(id, usize::try_from(self.entropy.bits() % 64).unwrap_or(0)),
-            Wanted::Admission(node) => {
+            ViewPurpose::Healing => known.derive(id, usize::try_from(self.entropy.bits() % 64).unwrap_or(0)),
+            ViewPurpose::Admission(node) => {
                 let place = known.to_heal().iter().position(|other| *other == node);
                 place.and_then(|place| known.derive(id, place))
             }
-            Wanted::List(names) => known.relist(id, names.clone(), self.settings.params.cluster.terms()),
+            ViewPurpose::List(names) => known.relist(id, names.clone(), self.settings.params.cluster.terms()),
         };
         let Some(mut change) = change else { return Outcome::Nothing };
         self.name_addresses(&mut change, &known.base().0);

@@ -39,7 +39,7 @@ const PAGE_TRIES: u32 = 3;
 /// A process has every page of a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Filled {
-    /// Names the fill.
+    /// Drawn for each fill, so that pages of two are not mixed.
     pub(crate) nonce: u64,
     /// How many pages it has.
     pub(crate) pages: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Filled {
 pub(super) struct NodePages {
     node: usize,
     pages: Vec<ReadPage>,
-    /// These are all.
+    /// The node sent its last page.
     is_complete: bool,
 }
 

@@ -54,7 +54,7 @@ struct Ended {
     made_us: u64,
 }
 
-/// A complete fill.
+/// All that is written into the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fill {
     /// Every fence of the process must be above it: the highest of those that were read.

@@ -12,8 +12,8 @@ use crate::types::NodeId;
 
 /// The nodes, as far as they answered, and those that prevent a new view.
 #[derive(Debug)]
-pub(crate) struct Known<'a> {
-    /// By node index.
+pub(crate) struct NodeAnswers<'a> {
+    /// The names, by node index.
     pub(crate) names: &'a [NodeId],
     /// By node index; `None` without an answer.
     pub(crate) members: &'a [Option<Member>],
@@ -29,10 +29,9 @@ pub(crate) struct Known<'a> {
     pub(crate) own: &'a Arc<View>,
 }
 
-/// A new view.
+/// A view that is to be installed, and by whom.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Its record.
     pub(crate) view: Arc<View>,
     /// The nodes that vote, and are to install it.
     pub(crate) sound: Vec<usize>,
@@ -44,7 +43,7 @@ pub(crate) struct Change {
     pub(crate) readers: usize,
 }
 
-impl Known<'_> {
+impl NodeAnswers<'_> {
     /// The nodes of the view's list, as far as they are known here.
     pub(crate) fn list(&self, view: &View) -> Vec<usize> {
         match &view.list {

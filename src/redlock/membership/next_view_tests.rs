@@ -41,7 +41,7 @@ fn forgot(run: &str, is_served: bool) -> Option<Member> {
 
 fn derive(members: &[Option<Member>], rivals: [bool; 3]) -> Option<Change> {
     let names = names();
-    Known {
+    NodeAnswers {
         names: &names,
         members,
         rivals: &rivals,
@@ -82,7 +82,7 @@ fn a_process_that_shows_the_run_of_another_name_is_not_named() {
     let to_heal = |a: Option<Member>, b: Option<Member>, ended: bool| {
         let members = [a, b, votes("c1", &w), votes("d1", &w), votes("e1", &w)];
         let ended = [ended, false, false, false, false];
-        let known = Known {
+        let known = NodeAnswers {
             names: &names,
             members: &members,
             rivals: &[false; 5],
@@ -112,7 +112,7 @@ fn a_process_that_the_highest_view_does_not_name_does_not_count() {
 fn a_process_outside_the_highest_view_gives_up_its_vote_where_too_few_are_left_to_fill_it() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
     let to_give_up = |members: &[Option<Member>]| {
-        Known {
+        NodeAnswers {
             names: &names(),
             members,
             rivals: &[false; 3],
@@ -146,7 +146,7 @@ fn a_node_that_has_ended_is_not_waited_for_and_leaves_the_roster() {
     let w = view(1, ["a1", "b1", "c1"]);
     let with = |members: [Option<Member>; 3], ended: [bool; 3]| {
         let names = names();
-        let known = Known {
+        let known = NodeAnswers {
             names: &names,
             members: &members,
             rivals: &[false; 3],
@@ -183,7 +183,7 @@ fn the_first_view_names_those_that_voted_before_there_were_views() {
 /// What is believed of these members, and what follows from it.
 fn seen(members: &[Option<Member>], addresses: &[Option<Arc<str>>]) -> (ViewId, Vec<usize>, Vec<usize>, bool) {
     let names = names();
-    let known = Known {
+    let known = NodeAnswers {
         names: &names,
         members,
         rivals: &[false; 3],
@@ -283,8 +283,15 @@ fn the_view_is_known_where_this_instances_clock_is_off_and_nobody_votes_for_it()
     let shown = |members: &[Option<Member>]| {
         let (names, own) = (names(), Arc::default());
         let (members, ended) = (members, [false; 3]);
-        let known =
-            Known { names: &names, members, rivals: &ended, ended: &ended, addresses: &[], configured: 3, own: &own };
+        let known = NodeAnswers {
+            names: &names,
+            members,
+            rivals: &ended,
+            ended: &ended,
+            addresses: &[],
+            configured: 3,
+            own: &own,
+        };
         known.shown().map(|view| view.id)
     };
     assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &high), refuses("c1", &low)]), Some(high.id));
@@ -325,14 +332,21 @@ fn a_change_of_the_list_is_settled_by_a_view_without_the_former_one_and_leaves_a
     let (all, none, view) = (names(), [false; 3], changed(2, &[0, 1]));
     let members = [votes("a1", &view), votes("b1", &view), votes("c1", &view)];
     let own = Arc::default();
-    let known =
-        Known { names: &all, members: &members, rivals: &none, ended: &none, addresses: &[], configured: 3, own: &own };
+    let known = NodeAnswers {
+        names: &all,
+        members: &members,
+        rivals: &none,
+        ended: &none,
+        addresses: &[],
+        configured: 3,
+        own: &own,
+    };
     assert!(known.is_unsettled());
     let next = known.derive(view.id.above(1), 0).expect("a view");
     let list = next.view.list.as_ref().expect("a list");
     assert_eq!((list.names.len(), &list.old, &next.targets), (2, &None, &vec![]));
     let settled = [votes("a1", &next.view), votes("b1", &next.view), votes("c1", &view)];
-    let known = Known { members: &settled, ..known };
+    let known = NodeAnswers { members: &settled, ..known };
     assert!(!known.is_unsettled());
     let of = |names: &[usize]| {
         known.relist(next.view.id.above(1), names.iter().map(|i| all[*i].clone()).collect(), &"0".into())
@@ -368,7 +382,7 @@ fn a_name_is_not_added_where_its_process_would_get_no_entry() {
     let relisted = |third: Option<Member>, is_rival: bool| {
         let (members, rivals, ended) =
             ([votes("a1", &two), votes("b1", &two), third], [false, false, is_rival], [false; 3]);
-        let known = Known {
+        let known = NodeAnswers {
             names: &all,
             members: &members,
             rivals: &rivals,
@@ -395,7 +409,8 @@ fn nothing_is_derived_from_a_view_below_one_that_a_voter_has_installed() {
     let made = |members: [Option<Member>; 3]| {
         let names = names();
         let (members, ended) = (&members, &none);
-        let known = Known { names: &names, members, rivals: ended, ended, addresses: &[], configured: 3, own: &own };
+        let known =
+            NodeAnswers { names: &names, members, rivals: ended, ended, addresses: &[], configured: 3, own: &own };
         let id = replaced.id.above(1);
         let relisted = |of: &[usize]| known.relist(id, of.iter().map(|i| names[*i].clone()).collect(), &"0".into());
         let made = [known.derive(id, 0), relisted(&[0, 1]), relisted(&[1, 2])];
@@ -451,7 +466,7 @@ fn a_view_by_the_clock_that_was_left_half_done_is_made_again_with_those_that_the
     let half = Arc::new(half);
     let members = [forgot("a2", true), votes("b1", &half), votes("c1", &half)];
     let (names, none, own) = (names(), [false; 3], Arc::default());
-    let known = Known {
+    let known = NodeAnswers {
         names: &names,
         members: &members,
         rivals: &none,

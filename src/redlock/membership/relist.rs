@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::change::{Outcome, Wanted};
-use super::next_view::Known;
+use super::change::{Outcome, ViewPurpose};
+use super::next_view::NodeAnswers;
 use super::view_monitor::Latest;
 use crate::protocol::{NoVote, View, Vote};
 use crate::redlock::clock::Clock;
@@ -144,7 +144,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 Err(why) if !is_done => why,
                 Ok(_) if !votes => "fewer than a quorum of the nodes vote",
                 names => {
-                    let wanted = names.as_ref().ok().filter(|_| !is_done).map_or(Wanted::Healing, Wanted::List);
+                    let wanted =
+                        names.as_ref().ok().filter(|_| !is_done).map_or(ViewPurpose::Healing, ViewPurpose::List);
                     let above = self.highest_seen();
                     match self.engine.change_view(above, &latest.rivals, &latest.ended, wanted).await {
                         Outcome::Done(_) => continue,
@@ -161,7 +162,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// A change of the list that has been half done for so long that whoever began it has given up.
-    pub(super) fn is_left_half_done(&self, known: &Known<'_>) -> bool {
+    pub(super) fn is_left_half_done(&self, known: &NodeAnswers<'_>) -> bool {
         let (view, now, mut state) = (known.base().0.id, self.engine.clock.now(), self.state());
         if !known.is_half_done() {
             state.half_done = None;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::change::{Outcome, Wanted};
-use super::next_view::{Known, Member, plausible};
+use super::change::{Outcome, ViewPurpose};
+use super::next_view::{Member, NodeAnswers, plausible};
 use crate::protocol::{NodeStatus, View, ViewId};
 use crate::redlock::backoff::uniform;
 use crate::redlock::clock::Clock;
@@ -118,7 +118,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     async fn change(&self) -> Outcome {
         let (latest, above) = (self.latest(), self.highest_seen());
-        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, Wanted::Healing).await;
+        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, ViewPurpose::Healing).await;
         if let Outcome::Done(admitted) = outcome {
             let view = self.engine.views.current().id.number();
             tracing::info!(view, admitted, "the view of the nodes was changed");
@@ -144,9 +144,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 }
 
 impl Latest {
-    pub(super) fn known(&self) -> Known<'_> {
+    pub(super) fn known(&self) -> NodeAnswers<'_> {
         let Self { names, members, rivals, ended, addresses, configured, own } = self;
-        Known { names, members, rivals, ended, addresses, configured: *configured, own }
+        NodeAnswers { names, members, rivals, ended, addresses, configured: *configured, own }
     }
 
     /// The nodes that have installed a view with the list of this one. Not this very view: the one that settles a change of the list

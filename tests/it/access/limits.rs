@@ -154,7 +154,7 @@ async fn slow_heads_and_idle_connections_are_closed_and_waiters_are_not() {
 /// Connections beyond the listen queue would not be established while the process is stopped: the kernel drops their
 /// first packet.
 #[tokio::test]
-async fn the_listen_queue_has_room_for_many_connections() {
+async fn the_listen_queue_takes_many_connections() {
     let service = Service::embedded(&[]).await;
     let process = service.pid();
     // While it is stopped it accepts no connection, so all of them must fit into the queue.

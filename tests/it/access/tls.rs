@@ -344,7 +344,7 @@ async fn a_certificate_behind_links_is_renewed_when_the_link_is_replaced() {
     }
 }
 
-/// L4, L14, L15: the number of headers on HTTP/2, what browsers are told under TLS, and a key that everybody can read.
+/// L4, L14, L15: the number of headers on HTTP/2, the headers for browsers under TLS, and a key that everybody can read.
 #[tokio::test]
 async fn l4_l14_l15_headers_are_counted_pages_ask_for_https_and_a_readable_key_is_reported() {
     let access = Access::of(&[("ci", &["admin"])]);

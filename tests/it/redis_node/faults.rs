@@ -160,7 +160,7 @@ async fn a_half_open_connection_is_detected_by_the_check() {
     let proxy = ChaosProxy::start(server.port()).await;
     let node = voting_behind(&proxy).await;
     let run = node.redis.report().run_id;
-    proxy.set(Weather { tells_close: false, ..FAIR });
+    proxy.set(Weather { passes_close: false, ..FAIR });
     server.kill();
     server.restart_empty().await;
     poll::until_true("the new process is connected", || {

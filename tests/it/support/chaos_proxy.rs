@@ -41,14 +41,14 @@ pub struct Weather {
     /// Whether new connections are taken.
     pub accepts: bool,
     /// Whether one end is closed when the other closes.
-    pub tells_close: bool,
+    pub passes_close: bool,
     /// The resets so far: [`ChaosProxy::set`] keeps its own count.
     pub resets: u64,
 }
 
 /// Fair weather.
 pub const FAIR: Weather =
-    Weather { to_node: Flow::Pass, to_client: Flow::Pass, accepts: true, tells_close: true, resets: 0 };
+    Weather { to_node: Flow::Pass, to_client: Flow::Pass, accepts: true, passes_close: true, resets: 0 };
 
 /// Whether it is these bytes.
 type IsIt = Box<dyn Fn(&[u8]) -> bool + Send>;
@@ -234,7 +234,7 @@ async fn read_from(
             return;
         }
     }
-    let _ = seen.wait_for(|w| w.tells_close).await;
+    let _ = seen.wait_for(|w| w.passes_close).await;
 }
 
 async fn write(

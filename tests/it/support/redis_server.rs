@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_keeps_its_data_or_loses_it_as_told() {
+    async fn it_keeps_its_data_or_loses_it_as_configured() {
         let mut server = RedisServer::start_with(Options { appendonly: true, ..Options::default() }).await;
         let run = |info: String| info.lines().find(|l| l.starts_with("run_id:")).map(str::to_owned);
         let before = run(server.ask(&["INFO", "server"]).await);

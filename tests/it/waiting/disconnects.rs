@@ -132,7 +132,7 @@ async fn a_half_open_connection_delays_the_next_waiter_by_its_ttl_at_most() {
     let here = cluster.instance(&[]).await;
     let proxy = ChaosProxy::start(here.address.port()).await;
     let mut silent = FAIR;
-    (silent.to_node, silent.to_client, silent.tells_close) = (Flow::Silent, Flow::Silent, false);
+    (silent.to_node, silent.to_client, silent.passes_close) = (Flow::Silent, Flow::Silent, false);
     for state in ["queued", "being granted", "answered"] {
         proxy.set(FAIR);
         let held = here.acquire("x", &[("ttl", "60s"), ("wait", "20s")]).await;

@@ -49,19 +49,19 @@ async fn an_instance_that_may_not_subscribe_polls() {
     let cluster = Cluster::of(3).await;
     let mut urls = Vec::new();
     for (i, server) in cluster.servers.iter().enumerate() {
-        server.ask::<()>(&["ACL", "SETUSER", "deaf", "on", ">pw", "~*", "+@all", "resetchannels"]).await;
-        urls.push(format!("n{i}=redis://deaf:pw@127.0.0.1:{}", server.port()));
+        server.ask::<()>(&["ACL", "SETUSER", "unsubscribed", "on", ">pw", "~*", "+@all", "resetchannels"]).await;
+        urls.push(format!("n{i}=redis://unsubscribed:pw@127.0.0.1:{}", server.port()));
     }
-    let (here, deaf) = (cluster.instance(&[]).await, Instance::start(&config(&[], urls)).await);
+    let (here, polling) = (cluster.instance(&[]).await, Instance::start(&config(&[], urls)).await);
     let held = here.acquire("x", &[("ttl", "60s")]).await;
-    let waiter = deaf.queue("x", &[("wait", "60s")]);
-    deaf.until_waiting(1).await;
+    let waiter = polling.queue("x", &[("wait", "60s")]);
+    polling.until_waiting(1).await;
     assert_eq!(here.release("x", &held).await, 204);
     let (took, lease) = timed(waiter).await;
     let lease = lease.expect("no panic");
     assert_eq!(lease.status, 201);
     assert!(took < Duration::from_secs(15), "{took:?}");
-    assert_eq!(deaf.release("x", &lease).await, 204, "it may not publish, and releases all the same");
+    assert_eq!(polling.release("x", &lease).await, 204, "it may not publish, and releases all the same");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use super::problem::{DeadlockEdge, ProblemDetails};
 pub enum HoldEvent {
     /// The request waits.
     Queued {
-        /// 1 is next.
+        /// Place in the queue of the instance that answers; 1 is next.
         position: usize,
     },
     /// The lease was granted; with its token.
@@ -112,7 +112,7 @@ pub struct Event {
     /// The instance that reports an incident of its own: the name of one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// The node's name.
+    /// Only in events about one node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// `deadlock`: who waits for whom, from the newest request on; without what the reader may not read.
@@ -126,7 +126,7 @@ pub struct Event {
 /// The answer to `GET /events` for the past.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastEvents {
-    /// Newest first.
+    /// Those that match, newest first.
     pub events: Vec<Event>,
     /// Whether older ones that match were left off.
     pub has_more: bool,
@@ -144,7 +144,7 @@ pub struct EventGap {
     /// The same, for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Its end.
+    /// Its end. Milliseconds since 1970.
     pub to_ms: u64,
     /// The same, for display.
     pub to: String,

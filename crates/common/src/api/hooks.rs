@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A try to send a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookTry {
-    /// When it ended.
+    /// When it ended. For display.
     pub at: String,
     /// Whether it was accepted (2xx).
     pub accepted: bool,
@@ -15,10 +15,10 @@ pub struct HookTry {
     pub took_ms: u64,
 }
 
-/// A receiver.
+/// A receiver of messages, which the webhooks file names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookTarget {
-    /// Its name.
+    /// Unique among the targets.
     pub name: String,
     /// Scheme, host and port.
     pub origin: String,
@@ -40,10 +40,10 @@ pub struct HookTarget {
     pub next_try_in_ms: Option<u64>,
 }
 
-/// A subscription.
+/// A hook: the events that one target receives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookState {
-    /// Its name.
+    /// Unique among the hooks.
     pub name: String,
     /// The name of its target.
     pub target: String,
@@ -53,7 +53,7 @@ pub struct HookState {
     pub names: Vec<String>,
     /// `on`, `failing` or `off`.
     pub state: String,
-    /// Why it is off.
+    /// Only while it is off: why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Since when it is off.
@@ -72,7 +72,7 @@ pub struct HookState {
     pub gave_up: u64,
     /// Messages that a replay sends again.
     pub replayable: usize,
-    /// The last try.
+    /// The last try; absent before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<HookTry>,
 }

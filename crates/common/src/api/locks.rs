@@ -21,7 +21,7 @@ impl fmt::Debug for TokenText {
 pub struct Quorum {
     /// Nodes that granted.
     pub granted: usize,
-    /// Nodes needed.
+    /// How many of the nodes must grant: N/2 + 1.
     pub needed: usize,
     /// Nodes configured.
     pub nodes: usize,
@@ -53,7 +53,7 @@ pub struct Lease {
     /// The holder's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Further labels.
+    /// Labels of the holder's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
     /// When it was granted. For display.
@@ -77,7 +77,7 @@ pub struct Lease {
     /// How often it was extended; only in the answer to an extend, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewals: Option<u32>,
-    /// The vote.
+    /// How many nodes granted or extended it.
     pub quorum: Quorum,
 }
 
@@ -93,7 +93,7 @@ pub struct Holder {
     pub owner: String,
     /// The holder's note.
     pub note: String,
-    /// Further labels.
+    /// Labels of the holder's own; empty without any.
     pub metadata: BTreeMap<String, String>,
     /// The fencing token.
     pub fence: u64,
@@ -113,7 +113,7 @@ pub struct Holder {
     pub renewals: u32,
 }
 
-/// A waiter.
+/// A request in the queue of one lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     /// Where it waits: the name of one run of an instance.
@@ -141,7 +141,6 @@ pub struct Waiter {
 /// One node's state of one lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHold {
-    /// The node's name.
     pub node: String,
     /// The `token_id` of the lease on it; of the first of several.
     pub holds: Option<String>,
@@ -159,7 +158,7 @@ pub struct NodeHold {
 
 /// The answer to `GET /locks/{resource}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lock {
+pub struct LockDetails {
     /// The name of the lock.
     pub resource: String,
     /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
@@ -216,9 +215,9 @@ pub struct Revoked {
 pub struct FenceCheck {
     /// The name of the lock.
     pub resource: String,
-    /// The fence.
+    /// The one that was checked.
     pub fence: u64,
-    /// Names the lease.
+    /// Identifies the lease; public, unlike the token.
     pub token_id: String,
     /// Time until the lease ends, unless it is renewed. Milliseconds.
     pub valid_for_ms: u64,
@@ -262,7 +261,7 @@ pub struct WaitingAt {
 /// The answer to `GET /locks`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct List {
-    /// Sorted by name.
+    /// In order of their names.
     pub items: Vec<ListEntry>,
     /// The `cursor` of the next page; null on the last one.
     pub next_cursor: Option<String>,

@@ -14,9 +14,9 @@ mod tickets;
 pub use events::{Event, EventGap, HoldEvent, PastEvents};
 pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
 pub use locks::{
-    FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
+    FenceCheck, Holder, Lease, List, ListEntry, LockDetails, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };
 pub use nodes::{Finding, Health, NodeListChange, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
-pub use tickets::{Ticket, TicketLease};
+pub use tickets::{Ticket, TicketFence};

@@ -18,7 +18,6 @@ pub struct Finding {
 /// One node's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
-    /// Its name.
     pub node: String,
     /// `up`, `down`, or one word with the reason why it has no vote.
     pub state: String,

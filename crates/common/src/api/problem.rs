@@ -8,7 +8,6 @@ use super::sets::{BlockedBy, SetResult};
 /// One node's vote in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeVote {
-    /// The node's name.
     pub node: String,
     /// A stable identifier: `granted`, `held`, `timeout`, `quarantined`, …
     pub outcome: String,
@@ -40,7 +39,6 @@ pub struct ProblemDetails {
     pub kind: String,
     /// The slug's title.
     pub title: String,
-    /// The status code.
     pub status: u16,
     /// One sentence on this occurrence.
     pub detail: String,
@@ -73,15 +71,15 @@ pub struct LockInfo {
     pub id: String,
     /// What the run does.
     pub operation: String,
-    /// More about it.
+    /// Terraform's free text about the operation.
     pub info: String,
-    /// User and host.
+    /// The user and the host of the run.
     pub who: String,
-    /// Of Terraform.
+    /// The version of Terraform or OpenTofu.
     pub version: String,
-    /// RFC 3339.
+    /// When Terraform asked for the lock, as RFC 3339.
     pub created: String,
-    /// Of the state.
+    /// The path of the state.
     pub path: String,
 }
 
@@ -95,7 +93,7 @@ pub struct Members {
     /// `locked`: `held`, `foreign`, `lock-delay`. `lease-expired`: `expired`, `released`, `forced`, `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The holders.
+    /// The holders that the nodes named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<Holder>>,
     /// `false` where there may be more holders than these: a node names some of many.
@@ -137,7 +135,7 @@ pub struct Members {
     /// `deadlock`: the cycle of owners, starting with this request's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycle: Option<Vec<DeadlockEdge>>,
-    /// The vote.
+    /// How many nodes granted, of how many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quorum: Option<Quorum>,
     /// Each node's vote.

@@ -24,7 +24,7 @@ pub struct LeaseSet {
     /// The holder's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Further labels.
+    /// Labels of the holder's own, the same for all leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
     /// When it was granted. For display.
@@ -45,7 +45,6 @@ pub struct LeaseSet {
     /// How long the request waited. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// The vote.
     pub quorum: Quorum,
 }
 

@@ -33,7 +33,7 @@ pub struct Ticket {
     pub slot: Option<u8>,
     /// `waiting`, `granted`, `accepted` or `ended`.
     pub state: String,
-    /// Why it is over.
+    /// Only if it is over: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
     /// Its place in the queue, where the instance that answers serves it; 1 is next.
@@ -45,7 +45,7 @@ pub struct Ticket {
     /// The holder's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Further labels.
+    /// Labels of the holder's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
     /// When it was made. For display.
@@ -58,7 +58,7 @@ pub struct Ticket {
     pub fence: Option<u64>,
     /// Of several locks, while it has their leases: the fencing token of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leases: Option<Vec<TicketLease>>,
+    pub leases: Option<Vec<TicketFence>>,
     /// While it has a lease: how long that can be relied on. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
@@ -72,7 +72,7 @@ pub struct Ticket {
 
 /// One lease of a ticket for several locks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TicketLease {
+pub struct TicketFence {
     /// The name of the lock.
     pub resource: String,
     /// Its fencing token.

@@ -20,7 +20,7 @@ impl PermitLimit {
         u8::try_from(limit).ok().filter(|limit| (PERMITS_MIN..=PERMITS_MAX).contains(limit)).map(Self)
     }
 
-    /// The number.
+    /// How many permits there are.
     pub fn get(self) -> u8 {
         self.0
     }
@@ -35,7 +35,7 @@ impl fmt::Display for PermitLimit {
 /// What a request asks for. The slot of a permit is chosen by the attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WantedMode {
-    /// With nobody.
+    /// With no other lease.
     Exclusive,
     /// With other shared leases.
     Shared,
@@ -61,7 +61,7 @@ impl WantedMode {
         }
     }
 
-    /// Of permits.
+    /// How many permits there are; `None` for other modes.
     pub fn limit(self) -> Option<PermitLimit> {
         match self {
             Self::Permit { limit } => Some(limit),
@@ -73,7 +73,7 @@ impl WantedMode {
 /// The mode of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// With nobody.
+    /// With no other lease.
     Exclusive,
     /// With other shared leases.
     Shared,
@@ -101,7 +101,7 @@ impl Mode {
         }
     }
 
-    /// Of a permit.
+    /// The number of the permit, from 0; `None` for other modes.
     pub fn slot(self) -> Option<u8> {
         match self {
             Self::Permit { slot, .. } => Some(slot),

@@ -114,7 +114,7 @@ fn weather(random: &Seeded) -> Weather {
         3 => Weather { to_client: Flow::Hold, ..FAIR },
         4 => Weather { to_node: delay, ..FAIR },
         5 => Weather { to_client: delay, ..FAIR },
-        6 => Weather { tells_close: false, ..FAIR },
+        6 => Weather { passes_close: false, ..FAIR },
         _ => FAIR,
     }
 }

@@ -95,7 +95,7 @@ const HANGS_UP_AFTER: Duration = Duration::from_millis(400);
 /// What the principal was granted or promised: these many of the latest are used again.
 const OWN_KEPT: usize = 32;
 
-/// The paths of the principal's leases and tickets, each with its token, as answers told them; and a ticket of the other caller's.
+/// The paths of the principal's leases and tickets, each with its token, as the answers had them; and a ticket of the other caller's.
 struct Own {
     leases: Mutex<VecDeque<(String, String)>>,
     tickets: Mutex<VecDeque<(String, String)>>,

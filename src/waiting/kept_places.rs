@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::WaiterId;
-use super::queue_state::{Activity, NEVER, Queue};
+use super::queue_state::{NEVER, Queue, WaiterActivity};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::types::{Labels, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
@@ -36,9 +36,9 @@ pub(crate) struct PlaceKey {
 /// What a request asked for: one that takes its place again asks for the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Of the lease.
+    /// How the lease is to share the resource.
     pub mode: WantedMode,
-    /// Of the lease.
+    /// The lifetime asked for.
     pub ttl: Ttl,
     /// Of the lease; `acquired_at_ms` may differ.
     pub labels: Labels,
@@ -74,7 +74,7 @@ pub(crate) type Permit = Arc<dyn Any + Send + Sync>;
 
 /// A request that keeps its place.
 #[derive(Clone)]
-pub(crate) struct KeepPlace {
+pub(crate) struct PlaceRequest {
     /// The key of the place.
     pub key: PlaceKey,
     /// What the request asks for.
@@ -101,8 +101,8 @@ pub(crate) struct Places {
 
 impl Places {
     /// A new place, instead of a former one with this name.
-    pub(super) fn add(&mut self, keep: KeepPlace, waiter: WaiterId) {
-        let KeepPlace { key, terms, permit, .. } = keep;
+    pub(super) fn add(&mut self, keep: PlaceRequest, waiter: WaiterId) {
+        let PlaceRequest { key, terms, permit, .. } = keep;
         self.kept.insert(key, KeptPlace { waiter, terms, permit, absent_since: None });
     }
 
@@ -111,7 +111,7 @@ impl Places {
     /// Errors: the field in which the request differs from the one whose place it is.
     pub(super) fn take(
         &mut self,
-        keep: &KeepPlace,
+        keep: &PlaceRequest,
         is_queued: impl Fn(WaiterId) -> bool,
     ) -> Result<Option<WaiterId>, &'static str> {
         let Some(place) = self.kept.get_mut(&keep.key).filter(|place| is_queued(place.waiter)) else { return Ok(None) };
@@ -249,7 +249,7 @@ impl Queue {
         let behind: Vec<WaiterId> = order.copied().filter(|id| is_first(id) && !head.contains(id)).collect();
         let was_woken = behind.iter().any(|id| self.takes_wake_along(*id));
         for id in behind {
-            if self.waiters.get(&id).is_some_and(|waiter| matches!(waiter.activity, Activity::Due { .. })) {
+            if self.waiters.get(&id).is_some_and(|waiter| matches!(waiter.activity, WaiterActivity::Due { .. })) {
                 self.stop(id);
             }
             self.withdraw_intent(id);
@@ -263,5 +263,5 @@ impl Queue {
 }
 
 #[cfg(test)]
-#[path = "absent_callers_tests.rs"]
+#[path = "kept_places_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ fn at(s: u64) -> BootTime {
     BootTime::default().plus(Duration::from_secs(s))
 }
 
-fn keep(resource: &str, wait_id: &str, ttl_ms: u64) -> KeepPlace {
+fn keep(resource: &str, wait_id: &str, ttl_ms: u64) -> PlaceRequest {
     let key = PlaceKey {
         resources: [ResourceName::parse(resource).expect("valid")].into(),
         principal: "ci".into(),
@@ -16,7 +16,7 @@ fn keep(resource: &str, wait_id: &str, ttl_ms: u64) -> KeepPlace {
     let ttl = Ttl::from_ms(ttl_ms).expect("in range");
     let mode = WantedMode::Exclusive;
     let terms = Terms { mode, ttl, labels: Labels::default(), token: None, refuses_deadlock: false, kept_for: None };
-    KeepPlace { key, terms, permit: Some(Arc::new(7_u8)), waited: Duration::ZERO }
+    PlaceRequest { key, terms, permit: Some(Arc::new(7_u8)), waited: Duration::ZERO }
 }
 
 const ID: &str = "0123456789abcdef";
@@ -35,7 +35,7 @@ fn a_place_is_taken_again_by_the_same_request_only() {
     ] {
         assert_eq!(places.take(&other, |_| true), found);
     }
-    let someone = KeepPlace { key: PlaceKey { principal: "ann".into(), ..own.key.clone() }, ..own.clone() };
+    let someone = PlaceRequest { key: PlaceKey { principal: "ann".into(), ..own.key.clone() }, ..own.clone() };
     assert_eq!(places.take(&someone, |_| true), Ok(None));
     assert_eq!(places.take(&own, |_| false), Ok(None), "its wait is over");
     assert!(places.permit(&own.key).is_some() && places.permit(&someone.key).is_none());
@@ -65,9 +65,9 @@ fn each_field_that_differs_is_named() {
 }
 
 /// A request of this principal, with a name of its own.
-fn of(principal: &str, number: usize) -> KeepPlace {
+fn of(principal: &str, number: usize) -> PlaceRequest {
     let keep = keep("a", &format!("{number:016}"), 1_000);
-    KeepPlace { key: PlaceKey { principal: principal.into(), ..keep.key }, ..keep }
+    PlaceRequest { key: PlaceKey { principal: principal.into(), ..keep.key }, ..keep }
 }
 
 /// P5: one principal left no place for the callers of others.

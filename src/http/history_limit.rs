@@ -11,21 +11,21 @@ use crate::auth::principal::Principal;
 
 /// Who is answered now, by principal; without authentication all are one.
 #[derive(Debug, Default)]
-pub(crate) struct PastTurns(Mutex<HashMap<String, Arc<Semaphore>>>);
+pub(crate) struct HistoryLimit(Mutex<HashMap<String, Arc<Semaphore>>>);
 
-impl PastTurns {
+impl HistoryLimit {
     /// Resolves when no other answer about the past is made for this principal; until the permit is dropped none is.
     ///
     /// Cancel: the place is given up.
     pub(crate) async fn take(&self, principal: Option<&Principal>) -> Option<OwnedSemaphorePermit> {
         let whose = principal.map(|principal| principal.name.to_string()).unwrap_or_default();
-        let turn = {
+        let semaphore = {
             let mut all = self.0.lock();
-            all.retain(|_, turn| Arc::strong_count(turn) > 1);
+            all.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
             Arc::clone(all.entry(whose).or_insert_with(|| Arc::new(Semaphore::new(1))))
         };
         // It is never closed.
-        let permit = turn.acquire_owned().await.ok();
+        let permit = semaphore.acquire_owned().await.ok();
         // Who waited for the one before is not the next of all.
         tokio::task::yield_now().await;
         permit
@@ -40,9 +40,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_answer_at_a_time() {
-        let turns = PastTurns::default();
-        let first = turns.take(None).await;
-        let mut second = Box::pin(turns.take(None));
+        let limit = HistoryLimit::default();
+        let first = limit.take(None).await;
+        let mut second = Box::pin(limit.take(None));
         assert!(second.as_mut().now_or_never().is_none() && first.is_some());
         drop(first);
         assert!(second.await.is_some());
