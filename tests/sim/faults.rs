@@ -474,14 +474,15 @@ impl World {
         };
         let corrected: Vec<usize> = (0..self.servers.len()).filter(is_listed).collect();
         let left = corrected.iter().filter(|server| **server < first).count();
-        // A list of one whose node forgets has forgotten the change, and an instance that was started with it follows that node.
-        let is_forgotten = first == 1;
-        let are_too_few = left <= first - quorum_of(first);
+        let are_too_few = first == 1 || left <= first - quorum_of(first);
         self.profile.corrected = Some(corrected);
         for inst in 0..self.insts.len() {
             let Inst { life, asks_in, .. } = self.insts[inst];
             let is_stranded = list.is_some() && are_too_few && asks_in < id;
-            if is_stranded || !is_again && (is_forgotten || list.is_some() && life > 0 || asks_in > id) {
+            // A list of one whose node forgets has forgotten the change, and an instance that was started with it follows that node. Not
+            // at once: if all clocks were stepped just now, some instance must live that has seen it.
+            let is_forgotten = is_again && first == 1;
+            if is_stranded || is_forgotten || !is_again && (list.is_some() && life > 0 || asks_in > id) {
                 self.crash(inst);
             }
         }

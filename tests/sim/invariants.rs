@@ -82,6 +82,8 @@ pub(super) struct InvariantChecker {
 struct GivenUp {
     inst: usize,
     life: u32,
+    /// When its first request left.
+    sent: Us,
     at: Us,
     /// Whose it was.
     req: u64,
@@ -102,7 +104,8 @@ struct Round {
     at: Us,
     sent_at: RequestTime,
     attempt: Option<String>,
-    given_up: Vec<String>,
+    /// With when each left.
+    given_up: Vec<(String, Us)>,
 }
 
 thread_local! {
@@ -171,7 +174,7 @@ impl InvariantChecker {
             // Repeated in another view.
             Some(round) if attempt.is_some() && round.attempt.as_deref() == attempt => {}
             Some(round) => {
-                round.given_up.extend(round.attempt.take());
+                round.given_up.extend(round.attempt.take().map(|attempt| (attempt, round.at)));
                 (round.at, round.sent_at, round.attempt) = (at, sent_at, attempt.map(str::to_owned));
             }
         }
@@ -468,9 +471,9 @@ impl World {
     pub(super) fn note_attempts(&mut self, inst: usize, req: u64, is_kept: bool) {
         let (life, at) = (self.insts[inst].life, self.local(inst));
         let Some(round) = self.checker.sent.remove(&req) else { return };
-        let last = round.attempt.filter(|_| !is_kept);
-        for attempt in round.given_up.into_iter().chain(last) {
-            self.checker.given_up.insert(attempt, GivenUp { inst, life, at, req });
+        let last = round.attempt.filter(|_| !is_kept).map(|attempt| (attempt, round.at));
+        for (attempt, sent) in round.given_up.into_iter().chain(last) {
+            self.checker.given_up.insert(attempt, GivenUp { inst, life, sent, at, req });
         }
     }
 
@@ -527,7 +530,9 @@ impl World {
             let ghost = record.claims.split(',').find(|claim| {
                 self.checker.given_up.get(*claim).filter(is_alone).is_some_and(|one| {
                     let healed = one.at.max(self.reachable_since(one.inst, node));
-                    self.insts[one.inst].life == one.life && now >= healed + CLEANUP_BOUND
+                    // Where the node forgot the cancel, it may have been filled from nodes that had not had it yet (seed 49172).
+                    let forgot_later = self.servers[node].disturbed.is_some_and(|at| at >= one.sent);
+                    self.insts[one.inst].life == one.life && !forgot_later && now >= healed + CLEANUP_BOUND
                 })
             });
             if let Some(claim) = ghost {
