@@ -12,7 +12,7 @@ use crate::types::NodeId;
 const ENDED_HINT: &str = "if that has ended for good, say so with `redlockd nodes forget`";
 
 /// Why the vote of a node does not count whose answers come too late.
-const SLOW: &str = "most of its answers come later than rounds wait for them, so its vote seldom counts";
+const SLOW: &str = "most of its answers come later than rounds wait for them, so that its vote seldom counts";
 
 const OTHER_PROCESS: &str = "its name leads to another process than the one that votes under it: correct the address";
 
