@@ -39,7 +39,9 @@ fn directory() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for script in ["deploy.sh", "nightly.sh", "job.sh", "scheduler.sh", "migrate.sh"] {
         let path = dir.path().join(script);
-        std::fs::write(&path, "#!/bin/sh\nexit 0\n").expect("writable");
+        // What a leader runs goes on until it is ended.
+        let does = if script == "scheduler.sh" { "exec sleep 600" } else { "exit 0" };
+        std::fs::write(&path, format!("#!/bin/sh\n{does}\n")).expect("writable");
         let made = Command::new("chmod").arg("+x").arg(&path).status().expect("chmod runs");
         assert!(made.success());
     }

@@ -530,9 +530,11 @@ impl World {
             let ghost = record.claims.split(',').find(|claim| {
                 self.checker.given_up.get(*claim).filter(is_alone).is_some_and(|one| {
                     let healed = one.at.max(self.reachable_since(one.inst, node));
-                    // Where the node forgot the cancel, it may have been filled from nodes that had not had it yet (seed 49172).
-                    let forgot_later = self.servers[node].disturbed.is_some_and(|at| at >= one.sent);
-                    self.insts[one.inst].life == one.life && !forgot_later && now >= healed + CLEANUP_BOUND
+                    // A new process may be filled from nodes that had not had the cancel yet, which it forgot, or whose tombstone had ended
+                    // (seeds 49172, 109589).
+                    let server = &self.servers[node];
+                    let is_new = server.disturbed.max(server.doubted).is_some_and(|at| at >= one.sent);
+                    self.insts[one.inst].life == one.life && !is_new && now >= healed + CLEANUP_BOUND
                 })
             });
             if let Some(claim) = ghost {
