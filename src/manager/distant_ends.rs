@@ -71,7 +71,8 @@ impl DistantEnds {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Checks leases of this instance of which another one says that it has ended them.
+    /// Checks leases of this instance of which another one says that it has ended them. Dropped, it leaves nothing on the nodes; what it
+    /// had not checked is found when the lease is looked at next.
     pub(super) async fn check_distant_ends(&self) {
         let reported = self.shared.events.distant_ends.take().into_iter();
         let own = reported.filter(|(resource, token)| self.shared.own_leases.has(resource, token));

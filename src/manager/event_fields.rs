@@ -17,8 +17,8 @@ pub(super) fn is_valid(event: &Event) -> bool {
     is_known && event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok())
 }
 
-/// Whether this text is a message that `instance` publishes regularly, seen without parsing it: each node brings an instance its
-/// own, too. Events of locks and nodes are none.
+/// Whether this text is a message of `instance` to other instances, seen without parsing it: each node brings an instance its own,
+/// too. Events of locks and nodes are none.
 pub(super) fn is_message_of(text: &[u8], instance: &str) -> bool {
     let Some(rest) = text.strip_prefix(br#"{"event":""#) else { return false };
     let Some(kind) = rest.iter().position(|byte| *byte == b'"') else { return false };

@@ -35,11 +35,15 @@ pub(super) fn message_of_end(ticket: &Ticket, head: TicketHead) -> Option<Callba
     }
 }
 
-/// The state of a ticket whose lease has ended for this reason: done, unless its receiver is to be informed. A receiver that did not
-/// accept the grant by the end of the lease's time may not know of it (seed 1824 of the crash tests): for it the lease is lost.
+/// Whether its receiver may not know that it was granted: it did not accept the grant (seed 1824 of the crash tests). For it, a lease
+/// that ends by itself is lost.
+pub(super) fn is_unaccepted(ticket: &Ticket, head: TicketHead) -> bool {
+    head.phase == TicketPhase::Granted && ticket.body.callback.is_some()
+}
+
+/// The state of a ticket whose lease has ended for this reason: done, unless its receiver is to be informed.
 pub(super) fn over(ticket: &Ticket, head: TicketHead, end: TicketEnd, now_ms: u64) -> TicketHead {
-    let is_unknown = end == TicketEnd::KeptOut && head.phase == TicketPhase::Granted && ticket.body.callback.is_some();
-    let end = if is_unknown { TicketEnd::Lost } else { end };
+    let end = if end == TicketEnd::KeptOut && is_unaccepted(ticket, head) { TicketEnd::Lost } else { end };
     let over = head.ended(TicketPhase::Ended, end, now_ms);
     if message_of_end(ticket, over).is_some() { over } else { over.at(TicketPhase::Done, now_ms) }
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::callbacks::is_unaccepted;
 use super::serve::RETRY;
 use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
+use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead, TicketId};
 use crate::redlock::acquire::Grant;
 use crate::redlock::clock::Clock;
 use crate::redlock::inspect::ResourceState;
@@ -100,8 +101,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut ended = outcomes.iter().filter(|outcome| !matches!(outcome, ReleaseOutcome::Released)).peekable();
         if ended.peek().is_none() {
             // Of one that nobody ended too few nodes were left: whoever did not accept it may not know of it (seed 2586).
-            let is_unknown = head.phase == TicketPhase::Granted && ticket.body.callback.is_some();
-            return Some(if is_unknown { TicketEnd::Lost } else { TicketEnd::Released });
+            return Some(if is_unaccepted(ticket, head) { TicketEnd::Lost } else { TicketEnd::Released });
         }
         let end = |outcome: &ReleaseOutcome| match outcome {
             ReleaseOutcome::Gone(Some(reason)) => end_of(*reason),
