@@ -135,6 +135,8 @@ mutants! {
         KeepAcceptsNothing,
         /// Who takes a ticket over takes a lease that has an end for one that is renewed.
         KeptUnindexed,
+        /// A lease that nobody ended is released before the nodes have the end of its ticket.
+        LostReleasedFirst,
     }
     /// The tests of `redlock::tickets` with five nodes find each: of three, two that show a state are a majority.
     FOUND_WITH_FIVE_NODES {

@@ -287,19 +287,22 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             LeaseSeen::Unknown => Err(self.ticket_no_quorum()),
             LeaseSeen::Gone => {
-                let known = self.known_lease_end(&found.id);
-                let found = if known.is_none() { self.find_ticket(&found.id).await? } else { found };
+                let ended = Box::pin(self.ticket_lease_end(&found.id, &found.ticket, found.head)).await;
+                let ended = ended.ok_or_else(|| self.ticket_no_quorum())?;
+                // Read after the tombstone was seen, as in `ticket_lease_is_over`.
+                let found = self.find_ticket(&found.id).await?;
                 if found.is_over() {
                     return Ok((found, None));
                 }
-                let end = match known {
-                    Some(end) => Some(end),
-                    None => Box::pin(self.ticket_lease_end(&found.ticket, found.head)).await,
-                };
-                let end = end.ok_or_else(|| self.ticket_no_quorum())?;
-                let over = over(&found.ticket, found.head, end, self.ticket_now_ms());
+                let over = over(&found.ticket, found.head, ended.end, self.ticket_now_ms());
+                if !self.may_be_over(&found.ticket, over, &ended).await {
+                    return Err(self.ticket_no_quorum());
+                }
                 let head = match self.raise_on_nodes(&found.id, &found.ticket, over).await {
-                    TicketRaised::Done => over,
+                    TicketRaised::Done => {
+                        self.report_lost(&found.ticket, found.head, &ended);
+                        over
+                    }
                     TicketRaised::Overtaken(later) => later,
                     TicketRaised::Unknown => return Err(self.ticket_no_quorum()),
                 };
