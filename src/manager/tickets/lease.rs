@@ -16,7 +16,7 @@ use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Fence, ResourceName, TokenHash};
+use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
 /// The fence of no lease: nodes make them of their time.
 const NO_FENCE: Fence = Fence(1);
@@ -96,6 +96,31 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             true => LeaseSeen::Stands(vec![LeaseRecord { labels: labels.encode(), ..record }], left),
             false => LeaseSeen::Unknown,
         }
+    }
+
+    /// Whether the lease with this fence has these labels, and their end, from now on.
+    pub(super) async fn keep_lease_of(
+        &self,
+        ticket: &Ticket,
+        (resource, fence): (&ResourceName, Fence),
+        labels: &Labels,
+    ) -> bool {
+        if !self.shared.keeper.index(resource).await {
+            return false;
+        }
+        let extension = ExtendParams {
+            resource: resource.clone(),
+            token: ticket.token.clone(),
+            ttl: Some(ticket.ttl),
+            until_ms: labels.kept_until_ms,
+            fence: Some(fence),
+            labels: Some(labels.encode()),
+        };
+        let extended = self.engine().extend(&extension).await;
+        if let Ok(extended) = &extended {
+            self.shared.keeper.keep(resource, &extended.record, extended.deadline);
+        }
+        extended.is_ok()
     }
 
     /// How the lease of a ticket has ended that no quorum shows, or the first of several. Changes nothing. `None`: not known.

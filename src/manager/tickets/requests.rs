@@ -20,11 +20,10 @@ use crate::protocol::{
     TicketTerms, TicketsArgs, ticket_bytes,
 };
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::extend::ExtendParams;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketFound, TicketRaised, TicketWriter};
-use crate::types::{Fence, Labels, ResourceName, Token, TokenHash};
+use crate::types::{ResourceName, Token, TokenHash};
 
 /// How often the nodes are asked for a ticket that another instance serves, while somebody waits for it here.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -339,26 +338,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (_, Some(_)) => Err(self.ticket_no_quorum()),
             },
         }
-    }
-
-    /// Whether the lease with this fence has these labels, and their end, from now on.
-    async fn keep_lease_of(&self, ticket: &Ticket, (resource, fence): (&ResourceName, Fence), labels: &Labels) -> bool {
-        if !self.shared.keeper.index(resource).await {
-            return false;
-        }
-        let extension = ExtendParams {
-            resource: resource.clone(),
-            token: ticket.token.clone(),
-            ttl: Some(ticket.ttl),
-            until_ms: labels.kept_until_ms,
-            fence: Some(fence),
-            labels: Some(labels.encode()),
-        };
-        let extended = self.engine().extend(&extension).await;
-        if let Ok(extended) = &extended {
-            self.shared.keeper.keep(resource, &extended.record, extended.deadline);
-        }
-        extended.is_ok()
     }
 
     /// Ends it at its caller's or an operator's word: gives it up, or releases its lease. Nothing is left of it when this
