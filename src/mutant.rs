@@ -274,7 +274,7 @@ mutants! {
         /// A process that has installed a higher view counts for a lower one that names it alike.
         HigherViewCounts,
     }
-    /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
+    /// Lists of events find each (`src/waiting/state_machine_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).
     FOUND_BY_LISTS {
         /// Who comes from another instance joins the end of the queue.

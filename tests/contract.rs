@@ -189,6 +189,8 @@ macro_rules! filling_cases_on {
             a_read_shows_leases_foreign_locks_blocks_and_tombstones
             a_read_has_everything_that_is_there_throughout
             a_page_is_bounded_where_locks_have_many_members
+            what_was_written_before_the_clock_went_back_lasts_no_longer_than_a_quarantine
+            a_lease_that_was_filled_in_is_not_cut_to_the_quarantine_of_who_filled_it
             a_node_without_a_vote_is_not_read
         }
     };

@@ -15,7 +15,7 @@ use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
 use redlockd::waiting::deadlock::Party;
 use redlockd::waiting::event::{Admission, Mode, WaitEvent, WaitLimits, WaitRequest};
-use redlockd::waiting::queue::{Queue, QueueSettings};
+use redlockd::waiting::state_machine::{Queue, QueueSettings};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 

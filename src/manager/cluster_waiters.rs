@@ -22,7 +22,7 @@ use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
 use crate::waiting::event::WaiterEntry;
 use crate::waiting::kept_places::PlaceKey;
-use crate::waiting::queue::Queue;
+use crate::waiting::state_machine::Queue;
 
 /// Time between two exchanges with the nodes.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(1);

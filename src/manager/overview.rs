@@ -19,7 +19,7 @@ use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenId};
-use crate::waiting::queue::Queue;
+use crate::waiting::state_machine::Queue;
 
 /// The latest reloads that are examined for which of them failed.
 const RELOADS_EXAMINED: usize = 256;

@@ -18,7 +18,7 @@ use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::redlock::random::Entropy;
 use crate::types::{NodeId, ResourceName};
-use crate::waiting::queue::Queue;
+use crate::waiting::state_machine::Queue;
 
 /// Whether a caller may see a resource.
 pub(super) type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);

@@ -14,7 +14,7 @@ use super::event::{
 };
 use super::intents::Standing;
 use super::kept_places::{Permit, PlaceKey, PlaceRequest, Places};
-use super::queue::{Queue, QueueSettings};
+use super::state_machine::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal};

@@ -1,4 +1,4 @@
-//! Waiting for locks. `queue` is one state machine for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
+//! Waiting for locks. `state_machine` decides for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
 //! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`, `free_slots`,
 //! `deadlock` (search for cycles), `kept_places`, `backoff` (random pauses), `queue_queries`. Parts of the driver: `lease_reports`,
 //! `deadlock_confirmation`, `already_held`, `handover`, `intents`.
@@ -17,9 +17,9 @@ mod intents;
 pub(crate) mod kept_places;
 mod lease_notices;
 mod lease_reports;
-pub mod queue;
 mod queue_queries;
 mod queue_state;
+pub mod state_machine;
 pub mod wake;
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub struct Queue {
     pub(super) tokens: HashMap<TokenHash, usize>,
     /// Who wants to ask the nodes, in order.
     pub(super) due: VecDeque<WaiterId>,
-    /// How many are asking, of [`super::queue::CONCURRENT_ATTEMPTS_MAX`].
+    /// How many are asking, of [`super::state_machine::CONCURRENT_ATTEMPTS_MAX`].
     pub(super) asking: usize,
     /// How many waiters are in queues.
     pub(super) queued: usize,

@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::address::AddressPolicy;
+use super::allowed_addresses::AddressPolicy;
 use super::resolver::{self, AddressRefused, Lookup};
 use super::target::literal_address;
 

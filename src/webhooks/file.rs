@@ -195,8 +195,9 @@ fn target(entry: &mut TableReader<'_>, files: &mut TargetFiles) -> Option<Target
     }
     let method = method(entry);
     let authorities = entry.text("ca_file");
-    let (url, policy) = (url?, super::address::AddressPolicy { private, loopback_only: false });
-    let policy = super::address::AddressPolicy { loopback_only: url.scheme() == "http" && !insecure, ..policy };
+    let (url, policy) = (url?, super::allowed_addresses::AddressPolicy { private, loopback_only: false });
+    let policy =
+        super::allowed_addresses::AddressPolicy { loopback_only: url.scheme() == "http" && !insecure, ..policy };
     let connector = files.connector(entry, policy, url.scheme() == "https", authorities)?;
     Some(Target { name: name?, url, method: method?, form: form?, secrets, headers, principals, connector })
 }

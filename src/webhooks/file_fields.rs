@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::address::AddressPolicy;
+use super::allowed_addresses::AddressPolicy;
 use super::connection::{Authorities, Connector};
 use super::resolver::Lookup;
 use super::signing::SigningSecret;

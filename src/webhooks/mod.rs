@@ -3,7 +3,7 @@
 //! message (`deliveries` for call-backs, `hook_queue` for hooks; `try_slots` bounds those at a time, `under_way` counts call-backs). `hooks` turns events into messages and sends them;
 //! `hook_status` has what operators see.
 
-pub mod address;
+pub mod allowed_addresses;
 pub mod connection;
 pub mod deliveries;
 pub mod event;

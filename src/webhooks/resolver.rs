@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use futures_util::future::BoxFuture;
 
-use super::address::{self, AddressPolicy, Refused};
+use super::allowed_addresses::{self, AddressPolicy, Refused};
 
 /// Addresses of one name that are considered.
 const ADDRESSES_MAX: usize = 64;
@@ -39,7 +39,7 @@ pub(super) fn allowed(found: &[IpAddr], policy: AddressPolicy) -> Result<Vec<IpA
     let mut refused = None;
     let mut allowed = Vec::new();
     for ip in found.iter().take(ADDRESSES_MAX) {
-        match address::check(*ip, policy) {
+        match allowed_addresses::check(*ip, policy) {
             Ok(()) => allowed.push(*ip),
             Err(rule) => _ = refused.get_or_insert(rule),
         }

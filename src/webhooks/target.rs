@@ -163,7 +163,7 @@ fn has_user(text: &str) -> bool {
 pub(super) mod tests {
     use std::sync::Arc;
 
-    use super::super::address::AddressPolicy;
+    use super::super::allowed_addresses::AddressPolicy;
     use super::super::connection::Authorities;
     use super::super::resolver::SystemLookup;
     use super::*;

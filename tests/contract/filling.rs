@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireSharedArgs, AdmitArgs, ClusterParams, EndReason, FillArgs, FillEntry, Found, LeaseRecord, NoVote, NodeList,
-    OldList, ReadArgs, ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs, StoredLock,
-    Tombstone, UpdateArgs, View, Vote,
+    AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, EndReason, FillArgs, FillEntry, Found, LeaseRecord,
+    NoVote, NodeList, OldList, ReadArgs, ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs,
+    StoredLock, Tombstone, UpdateArgs, View, Vote,
 };
 use redlockd::types::{Fence, Mode, NodeId};
 
@@ -415,6 +415,85 @@ pub fn a_read_shows_leases_foreign_locks_blocks_and_tombstones(node: &mut impl S
     ]
     .into();
     assert_eq!(seen, expected);
+}
+
+/// A clock was an hour ahead when this was written, and went back: no lease lasts longer than a quarantine; a foreign lock may.
+pub fn what_was_written_before_the_clock_went_back_lasts_no_longer_than_a_quarantine(node: &mut impl Server) {
+    const HOUR_MS: u64 = 3_600_000;
+    let is_cut = |left_ms: u64| (59_000..=60_000).contains(&left_ms);
+    forget(node);
+    let entries = ["blocked", "set"].map(|resource| block(resource, 1, &[1], 10));
+    let foreign = FillEntry::Foreign { resource: name("foreign"), value: None, left_ms: HOUR_MS };
+    for (page, entry) in (1..).zip(entries.into_iter().chain([foreign])) {
+        let (view, resource) = (next_view(node), name(["blocked", "set", "foreign"][page as usize - 1]));
+        let page = FillArgs { view, nonce: 1, page, pages: 3, keeps: false, entries: vec![entry] };
+        let ahead_ms = if resource == name("foreign") { 0 } else { HOUR_MS };
+        node.ask_ahead(&Request::Fill(page), &resource, ahead_ms);
+    }
+    votes_again(node, 1, 3);
+    node.ask_ahead(&acquire("held", 1, 1, 1_000), &name("held"), HOUR_MS);
+    let shared = AcquireSharedArgs {
+        resource: name("shared"),
+        token: token(1),
+        mode: Mode::Shared,
+        attempt: attempt(1),
+        ttl: ttl(1_000),
+        labels: "{}".into(),
+        proposed: None,
+    };
+    node.ask_ahead(&Request::AcquireShared(shared.clone()), &name("shared"), HOUR_MS);
+    let mut seen = BTreeSet::new();
+    for entry in everything(node, 500, |_| {}) {
+        match entry {
+            ReadEntry::Lease { resource, left_ms, .. } => {
+                assert!(left_ms.is_some_and(is_cut), "{resource} {left_ms:?}");
+                seen.insert(resource);
+            }
+            ReadEntry::Block { resource, token, left_ms, .. } => {
+                assert!(
+                    if token.is_some() { is_cut(left_ms) } else { left_ms > HOUR_MS - 60_000 },
+                    "{resource} {left_ms}"
+                );
+                seen.insert(resource);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(seen, ["blocked", "set", "foreign", "held", "shared"].map(name).into());
+    // Whoever asks for the resource cuts the block.
+    assert!(is_blocked(node, "blocked"));
+    let blocked = blocked_ms(&node.ask(&acquire("blocked", 2, 2, 1_000)));
+    assert!(is_cut(blocked), "{blocked}");
+    let again = blocked_ms(
+        &node.ask(&Request::AcquireShared(AcquireSharedArgs { resource: name("blocked"), ..shared.clone() })),
+    );
+    assert!(again <= blocked, "{again} of {blocked}");
+    let set = AcquireSetArgs {
+        resources: vec![name("free"), name("set")].into(),
+        token: token(3),
+        attempt: attempt(3),
+        ttl: ttl(1_000),
+        labels: "{}".into(),
+        is_shared: false,
+    };
+    match node.ask(&Request::AcquireSet(set)) {
+        Reply::SetRefused { refused } => {
+            assert!(matches!(refused.as_slice(), [(1, no)] if is_cut(blocked_ms(no))), "{refused:?}")
+        }
+        other => panic!("{other:?}"),
+    }
+    let foreign = blocked_ms(&node.ask(&acquire("foreign", 2, 2, 1_000)));
+    assert!(foreign > HOUR_MS - 60_000, "{foreign}");
+}
+
+/// Instances may have different longest leases, and the one with the shorter ones fills a node.
+pub fn a_lease_that_was_filled_in_is_not_cut_to_the_quarantine_of_who_filled_it(node: &mut impl Server) {
+    filled(node, |record| vec![FillEntry::Copy { resource: name("a"), record: record(1), left_ms: LONG_MS }]);
+    for by in [2, 3] {
+        let refused = ask_brief(node, &acquire("a", by, by, 30));
+        assert!(matches!(refused, Reply::Held { left_ms: Some(20_000..=LONG_MS), .. }), "{refused:?}");
+    }
+    assert!(left_ms(node, "a").is_some_and(|left_ms| left_ms > 20_000));
 }
 
 /// Thousands of keys, while others come and go between the pages.

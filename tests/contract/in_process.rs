@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redlockd::nodes::embedded::{BootId, EmbeddedConfig, EmbeddedNode};
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
-use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestStamp, RequestTime, View};
+use redlockd::protocol::{ClusterParams, NodeResult, Reply, Request, RequestStamp, RequestTime, View};
 use redlockd::redlock::clock::{BootTime, Clock};
 use redlockd::redlock::node::Node;
 use redlockd::types::{NodeId, ResourceName};
@@ -78,10 +78,11 @@ impl Server for Reference {
         self.node.flush_all();
     }
 
-    fn intend_ahead(&mut self, intent: &Request, _: &ResourceName, ms: u64) {
+    fn ask_ahead(&mut self, request: &Request, _: &ResourceName, ms: u64) -> Reply {
         self.now_us += ms * 1_000;
-        self.ask(intent);
+        let reply = self.ask(request);
         self.now_us -= ms * 1_000;
+        reply
     }
 
     fn serve_quarantine(&mut self) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
 use redlockd::protocol::commands::{self, ScriptContext, ScriptRef};
 use redlockd::protocol::keys::KeyTemplate;
-use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind, View};
+use redlockd::protocol::{ClusterParams, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind, View};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
 
@@ -179,12 +179,26 @@ impl Server for RedisServer {
         }
     }
 
-    fn intend_ahead(&mut self, intent: &Request, resource: &ResourceName, ms: u64) {
-        self.ask(intent);
-        for key in [format!("redlockd:i:{}", resource.as_str()), "redlockd:intents".to_owned()] {
-            let is_there: bool = self.command(&[b"PEXPIRE", key.as_bytes(), ms.to_string().as_bytes()]);
-            assert!(is_there, "{key}");
+    fn ask_ahead(&mut self, request: &Request, resource: &ResourceName, ms: u64) -> Reply {
+        let reply = self.ask(request);
+        let name = resource.as_str();
+        let of_name = ["redlockd:i:", "redlockd:m:", "redlockd:block:", ""].map(|prefix| format!("{prefix}{name}"));
+        for key in of_name.iter().map(String::as_str).chain(["redlockd:intents", "redlockd:blocks"]) {
+            let left_ms: i64 = self.command(&[b"PTTL", key.as_bytes()]);
+            let kind: String = self.command(&[b"TYPE", key.as_bytes()]);
+            if left_ms >= 0 {
+                let later = (u64::try_from(left_ms).expect("not negative") + ms).to_string();
+                self.command::<bool>(&[b"PEXPIRE", key.as_bytes(), later.as_bytes()]);
+            }
+            let fields: Vec<(String, String)> =
+                if kind == "hash" { self.command(&[b"HGETALL", key.as_bytes()]) } else { vec![] };
+            for (field, value) in fields {
+                let (end_ms, rest) = value.split_once('|').expect("the end of what the field stands for");
+                let later = format!("{}|{rest}", end_ms.parse::<u64>().expect("milliseconds") + ms);
+                self.command::<u8>(&[b"HSET", key.as_bytes(), field.as_bytes(), later.as_bytes()]);
+            }
         }
+        reply
     }
 
     fn foreign_delete(&mut self, resource: &ResourceName) -> bool {

@@ -226,7 +226,7 @@ pub fn a_foreign_lock_of_any_type_keeps_a_set_out(node: &mut impl Server) {
 
 /// Seed 86620 of the simulation: it would keep everybody out for as long as the clock was ahead.
 pub fn an_intent_from_before_the_clock_went_back_does_not_count(node: &mut impl Server) {
-    node.intend_ahead(&intent("a", 9, 1), &name("a"), 3_600_000);
+    node.ask_ahead(&intent("a", 9, 1), &name("a"), 3_600_000);
     assert!(matches!(node.ask(&acquire("a", 1, 1, 10_000)), Reply::Granted { .. }));
     node.ask(&release("a", 1));
     assert_eq!(granted(node, &set(&["a", "b"], 2, 2, 10_000)).len(), 2);

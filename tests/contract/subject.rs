@@ -63,8 +63,8 @@ pub trait Server: Subject {
     fn foreign_expire(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) -> bool;
     fn foreign_delete(&mut self, resource: &ResourceName) -> bool;
     fn flush_all(&mut self);
-    /// An intent for this resource, left while the clock was ahead by `ms`, from which it goes back.
-    fn intend_ahead(&mut self, intent: &Request, resource: &ResourceName, ms: u64);
+    /// Asked while the clock is ahead by `ms`, from which it goes back: what the node has of this resource ends as much later.
+    fn ask_ahead(&mut self, request: &Request, resource: &ResourceName, ms: u64) -> Reply;
     /// Its quarantine is over now.
     fn serve_quarantine(&mut self);
     /// Memory is full for a moment; a key that is no lease is evicted.

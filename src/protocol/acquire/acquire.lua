@@ -10,7 +10,7 @@ local NOW_MS = math.floor(NOW / 1000)
 local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:intents', unpack(KEYS, 2))
 local INTENT = 2000 -- ms, INTENT_TTL: an intent that lasts longer was left before this clock went back, and does not count
 local gen, now = tonumber(m[5] or -1), math.floor(NOW / 1000 / ARGV[3])
-local out, new, top, highest, k, at, past, beside = {}, {}, hw, nil, 2, 3, nil, nil
+local out, new, top, highest, k, at, past, beside, too_long = {}, {}, hw, nil, 2, 3, nil, nil, nil
 local count = (#found - 2) / 3
 for i = 1, count do
   SENT = tonumber(ARGV[at + 1])
@@ -26,6 +26,10 @@ for i = 1, count do
     out[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
     out[i] = { 'W', block } -- even to the token that has the key: the block may stand for another lease
+    if block > Q then
+      too_long = too_long or {}
+      too_long[#too_long + 1] = i
+    end
   elseif intent and string.sub(intent, 1, 64) ~= ARGV[at + 2] and redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]) <= INTENT then
     out[i] = { 'H', redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]), '', 1, '' } -- another caller is next
   elseif not v then
@@ -101,4 +105,4 @@ for n = 1, #new, 3 do
   end
 end
 if #fences > 0 then redis.call('HSET', gen % 2 == 0 and 'redlockd:fences:0' or 'redlockd:fences:1', unpack(fences)) end
-if not beside then return out end
+if not (beside or too_long) then return out end

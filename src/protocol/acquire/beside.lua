@@ -1,4 +1,7 @@
-for _, i in ipairs(beside) do
+for _, i in ipairs(too_long or {}) do
+  out[i][2] = cut_block(ARGV[7 * i + 3], out[i][2])
+end
+for _, i in ipairs(beside or {}) do
   local LOCK, HASH, v = KEYS[3 * i - 1], 'redlockd:m:' .. ARGV[7 * i + 3], found[3 * i]
   if v == 'S|s' or string.find(v, '^S|p%d+$') then
     local own = member_of(HASH, ARGV[7 * i - 2])

@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, in_range};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "acquire.lua", "../members.lua", "beside.lua");
+node_script!(with_marker "acquire.lua", "../blocks.lua", "../members.lua", "beside.lua");
 
 /// Arguments of [`Request::Acquire`](super::request::Request::Acquire).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         return Reply::Ended { reason: EndReason::Cancelled };
     }
     // Even to the token that has the key: the block may stand for another lease.
-    if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
+    if let Some(left_ms) = memory.cut_block(context, resource) {
         return Reply::NoVote(NoVote::Blocked { left_ms });
     }
     // The script reads no other type.

@@ -29,7 +29,7 @@ for i = 1, count do
   elseif found[k + 3] then
     why[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
-    why[i] = { 'W', block }
+    why[i] = { 'W', cut_block(ARGV[11 + i], block) }
   elseif not v and redis.call('EXISTS', LOCK) == 1 then -- the key is of another type
     why[i] = { 'B', redis.call('PTTL', LOCK), '' }
   elseif not v and IS_SHARED or v and string.sub(v, 1, 2) == 'S|' then

@@ -16,7 +16,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "../fences.lua", "acquire_set.lua", "../members.lua", "beside.lua");
+node_script!(with_marker "../fences.lua", "../blocks.lua", "acquire_set.lua", "../members.lua", "beside.lua");
 
 /// The maximum number of resources of one set: its script occupies the node as long as as many acquires do.
 pub const SET_MAX: usize = 16;

@@ -85,7 +85,7 @@ fn refusal(
     if memory.cancelled.get(&(resource.clone(), args.token.clone(), args.attempt.clone()), now_ms).is_some() {
         return Some(Reply::Ended { reason: EndReason::Cancelled });
     }
-    if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
+    if let Some(left_ms) = memory.cut_block(context, resource) {
         return Some(Reply::NoVote(NoVote::Blocked { left_ms }));
     }
     match memory.locks.get(resource, now_ms) {

@@ -8,7 +8,7 @@ if found[2] then return { 'D', found[2] } end -- this token was released
 if found[3] then return { 'D', 'cancelled' } end -- this attempt was cancelled before it arrived
 if found[5] then
   local block = redis.call('PTTL', 'redlockd:block:' .. ARGV[10])
-  if block ~= -2 then return { 'W', block } end -- for every mode, also to a member: it may stand for another lease
+  if block ~= -2 then return { 'W', cut_block(ARGV[10], block) } end -- for every mode, also to a member: it may stand for another lease
 end
 if v and string.sub(v, 1, 2) ~= 'S|' then
   local left = redis.call('PTTL', LOCK)

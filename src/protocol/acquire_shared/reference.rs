@@ -33,7 +33,7 @@ pub(in crate::protocol) fn refusal(
         return Some(Reply::Ended { reason: EndReason::Cancelled });
     }
     // For every mode, also to a member: it may stand for another lease.
-    if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
+    if let Some(left_ms) = memory.cut_block(context, resource) {
         return Some(Reply::NoVote(NoVote::Blocked { left_ms }));
     }
     let is_foreign = match memory.locks.get(resource, now_ms) {

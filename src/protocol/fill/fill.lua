@@ -10,6 +10,12 @@
 --   what it was to keep is lost)
 --   | K C P
 -- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
+-- The quarantine here outlasts whatever is filled in, which instances with another max_ttl than the sender's may hold.
+local asked = tonumber(string.match(PASS, '%d+$'))
+for at = 13, #ARGV, 5 do
+  if ARGV[at] ~= 't' and ARGV[at] ~= 'f' then asked = math.max(asked, ARGV[at + 2]) end
+end
+PASS = string.gsub(PASS, '%d+$', string.format('%.0f', asked))
 local no, V = judge(), ARGV[10]
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 -- A view in which this process has voted would not know its own votes; it must name this very process; and one below a
@@ -38,7 +44,8 @@ end
 local function block(resource, token, claims, px)
   local BLOCK, ends = 'redlockd:block:' .. resource, NOW_MS + px
   local e, c = string.match(redis.call('HMGET', BLOCK, token)[1] or '', '^(%d+)|(.*)$')
-  ends, claims = math.max(ends, e or 0), union(c or '', claims)
+  e = math.min(e or 0, token == '*' and 1e15 or NOW_MS + Q) -- as in blocks.lua
+  ends, claims = math.max(ends, e), union(c or '', claims)
   redis.call('HSET', BLOCK, token, string.format('%.0f', ends) .. '|' .. claims)
   local left = ends - NOW_MS
   if redis.call('PTTL', BLOCK) < left then redis.call('PEXPIRE', BLOCK, left) end

@@ -1,6 +1,7 @@
 //! The reference of `fill.lua`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::blocks::union;
@@ -8,11 +9,14 @@ use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, FillProgress};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::reference::shared_holders::{self, MemberLease};
-use crate::protocol::{EndReason, FillArgs, FillEntry, LeaseRecord, NoVote, Reply, Tombstone};
+use crate::protocol::{ClusterParams, EndReason, FillArgs, FillEntry, LeaseRecord, NoVote, Reply, Tombstone};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
 /// Runs one page of a fill.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &FillArgs) -> Reply {
+    // The quarantine here outlasts whatever is filled in, which instances with another `max_ttl` than the sender's may hold.
+    let params = ClusterParams { quarantine: quarantine(context, &args.entries), ..context.params.clone() };
+    let context = &CallContext { params: &params, ..*context };
     let no_vote = memory.marker.check_vote(context);
     let votes = match no_vote {
         None | Some(NoVote::OtherView { .. }) => true,
@@ -53,12 +57,18 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     Reply::Filled { done: args.page }
 }
 
+fn quarantine(context: &CallContext<'_>, entries: &[FillEntry]) -> Duration {
+    let is_lease = |entry: &&FillEntry| !matches!(entry, FillEntry::Tombstone(_) | FillEntry::Foreign { .. });
+    let longest_ms = entries.iter().filter(is_lease).map(FillEntry::left_ms).max().unwrap_or(0);
+    context.params.quarantine.max(Duration::from_millis(longest_ms))
+}
+
 fn fill(memory: &mut Memory, context: &CallContext<'_>, entry: &FillEntry) {
-    let now_ms = context.now_ms();
+    let (now_ms, longest_ms) = (context.now_ms(), memory.marker.longest_quarantine_ms(context));
     match entry {
         FillEntry::Tombstone(tombstone) => add_tombstone(memory, now_ms, tombstone),
         FillEntry::Foreign { resource, value, left_ms } => {
-            memory.blocks.add(resource, None, "", (*left_ms).max(1), now_ms);
+            memory.blocks.add(resource, None, "", (*left_ms).max(1), longest_ms, now_ms);
             let value = value.as_ref().filter(|value| !value.is_empty());
             if let (Some(value), None) = (value, memory.locks.get(resource, now_ms)) {
                 let end_ms = now_ms.saturating_add((*left_ms).max(1));
@@ -77,12 +87,12 @@ fn fill(memory: &mut Memory, context: &CallContext<'_>, entry: &FillEntry) {
                 _ => true,
             };
             if is_revoked || !may_copy || !put(memory, now_ms, resource, &record, *left_ms) {
-                memory.blocks.add(resource, Some(record.token), &record.claims, (*left_ms).max(1), now_ms);
+                memory.blocks.add(resource, Some(record.token), &record.claims, (*left_ms).max(1), longest_ms, now_ms);
             }
         }
         FillEntry::Block { resource, token, claims, left_ms } => {
             if let Some((claims, _)) = standing(memory, context, resource, token, claims) {
-                memory.blocks.add(resource, Some(token.clone()), &claims, (*left_ms).max(1), now_ms);
+                memory.blocks.add(resource, Some(token.clone()), &claims, (*left_ms).max(1), longest_ms, now_ms);
             }
         }
     }

@@ -9,6 +9,10 @@ local no = not fit and judge() or nil
 -- One that is to be filled for this view has no vote, and knows all that it has ever voted for.
 if no and (no[1] ~= 'V' or no[2] ~= string.match(PASS, '|(%x+)|%d+$')) then return no end
 local count, head, tail, CHUNK = tonumber(ARGV[6]), ARGV[7], ARGV[8], 1000
+-- What a lease can have left: no longer than a quarantine, whatever this clock was when it was written.
+local function at_most_Q(left)
+  return left < 0 and Q or math.min(left, Q)
+end
 -- Fewer keys where they have many members: an instance takes no reply without bounds. The same cursor shows the same keys again.
 local scan
 repeat
@@ -38,7 +42,7 @@ for _, key in ipairs(scan[2]) do
       local ends, mode, rest = string.match(all[i + 1], '^(%d+)|([^|]*)|(.*)$')
       local left = (tonumber(ends) or 0) - NOW_MS
       if left >= 0 then
-        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = 'L', resource, left, 'M' .. mode .. '|' .. all[i] .. '|' .. rest
+        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = 'L', resource, at_most_Q(left), 'M' .. mode .. '|' .. all[i] .. '|' .. rest
         n = n + 4
       end
     end
@@ -48,6 +52,7 @@ for _, key in ipairs(scan[2]) do
       local ends, claims = string.match(tokens[i + 1], '^(%d+)|(.*)$')
       local left = ends - math.floor(NOW / 1000)
       if left >= 0 then
+        if tokens[i] ~= '*' then left = at_most_Q(left) end -- a foreign lock may last longer
         out[n + 1], out[n + 2], out[n + 3], out[n + 4] = 'B', string.sub(key, 16), left, tokens[i] .. '|' .. claims
         n = n + 4
       end
@@ -64,6 +69,8 @@ for first = 1, #keys, CHUNK do -- more than one chunk only where SCAN returns mo
       value = nil -- stands with its members
     elseif kind == 'L' and (not value or #value > tonumber(ARGV[9]) and string.byte(value, 65) ~= 124) then
       kind, value = 'F', ''
+    elseif kind == 'L' and left ~= -2 and string.byte(value, 65) == 124 and string.find(value, '^%x+|%d+|%d+|%d+|') then
+      left = at_most_Q(left)
     end
     if left ~= -2 and value then
       out[n + 1], out[n + 2], out[n + 3], out[n + 4] = kind, names[at], left, value

@@ -17,7 +17,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         return Reply::NoVote(no_vote);
     }
     let count = usize::try_from(args.count.max(1)).unwrap_or(usize::MAX);
-    let mut entries = everything(memory, context.now_ms());
+    let mut entries = everything(memory, context);
     entries.retain(|(place, _)| *place >= args.cursor);
     entries.sort_by_key(|(place, _)| *place);
     let next = entries.get(count).map(|(place, _)| *place);
@@ -35,17 +35,22 @@ fn place(key: impl Hash) -> u64 {
     hasher.finish().max(1)
 }
 
-fn everything(memory: &Memory, now_ms: u64) -> Vec<(u64, ReadEntry)> {
+fn everything(memory: &Memory, context: &CallContext<'_>) -> Vec<(u64, ReadEntry)> {
+    let now_ms = context.now_ms();
+    // What a lease can have left: no longer than a quarantine, whatever this clock was when it was written.
+    let longest_ms = memory.marker.longest_quarantine_ms(context);
     let mut all = Vec::new();
     for (resource, value, left_ms) in memory.locks.iter(now_ms) {
         let name = resource.clone();
+        let left_ms =
+            if value.looks_like_lease() { Some(left_ms.map_or(longest_ms, |ms| ms.min(longest_ms))) } else { left_ms };
         let foreign = |value| ReadEntry::Foreign { resource: name.clone(), value, left_ms };
         let entry = match value {
             LockValue::Lease(record) => ReadEntry::Lease { resource: name.clone(), record: record.clone(), left_ms },
             LockValue::Members(members) if members.living(now_ms).next().is_some() => {
                 for member in members.living(now_ms) {
                     // A member at a time: a page has at least as many of them as keys.
-                    let (record, left_ms) = (member.record.clone(), Some(member.end_ms - now_ms));
+                    let (record, left_ms) = (member.record.clone(), Some((member.end_ms - now_ms).min(longest_ms)));
                     let at = place(("member", resource, &record.token));
                     all.push((at, ReadEntry::Lease { resource: name.clone(), record, left_ms }));
                 }
@@ -60,6 +65,7 @@ fn everything(memory: &Memory, now_ms: u64) -> Vec<(u64, ReadEntry)> {
     for (resource, tokens) in memory.blocks.iter(now_ms) {
         for (token, of) in tokens.iter().filter(|(_, of)| of.end_ms >= now_ms) {
             let (token, claims, left_ms) = (token.clone(), of.claims.clone(), of.end_ms - now_ms);
+            let left_ms = if token.is_some() { left_ms.min(longest_ms) } else { left_ms }; // a foreign lock may last longer
             // A token at a time: a page has at least as many of them as keys.
             let at = place(("block", resource, &token));
             all.push((at, ReadEntry::Block { resource: resource.clone(), token, claims, left_ms }));

@@ -27,23 +27,38 @@ impl Blocks {
         self.0.left_ms(resource, now_ms).flatten()
     }
 
+    /// The same, where no lease lasts longer than `longest_ms`: a block that does is cut, but for a foreign lock in it.
+    pub(in crate::protocol) fn cut(&mut self, resource: &ResourceName, longest_ms: u64, now_ms: u64) -> Option<u64> {
+        let left_ms = self.left_ms(resource, now_ms)?;
+        let foreign_end_ms =
+            self.0.get(resource, now_ms).and_then(|tokens| tokens.get(&None)).map_or(0, |of| of.end_ms);
+        let cut_ms = left_ms.min(longest_ms.max(foreign_end_ms.saturating_sub(now_ms)));
+        if cut_ms < left_ms {
+            self.0.set_end(resource, Some(now_ms + cut_ms));
+        }
+        Some(cut_ms)
+    }
+
     /// Whether this resource's block names the token.
     pub(in crate::protocol) fn names(&self, resource: &ResourceName, token: &TokenHash, now_ms: u64) -> bool {
         self.0.get(resource, now_ms).is_some_and(|tokens| tokens.contains_key(&Some(token.clone())))
     }
 
-    /// Adds a token for this long, or adds to it: neither the token nor the block ends earlier than before.
+    /// Adds a token for this long, or adds to it: neither the token nor the block ends earlier than before, but what a lease of the
+    /// token had left beyond `longest_ms`.
     pub(in crate::protocol) fn add(
         &mut self,
         resource: &ResourceName,
         token: Option<TokenHash>,
         claims: &str,
         left_ms: u64,
+        longest_ms: u64,
         now_ms: u64,
     ) {
+        let longest_ms = if token.is_some() { longest_ms } else { u64::MAX };
         let mut tokens = self.0.get(resource, now_ms).cloned().unwrap_or_default();
         let known = tokens.entry(token).or_insert_with(|| BlockedToken { end_ms: 0, claims: "".into() });
-        known.end_ms = known.end_ms.max(now_ms.saturating_add(left_ms));
+        known.end_ms = known.end_ms.min(now_ms.saturating_add(longest_ms)).max(now_ms.saturating_add(left_ms));
         known.claims = union(&known.claims, claims);
         let end_ms = known.end_ms.max(self.left_ms(resource, now_ms).map_or(0, |left_ms| now_ms + left_ms));
         self.0.put(resource.clone(), tokens, Some(end_ms));

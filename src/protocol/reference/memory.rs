@@ -57,6 +57,11 @@ impl Memory {
         self.waiters.purge(now_ms, limit);
     }
 
+    /// The remaining milliseconds of the resource's block, if it has one: no lease lasts longer than a quarantine.
+    pub(in crate::protocol) fn cut_block(&mut self, context: &CallContext<'_>, resource: &ResourceName) -> Option<u64> {
+        self.blocks.cut(resource, self.marker.longest_quarantine_ms(context), context.now_ms())
+    }
+
     /// Called before a fence is given: begins the next generation of fences, if it is time. What is forgotten is covered by
     /// `base`: by what was the highest fence when its generation ended.
     pub(in crate::protocol) fn begin_generation(&mut self, context: &CallContext<'_>) {

@@ -423,5 +423,5 @@ impl Queue {
 }
 
 #[cfg(test)]
-#[path = "queue_tests.rs"]
+#[path = "state_machine_tests.rs"]
 mod tests;
