@@ -23,9 +23,6 @@ const LAPSED_MAX: usize = 1_024;
 /// Of these in one pass: each costs two round trips.
 const LAPSED_PER_PASS: usize = 64;
 
-/// A pass that begins so much later than it should is reported: this process stood still.
-const STANDSTILL_MIN: Duration = Duration::from_secs(3);
-
 /// What the wall clock may gain or lose against the monotonic one in a pass: NTP slews by less.
 const JUMP_MIN: Duration = Duration::from_millis(100);
 
@@ -60,7 +57,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         loop {
             let asleep = self.now();
             self.clock().sleep(INTERVAL).await;
-            report_standstill(self.now().since(asleep).saturating_sub(INTERVAL));
+            let late = self.now().since(asleep).saturating_sub(INTERVAL);
+            self.shared.standstills.observe(late, self.wall_ms());
             self.shared.waiting.give_up_places(Places::expire);
             let now = self.now();
             let lock_delay = self.engine().settings.params.lock_delay;
@@ -144,14 +142,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 set_end(event, &lapsed.end, held);
             });
         }
-    }
-}
-
-/// Says that this process did not run for so long, rather than its nodes.
-fn report_standstill(late: Duration) {
-    if late >= STANDSTILL_MIN {
-        let stood_still_s = late.as_secs();
-        tracing::warn!(stood_still_s, "this process stood still: it was stopped, suspended, or got no processor time");
     }
 }
 

@@ -38,6 +38,7 @@ mod published_waiters;
 mod queries;
 mod service;
 mod sets;
+pub(crate) mod standstills;
 pub(crate) mod tenures;
 pub mod tickets;
 pub mod types;

@@ -19,6 +19,7 @@ use super::kept_leases::{KeepLimits, KeptListener};
 use super::latency::{NodeLatencies, Round, RoundLatencies};
 use super::lease_snapshot::{ClusterLeases, LeaseChange, Snapshots};
 use super::own_leases::{OwnEnd, OwnLeases};
+use super::standstills::Standstills;
 use super::tickets::table::TicketTable;
 use super::types::*;
 use crate::mutant::{self, Mutant};
@@ -68,6 +69,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) node_latencies: OnceLock<Arc<NodeLatencies>>,
     pub(super) incidents: IncidentTracker,
     pub(super) samples: Mutex<GaugeSamples>,
+    pub(super) standstills: Standstills,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
     pub(super) draining: CancellationToken,
     /// A stop has begun: the instance is not ready, and still serves.
@@ -220,6 +222,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             node_latencies: OnceLock::new(),
             incidents: IncidentTracker::new(start),
             samples: Mutex::default(),
+            standstills: Standstills::default(),
             end_observer: OnceLock::new(),
             draining: CancellationToken::new(),
             is_leaving: AtomicBool::new(false),

@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::events::{self, EventRow};
+use super::events::{self, EventRow, Reported};
 use super::format;
 use crate::api::Event;
 use crate::manager::activity::{Hour, MINUTES, MinuteCounts};
 use crate::manager::overview::Overview;
+use crate::manager::standstills::Standstill;
 use crate::types::ResourceName;
 
 /// Rows of each table.
@@ -130,14 +131,21 @@ impl HourSection {
         }
     }
 
-    /// The same with the latest of these events, newest first, that are no everyday ones of locks or instances.
+    /// The same with the latest of these events, newest first, that are no everyday ones of locks or instances, and of the times at
+    /// which this instance stood still.
     #[must_use]
-    pub(crate) fn with_incidents(self, events: &[Arc<Event>], wall_ms: u64) -> Self {
+    pub(crate) fn with_incidents(self, events: &[Arc<Event>], standstills: &[Standstill], wall_ms: u64) -> Self {
         let from_ms = wall_ms.saturating_sub(format::ms(HOUR));
-        let recent = events.iter().take_while(|event| event.at_ms > from_ms);
+        let recent = events.iter().map(Arc::as_ref).take_while(|event| event.at_ms > from_ms);
         let is_rejected = |event: &Event| event.event == "reloaded" && event.reason.as_deref() == Some("rejected");
         let incidents = recent.filter(|event| INCIDENTS.contains(&event.event.as_str()) || is_rejected(event));
-        Self { incidents: incidents.take(ROWS_MAX).map(|event| events::row(event)).collect(), ..self }
+        let incidents = Reported::of(incidents);
+        let incidents = incidents.iter().take(ROWS_MAX).map(Reported::row);
+        let recent = standstills.iter().filter(|one| one.to_ms > from_ms);
+        let mut incidents: Vec<EventRow> = incidents.chain(recent.map(events::standstill_row)).collect();
+        incidents.sort_by(|a, b| b.stamp.cmp(&a.stamp));
+        incidents.truncate(ROWS_MAX);
+        Self { incidents, ..self }
     }
 }
 
@@ -247,11 +255,20 @@ mod tests {
             Arc::new(Event { event: kind.into(), at_ms: NOW_MS - ago_s * 1_000, ..Event::default() })
         };
         let all = [event("node_up", 5), event("released", 6), event("node_down", 9), event("quorum_lost", 3_700)];
-        let section = HourSection::default().with_incidents(&all, NOW_MS);
+        let stood_still = |ago_s: u64, s| {
+            let lasted = Duration::from_secs(s);
+            Standstill { to_ms: NOW_MS - ago_s * 1_000, lasted }
+        };
+        let standstills = [stood_still(7, 63), stood_still(3_601, 5)];
+        let section = HourSection::default().with_incidents(&all, &standstills, NOW_MS);
         assert_eq!(
             section.incidents.iter().map(|row| row.kind.text.as_str()).collect::<Vec<_>>(),
-            ["node up", "node down"]
+            ["node up", "this instance stood still", "node down"]
         );
+        let details = "for 1 m 03 s, to 18:06:56: it was stopped, suspended, or got no processor time";
+        assert_eq!(section.incidents[1].details, details);
+        let many: Vec<_> = (0..9).map(|ago_s| stood_still(ago_s, 3)).collect();
+        assert_eq!(HourSection::default().with_incidents(&all, &many, NOW_MS).incidents.len(), ROWS_MAX);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::paging::Paging;
 use crate::api::Event;
 use crate::manager::gaps::{Gap, GapReason};
+use crate::manager::standstills::Standstill;
 
 /// The kinds of events that can be filtered by, with their text.
 pub(crate) const KINDS: [(&str, &str); 15] = [
@@ -161,6 +162,79 @@ pub(crate) fn row(event: &Event) -> EventRow {
     }
 }
 
+/// What several instances report of the quorum within this time is one row: each sees the nodes with its own probes.
+const SAME_OUTAGE: Duration = Duration::from_secs(10);
+/// Among so many of the latest rows.
+const SAME_OUTAGE_EXAMINED: usize = 64;
+
+/// An event, and what other instances report of the same loss or return of the quorum.
+pub(crate) struct Reported<'a> {
+    /// The earliest.
+    event: &'a Event,
+    /// The earlier before the later.
+    others: Vec<&'a Event>,
+}
+
+impl<'a> Reported<'a> {
+    /// Events, newest first, with those of several instances together.
+    pub(crate) fn of(events: impl IntoIterator<Item = &'a Event>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for event in events {
+            let recent = all.len().saturating_sub(SAME_OUTAGE_EXAMINED);
+            let same = match event.event.as_str() {
+                "quorum_lost" | "quorum_back" => all[recent..].iter().position(|known| known.is_same(event)),
+                _ => None,
+            };
+            let others = same.map(|at| all.remove(recent + at)).map(|mut known| {
+                known.others.insert(0, known.event);
+                known.others
+            });
+            all.push(Self { event, others: others.unwrap_or_default() });
+        }
+        all
+    }
+
+    fn all(&self) -> impl Iterator<Item = &'a Event> {
+        std::iter::once(self.event).chain(self.others.iter().copied())
+    }
+
+    /// What one instance reports twice happened twice.
+    fn is_same(&self, other: &Event) -> bool {
+        let is_near = |known: &Event| format::since(known.at_ms, other.at_ms) <= SAME_OUTAGE;
+        self.all().all(|known| known.event == other.event && known.instance != other.instance && is_near(known))
+    }
+
+    /// Its row. Of several instances, it says when each saw what.
+    pub(crate) fn row(&self) -> EventRow {
+        let first = row(self.event);
+        if self.others.is_empty() {
+            return first;
+        }
+        let seen = self.all().map(row).map(|row| {
+            let details = if row.details.is_empty() { String::new() } else { format!(" ({})", row.details) };
+            format!("{} at {}{details}", row.instance, row.clock())
+        });
+        let seen = seen.collect::<Vec<_>>().join(", ");
+        let details = format!("seen by {} instances: {seen}", self.others.len() + 1);
+        EventRow { instance: String::new(), details, ..first }
+    }
+}
+
+/// A standstill of the instance that shows the page, at its end.
+pub(crate) fn standstill_row(one: &Standstill) -> EventRow {
+    let (lasted, to) = (format::clock(one.lasted), format::time_of_day(one.to_ms));
+    EventRow {
+        stamp: format::stamp(one.to_ms),
+        moment: format::moment(one.to_ms),
+        kind: badge("this instance stood still", Severity::Warn),
+        resource: String::new(),
+        node: String::new(),
+        instance: String::new(),
+        owner: String::new(),
+        details: format!("for {lasted}, to {to}: it was stopped, suspended, or got no processor time"),
+    }
+}
+
 /// Of which time a surface knows nothing, and why.
 pub(crate) fn gap_text(gap: &Gap) -> String {
     let to = format::moment(gap.to_ms);
@@ -188,8 +262,9 @@ pub(crate) struct EventsPage {
 impl EventsPage {
     /// `matching`: newest first; `gaps`: the oldest first.
     pub(crate) fn new(layout: Layout, matching: &[Arc<Event>], gaps: &[Gap], query: EventsQuery) -> Self {
-        let paging = Paging::new(matching.len(), query.page, query.link());
-        let rows = matching[paging.from..paging.to].iter().map(|event| row(event)).collect();
+        let reported = Reported::of(matching.iter().map(Arc::as_ref));
+        let paging = Paging::new(reported.len(), query.page, query.link());
+        let rows = reported[paging.from..paging.to].iter().map(Reported::row).collect();
         let gaps = gaps.iter().rev().map(gap_text).collect();
         Self { layout, query, rows, gaps, paging }
     }
@@ -234,6 +309,36 @@ mod tests {
             Event { left_ms: Some(28_500), detail: Some("wiped".into()), ..event("quarantined", None, None) };
         assert_eq!(row(&Event { token_id: None, ..quarantined }).details, "until 18:07:32 at the latest, wiped");
         assert_eq!(row_of("lost", "a\u{202e}b").details, "lease 9c1f02ab, a\\u{202e}b");
+    }
+
+    #[test]
+    fn what_several_instances_see_of_the_quorum_is_one_row_that_says_when_each_saw_what() {
+        let seen = |kind: &str, instance: &str, second: u64, detail: &str| Event {
+            instance: Some(instance.into()),
+            at_ms: 1_795_198_000_000 + second * 1_000,
+            detail: Some(detail.into()),
+            token_id: None,
+            ..event(kind, None, None)
+        };
+        let all = [
+            seen("quorum_lost", "a", 42, "n1 down"),
+            seen("quorum_back", "b", 33, ""),
+            seen("quorum_lost", "a", 32, "n1 down"),
+            seen("node_down", "b", 31, "silent"),
+            seen("quorum_lost", "b", 30, "n1 down, n2 down"),
+            seen("quorum_lost", "a", 20, "n1 down"),
+        ];
+        let rows: Vec<EventRow> = Reported::of(&all).iter().map(Reported::row).collect();
+        let shown: Vec<_> = rows.iter().map(|row| (row.clock(), row.instance.as_str(), row.details.as_str())).collect();
+        let both = "seen by 2 instances: b at 18:07:10 (n1 down, n2 down), a at 18:07:12 (n1 down)";
+        let expected = [
+            ("18:07:22", "a", "n1 down"),
+            ("18:07:13", "b", ""),
+            ("18:07:11", "b", "silent"),
+            ("18:07:10", "", both),
+            ("18:07:00", "a", "n1 down"),
+        ];
+        assert_eq!(shown, expected);
     }
 
     #[test]

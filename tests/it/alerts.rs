@@ -2,10 +2,7 @@
 //! settings and by the harness (`support/prometheus.rs`); promtool tests the shipped ones. Those about keys, certificates and
 //! files are in `access/alerts.rs`, those about call-backs and hooks in `hooks/alerts.rs`, those about nodes that fail one after another in `prometheus.rs`.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::client::{Client, try_send};
+use crate::support::clock_shim::ClockShim;
 use crate::support::cluster::{Cluster, MUTE, heal, node_args, slow_to_answer};
 use crate::support::poll;
 use crate::support::prometheus::{Prometheus, tool};
@@ -33,24 +31,13 @@ async fn metric(client: &Client, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("{name} is missing"))
 }
 
-/// A library for `LD_PRELOAD` that moves the clock of a process, and the file that says by how much.
-fn clock_shim(dir: &Path) -> Vec<(&'static str, PathBuf)> {
-    let (library, source, offset) = (dir.join("shim.so"), dir.join("shim.c"), dir.join("offset"));
-    std::fs::write(&source, include_str!("../chaos/clockshim.c")).expect("writable");
-    std::fs::write(&offset, 0_i64.to_ne_bytes()).expect("writable");
-    let done = Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(&source).output();
-    let done = done.expect("a C compiler");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    vec![("LD_PRELOAD", library), ("CLOCKSHIM", offset)]
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_clock_a_second_server_and_a_node_that_answers_without_a_vote_are_reported() {
     if tool("prometheus").is_none() {
         return;
     }
-    let dir = tempfile::tempdir().expect("a directory");
-    let shimmed = Options { env: clock_shim(dir.path()), ..Options::default() };
+    let clock = ClockShim::of_libc();
+    let shimmed = Options { env: clock.env(), ..Options::default() };
     let cluster = Cluster::blank_with(vec![Options::default(), shimmed, Options::default()]).await;
     let times =
         ["node_timeout=200ms", "min_ttl=400ms", "guard=800ms", "lock_delay=1600ms", "max_ttl=2s", "default_ttl=2s"];
@@ -69,8 +56,7 @@ async fn a_wrong_clock_a_second_server_and_a_node_that_answers_without_a_vote_ar
     let prometheus = Prometheus::start(&config(), &[here.address(), there.address()]).await;
     prometheus.until_fired(&["RedlockdOneNameTwoServers", "RedlockdNodeDoesNotVote"]).await;
     assert!(!prometheus.has_fired("RedlockdNodeClockOff").await);
-    let file = OpenOptions::new().write(true).open(dir.path().join("offset")).expect("it is there");
-    file.write_all_at(&500_i64.to_ne_bytes(), 0).expect("writable");
+    clock.step(500);
     prometheus.until_fired(&["RedlockdNodeClockOff"]).await;
     // Within the guard it votes: locks are granted meanwhile.
     here.client().acquired("x", &[]).await;

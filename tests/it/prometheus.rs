@@ -11,14 +11,15 @@ use futures_util::future::join_all;
 use redlockd::http::routes::ROUTES;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::access::{Access, as_principal, key};
 use crate::board::FIGURES;
 use crate::hooks::receiver::{HooksFile, Receiver, hook, target};
-use crate::support::client::{Client, send};
+use crate::support::client::{Client, send, try_send};
+use crate::support::clock_shim::ClockShim;
 use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal, slow_to_answer, slow_to_arrive};
 use crate::support::poll;
 use crate::support::prometheus::{Prometheus, tool};
@@ -223,14 +224,21 @@ fn filled(query: &str) -> String {
     query.replace("$instance", ".*").replace("$node", ".*")
 }
 
-/// A connection that holds a lock; dropping it hangs up.
+/// A connection that holds a lock; dropping it hangs up. It asks again where no quorum answers in time, as [`Client::acquired`] does,
+/// and until the lease of a connection that hung up before is released.
 async fn hold(over: &ServiceOver, resource: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(over.service.address()).await.expect("it listens");
     let head =
-        format!("POST /locks/{resource}?hold=true&ttl=1s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
-    stream.write_all(head.as_bytes()).await.expect("open");
-    poll::until("it is held", || async { (over.client().inspect(resource).await.status == 200).then_some(()) }).await;
-    stream
+        format!("POST /locks/{resource}?hold=true&ttl=2s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+    poll::until("it is held", || async {
+        let mut stream = TcpStream::connect(over.service.address()).await.expect("it listens");
+        stream.write_all(head.as_bytes()).await.expect("open");
+        let mut status = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut status).await.expect("an answer");
+        let asks_again = [b" 503", b" 423"].iter().any(|again| status.ends_with(*again));
+        assert!(asks_again || status.ends_with(b" 200"), "{resource}: {}", String::from_utf8_lossy(&status));
+        (!asks_again).then_some(stream)
+    })
+    .await
 }
 
 /// Constant load until it is dropped.
@@ -280,8 +288,8 @@ async fn until_metric(client: &Client, what: &str, is_so: impl Fn(&str) -> bool)
     poll::until(what, || async { client.get("/metrics").await.text.lines().any(&is_so).then_some(()) }).await;
 }
 
-/// A lease that the service keeps, and a ticket that waits for it, is called, and gives it back.
-async fn keep_and_wait(client: &Client, prometheus: &Prometheus, begun: u64) {
+/// A lease that the service keeps, and a ticket that waits for it and is called. Returns its path: a DELETE gives the lease back.
+async fn keep_and_wait(client: &Client, prometheus: &Prometheus, begun: u64) -> String {
     let kept = client.acquired("kept", &[("keep", "1m")]).await.token();
     let fields = [("callback", "target:ops"), ("keep", "1m"), ("wait", "1m")];
     let ticket = poll::until("a quorum stores the ticket", || async {
@@ -296,13 +304,57 @@ async fn keep_and_wait(client: &Client, prometheus: &Prometheus, begun: u64) {
     })
     .await;
     client.release("kept", &kept).await.expect_status(204);
-    until_metric(client, "the grant is accepted", |l| l == "redlockd_tickets{state=\"accepted\"} 1").await;
-    let path = format!("/tickets/{}", ticket["ticket"].as_str().expect("an id"));
-    send(client.request("DELETE", &path)).await.expect_status(204);
+    // The answer to the call-back accepts the grant.
+    until_shown(prometheus, begun, "sum(redlockd_tickets{state=\"accepted\"})").await;
+    format!("/tickets/{}", ticket["ticket"].as_str().expect("an id"))
+}
+
+/// Causes one more event of a histogram: its series begins with the first, so that a rate shows only what comes once Prometheus has
+/// that one.
+async fn again(prometheus: &Prometheus, begun: u64, series: &str, cause: impl AsyncFnOnce()) {
+    until_shown(prometheus, begun, &format!("sum({series})")).await;
+    cause().await;
+}
+
+/// Waits that nobody grants, while a connection has the lease.
+async fn time_out(over: &ServiceOver, prometheus: &Prometheus, begun: u64) {
+    let wait = async || _ = over.client().acquire("plain", &[("wait", "100ms")]).await.expect_status(423);
+    let held = hold(over, "plain").await;
+    wait().await;
+    again(prometheus, begun, "redlockd_lock_wait_duration_seconds_count{outcome=\"wait-timeout\"}", wait).await;
+    drop(held);
+}
+
+/// Causes every end of leases that the panels show.
+async fn end_leases(over: &ServiceOver, prometheus: &Prometheus, begun: u64) {
+    let client = over.client();
+    let force = async |resource: &str, how: &str, status: u16| {
+        let path = format!("/locks/{resource}?force={how}&reason=trying%20it%20out");
+        send(client.request("DELETE", &path)).await.expect_status(status);
+    };
+    // A lease that a connection holds does not expire, even on a slow machine.
+    let held = hold(over, "plain").await;
+    client.acquire("plain", &[]).await.expect_status(423);
+    client.extend("plain", "a-strange-token-0123456789", &[]).await.expect_status(409);
+    client.get("/nowhere").await.expect_status(404);
+    drop(held);
+    let token = client.acquired("lapses", &[("ttl", "400ms")]).await.token();
+    poll::until("it has expired", || async { (client.inspect("lapses").await.status == 404).then_some(()) }).await;
+    client.release("lapses", &token).await.expect_status(410);
+    let (lost, revoked) = (hold(over, "lost").await, hold(over, "revoked").await);
+    force("lost", "now", 204).await;
+    force("revoked", "revoke", 202).await;
+    until_metric(client, "lost leases are counted", |l| l == "redlockd_lock_lost_total{reason=\"forced\"} 2").await;
+    drop((lost, revoked));
+    let ends = |end: &str| format!("redlockd_lock_held_duration_seconds_count{{end=\"{end}\"}}");
+    again(prometheus, begun, &ends("disconnected"), async || drop(hold(over, "plain").await)).await;
+    let lost = hold(over, "lost").await;
+    again(prometheus, begun, &ends("forced"), async || force("lost", "now", 204).await).await;
+    drop(lost);
 }
 
 /// Causes everything that the panels show, once.
-async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus: &Prometheus) {
+async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus: &Prometheus, begun: u64) {
     let client = over.client();
     // A node forgets a lease that is renewed again and again: the next renewal puts it back.
     poll::until("it is put back", || async {
@@ -311,23 +363,7 @@ async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus:
         text.lines().any(|l| l.starts_with("redlockd_leases_repaired_total ") && !l.ends_with(" 0")).then_some(())
     })
     .await;
-    // A lease that a connection holds does not expire, even on a slow machine.
-    let held = hold(over, "plain").await;
-    client.acquire("plain", &[]).await.expect_status(423);
-    client.acquire("plain", &[("wait", "100ms")]).await.expect_status(423);
-    client.extend("plain", "a-strange-token-0123456789", &[]).await.expect_status(409);
-    client.get("/nowhere").await.expect_status(404);
-    let token = client.acquired("lapses", &[("ttl", "400ms")]).await.token();
-    poll::until("it has expired", || async { (client.inspect("lapses").await.status == 404).then_some(()) }).await;
-    client.release("lapses", &token).await.expect_status(410);
-    drop(held);
-    let (lost, revoked) = (hold(over, "lost").await, hold(over, "revoked").await);
-    for (resource, how, status) in [("lost", "now", 204), ("revoked", "revoke", 202)] {
-        let path = format!("/locks/{resource}?force={how}&reason=trying%20it%20out");
-        send(client.request("DELETE", &path)).await.expect_status(status);
-    }
-    until_metric(client, "lost leases are counted", |l| l == "redlockd_lock_lost_total{reason=\"forced\"} 2").await;
-    drop((lost, revoked));
+    end_leases(over, prometheus, begun).await;
     // One node that does not answer, then two, then a third that restarts empty.
     over.proxies[0].set(MUTE);
     until_metric(client, "timeouts are counted", |l| {
@@ -384,9 +420,15 @@ async fn until_shown(prometheus: &Prometheus, begun: u64, query: &str) {
     .await;
 }
 
-/// What a third instance shows that the others must not: a clock that looks wrong, refused callers, hooks that nobody accepts, clean-ups that are skipped, and
-/// that it is stopping.
-async fn refuse_drop_and_drain(edge: &ServiceOver, receiver: &Receiver, prometheus: &Prometheus, begun: u64) {
+/// What a third instance shows that the others must not: a node's clock that looks wrong, one of its own that jumps, refused callers,
+/// hooks that nobody accepts, a lease that is held for too long, clean-ups that are skipped, and that it is stopping. Its audit log
+/// is on a full disk.
+async fn refuse_drop_and_drain(
+    (edge, clock): (&ServiceOver, &ClockShim),
+    receiver: &Receiver,
+    prometheus: &Prometheus,
+    begun: u64,
+) {
     let ask = |method: &str, resource: &str, key_of: &'static str| {
         let request = edge.client().request(method, &format!("/locks/{resource}?wait=0s"));
         as_principal(request, key_of)
@@ -394,6 +436,8 @@ async fn refuse_drop_and_drain(edge: &ServiceOver, receiver: &Receiver, promethe
     edge.proxies[2].set(slow_to_arrive(Duration::from_millis(60)));
     until_shown(prometheus, begun, "max(redlockd_node_clock_offset_seconds)").await;
     heal(&edge.proxies[2]);
+    clock.step(2_000);
+    until_shown(prometheus, begun, "sum(redlockd_clock_jump_seconds_total)").await;
     ask("POST", "edge/x", "nobody").await.expect_status(401);
     ask("POST", "elsewhere", "ops").await.expect_status(403);
     for series in ["reason=\"unauthenticated\"", "reason=\"forbidden\""] {
@@ -410,6 +454,10 @@ async fn refuse_drop_and_drain(edge: &ServiceOver, receiver: &Receiver, promethe
     as_principal(edge.client().request("DELETE", path), "ops").await.expect_status(204);
     until_shown(prometheus, begun, "sum(redlockd_webhook_queue)").await;
     receiver.set_silent(false);
+    // The answer ends when the lease is lost, as a body that is cut off.
+    let held = edge.client().request("POST", "/locks/edge/held?hold=true").bearer_auth(key("ops"));
+    assert!(try_send(held).await.is_err_and(|error| error.is_decode() || error.is_body()));
+    until_shown(prometheus, begun, "sum(redlockd_lock_lost_total{reason=\"max_hold\"})").await;
     // Each failed attempt has to be withdrawn on the nodes that do not answer.
     edge.proxies[..2].iter().for_each(|proxy| proxy.set(MUTE));
     let names: Vec<String> = (0..100).map(|i| format!("edge/{i}")).collect();
@@ -439,6 +487,9 @@ fn every_query_of_the_board_has_a_figure() {
     }
     for figure in &FIGURES {
         assert!(!figure.target(&panels(&dashboard)).is_null(), "{figure:?} is of no panel");
+        // n1 never loses its memory: these two show that a node's figures are its own.
+        let is_of_another_node = (figure.panel, figure.series()) == ("Restarts and quarantine", "node=n1");
+        assert!(!figure.can_be_nothing() || is_of_another_node, "{figure:?} holds where nothing happened");
     }
 }
 
@@ -462,19 +513,27 @@ async fn every_panel_shows_the_figure_of_a_real_run_and_no_rule_fails() {
     let more_hooks = hook("off", &["lock.acquired"], "") + &hook("silent", &["lock.forced"], "");
     let more_hooks = HooksFile::with(&(target("ops", &refuses, "") + &more_hooks));
     let more_hooks_setting = more_hooks.setting();
-    let more = ["--set", &rules, "--set", &more_hooks_setting, "--set", "cleanup_limit=16", "--set", "drain_delay=8s"];
+    let limits = ["cleanup_limit=16", "drain_delay=8s", "max_hold=1s", "audit_log=/dev/full"];
+    let more = [rules.as_str(), &more_hooks_setting].into_iter().chain(limits).flat_map(|setting| ["--set", setting]);
     let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(more).collect();
-    let edge = cluster.service_at_once(&more).await;
+    let clock = ClockShim::of_system_calls();
+    let env = clock.env();
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, path(value))).collect();
+    let edge = cluster.service_with_env(&env, &more).await;
     edge.service.until_ready().await;
     let targets = [here.service.address(), there.service.address(), edge.service.address()];
     let prometheus = Prometheus::start_with(&config(""), &targets, "http", &key("ops")).await;
     let begun = SystemClock.wall_ms();
     // Before the load, whose waiters are counted.
-    keep_and_wait(here.client(), &prometheus, begun).await;
+    time_out(&here, &prometheus, begun).await;
+    let ticket = keep_and_wait(here.client(), &prometheus, begun).await;
     let work = constant_load(&[here.client().clone(), there.client().clone()]);
+    // One lease alone would be the median of all, in a bucket that ends at 15 s.
+    until_shown(&prometheus, begun, "sum(rate(redlockd_lock_held_duration_seconds_count[5s]))").await;
+    send(here.client().request("DELETE", &ticket)).await.expect_status(204);
     let listener = here.client().request("GET", "/events").send().await.expect("a stream");
-    cause_all_events(&mut cluster, &here, &prometheus).await;
-    refuse_drop_and_drain(&edge, &refuses, &prometheus, begun).await;
+    cause_all_events(&mut cluster, &here, &prometheus, begun).await;
+    refuse_drop_and_drain((&edge, &clock), &refuses, &prometheus, begun).await;
 
     let dashboard = dashboard();
     let panels = panels(&dashboard);

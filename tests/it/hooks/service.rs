@@ -2,16 +2,19 @@
 //! what is shown nowhere.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
 use redlockd::webhooks::signing::{SignedContent, SigningSecret};
 
 use super::receiver::{HooksFile, NEW_SECRET, Received, Receiver, SECRET, hook, target};
 use crate::access::{Access, as_principal, entry, key};
 use crate::support::client::send;
+use crate::support::clock_shim::ClockShim;
 use crate::support::cluster::{Cluster, SILENT, heal};
 use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
-use crate::support::service::{SHORT_MEMORY, Service};
+use crate::support::service::{SHORT_MEMORY, SHORT_TIMES, Service, path};
+use crate::support::temp_dir;
 
 fn is_signed(message: &Received, secret: &str) -> bool {
     let timestamp_s = message.header("webhook-timestamp").parse().expect("seconds");
@@ -190,6 +193,56 @@ async fn a_message_that_was_not_accepted_is_tried_again_by_a_replay_or_by_itself
         (hook(service.client().get("/hooks").await.json())["state"] == "on").then_some(())
     })
     .await;
+}
+
+/// The day passes as in a suspend of the machine, after which this process says that it stood still.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_of_which_nobody_accepted_anything_for_a_day_is_off_in_log_metrics_and_on_every_page() {
+    const DAY_MS: i64 = 24 * 3_600_000;
+    let receiver = Receiver::start().await;
+    let file = HooksFile::with(&(target("ops", &receiver, "") + &hook("all", &["lock.acquired"], "")));
+    let clock = ClockShim::of_suspend();
+    let env = clock.env();
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, path(value))).collect();
+    let setting = file.setting();
+    let args = [&SHORT_TIMES[..], &["--set", &setting]].concat();
+    let service = Service::start_with_env(&env, "127.0.0.1:0", Arc::new(temp_dir::in_memory()), &args).await;
+    let client = service.client();
+    let hook = async || client.get("/hooks").await.json()["hooks"][0].clone();
+    receiver.answer([500; 100]);
+    for name in ["a", "b", "c"] {
+        client.acquired(name, &[]).await;
+    }
+    poll::until("each was tried", || async { (receiver.answered() >= 3).then_some(()) }).await;
+    let failing = hook().await;
+    assert_eq!((&failing["state"], &failing["queued"], &failing["dropped"]), (&"failing".into(), &3.into(), &0.into()));
+    let is_off = |line: &String| line.contains("ERROR") && line.contains("no message was accepted for 24 h");
+    let page = client.get("/ui/").await.text;
+    assert!(!service.output().iter().any(is_off) && !page.contains("switched off") && !page.contains("stood still"));
+    clock.step(DAY_MS);
+    let off = poll::until("it is off", || async { Some(hook().await).filter(|hook| hook["state"] == "off") }).await;
+    // What was tried last is kept for a replay; the two others are dropped, and kept as well.
+    assert_eq!((&off["dropped"], &off["replayable"], &off["queued"]), (&2.into(), &3.into(), &0.into()));
+    assert_eq!(off["why"], "no message was accepted for 24 h");
+    poll::until_true("the log has it as an error", || service.output().iter().any(is_off)).await;
+    let metrics = client.get("/metrics").await.text;
+    for line in ["redlockd_webhook_hooks_off 1\n", "redlockd_webhook_dropped_total 2\n"] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+    let page = client.get("/ui/hooks").await.text;
+    for part in [
+        "A hook is switched off:</strong> nobody gets",
+        "no message was accepted for 24 h, since 20",
+        "<td data-label=\"Dropped, given up\" class=\"num\">2, 0</td>",
+        "Replay 3<",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let page = poll::until("the home page names the standstill", || async {
+        Some(client.get("/ui/").await.text).filter(|page| page.contains("this instance stood still"))
+    });
+    let page = page.await;
+    assert!(page.contains("for 1 d 0 h, to ") && page.contains("A hook is switched off:"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,6 +26,7 @@ use super::client::Client;
 use super::poll;
 use super::redis_server::{Options, RedisServer};
 use super::service::{SHORT_TIMES, Service, redlockd};
+use super::temp_dir;
 
 /// Nothing comes back: what is sent arrives. Ended by [`heal`].
 pub const MUTE: Weather = Weather { to_client: Flow::Silent, ..FAIR };
@@ -122,11 +123,17 @@ impl Cluster {
 
     /// The same, as soon as it listens: for nodes that are not all well.
     pub async fn service_at_once(&self, more: &[&str]) -> ServiceOver {
+        self.service_with_env(&[], more).await
+    }
+
+    /// The same with these variables in its environment.
+    pub async fn service_with_env(&self, env: &[(&str, &str)], more: &[&str]) -> ServiceOver {
         let proxies = self.proxies().await;
         let urls = self.servers.iter().zip(&proxies).map(|(server, proxy)| through(server, proxy));
         let mut args = node_args(urls);
         args.extend(SHORT_TIMES.iter().chain(more).map(ToString::to_string));
-        ServiceOver { service: Service::start(&args).await, proxies }
+        let data = Arc::new(temp_dir::in_memory());
+        ServiceOver { service: Service::start_with_env(env, "127.0.0.1:0", data, &args).await, proxies }
     }
 
     async fn proxies(&self) -> Vec<ChaosProxy> {

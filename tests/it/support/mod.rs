@@ -4,6 +4,7 @@
 pub mod balancer;
 pub mod chaos_proxy;
 pub mod client;
+pub mod clock_shim;
 pub mod cluster;
 pub mod daemon;
 pub mod monitor;

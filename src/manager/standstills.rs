@@ -1,0 +1,64 @@
+//! When this process stood still: it was stopped or suspended, or got no processor time. What it reports of nodes then is about itself.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::service::LockManager;
+use crate::redlock::clock::Clock;
+use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
+
+/// A pass of the maintenance that begins so much later than it should is one: this process stood still.
+const STANDSTILL_MIN: Duration = Duration::from_secs(3);
+/// Standstills that are remembered; of more, the oldest are forgotten.
+const STANDSTILLS_MAX: usize = 32;
+
+/// One.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standstill {
+    /// Its end, by the wall clock. Milliseconds since 1970.
+    pub to_ms: u64,
+    pub lasted: Duration,
+}
+
+/// The last ones.
+#[derive(Debug, Default)]
+pub(super) struct Standstills(Mutex<VecDeque<Standstill>>);
+
+impl Standstills {
+    /// A pass begins so `late`.
+    pub(super) fn observe(&self, late: Duration, wall_ms: u64) {
+        if late < STANDSTILL_MIN {
+            return;
+        }
+        let stood_still_s = late.as_secs();
+        tracing::warn!(stood_still_s, "this process stood still: it was stopped, suspended, or got no processor time");
+        let mut all = self.0.lock();
+        all.push_front(Standstill { to_ms: wall_ms, lasted: late });
+        all.truncate(STANDSTILLS_MAX);
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// When this process stood still, as far as it ended since then (milliseconds since 1970). Newest first.
+    pub(crate) fn standstills(&self, from_ms: u64) -> Vec<Standstill> {
+        self.shared.standstills.0.lock().iter().filter(|one| one.to_ms >= from_ms).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_standstills_are_remembered_and_what_is_only_late_is_none() {
+        let standstills = Standstills::default();
+        standstills.observe(Duration::from_millis(2_999), 1);
+        assert!(standstills.0.lock().is_empty());
+        (0..40).for_each(|n| standstills.observe(Duration::from_secs(3), n));
+        let all = standstills.0.lock();
+        assert_eq!((all.len(), all[0].to_ms, all[STANDSTILLS_MAX - 1].to_ms), (STANDSTILLS_MAX, 39, 8));
+    }
+}
