@@ -164,12 +164,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) async fn may_be_over(&self, ticket: &Ticket, over: TicketHead, ended: &LeaseEnd) -> bool {
         let is_released_later = over.phase == TicketPhase::Ended && over.end == Some(TicketEnd::Lost);
         let was_released = ended.is_known && ticket.others.is_empty() && ended.end != TicketEnd::Lost;
-        is_released_later || was_released || Box::pin(self.rest_is_released(ticket, ended.end)).await
+        let is_kept_out = !ended.is_known && ended.end == TicketEnd::KeptOut;
+        is_released_later || was_released || Box::pin(self.rest_is_released(ticket, is_kept_out)).await
     }
 
-    /// Whether nothing is left of leases of which one has ended. What else stands of several ends here, and is reported.
-    pub(super) async fn rest_is_released(&self, ticket: &Ticket, end: TicketEnd) -> bool {
-        if !ticket.others.is_empty() && end != TicketEnd::KeptOut {
+    /// Whether nothing is left of leases of which one has ended. What else stands of several ends here, and is reported, unless all are over.
+    pub(super) async fn rest_is_released(&self, ticket: &Ticket, is_kept_out: bool) -> bool {
+        if !ticket.others.is_empty() && !is_kept_out {
             return self.release_ticket_lease(ticket).await;
         }
         let each = ticket.resources().map(|name| self.engine().release(name, &ticket.token, EndReason::Released));

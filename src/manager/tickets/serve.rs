@@ -280,7 +280,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn finish_ticket(&self, served: &Served, head: TicketHead) {
         let is_released = match head.end {
             // Whoever stored that reports it.
-            Some(TicketEnd::Lost) => self.rest_is_released(&served.ticket, TicketEnd::Lost).await,
+            Some(TicketEnd::Lost) => self.rest_is_released(&served.ticket, false).await,
             _ => self.release_ticket_lease(&served.ticket).await,
         };
         if is_released {
