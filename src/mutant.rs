@@ -136,6 +136,13 @@ mutants! {
         /// Who takes a ticket over takes a lease that has an end for one that is renewed.
         KeptUnindexed,
     }
+    /// The tests of `manager::tickets` with the tombstone of a lease that nobody ended find each.
+    FOUND_BY_TOMBSTONES {
+        /// It is released before the nodes have the end of its ticket.
+        LostReleasedFirst,
+        /// Who finds it does not read the ticket's state again.
+        TombstoneBelieved,
+    }
     /// The tests of `redlock::tickets` with five nodes find each: of three, two that show a state are a majority.
     FOUND_WITH_FIVE_NODES {
         /// What a minority shows counts without being written to a majority.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::background::BackgroundTasks;
@@ -136,8 +137,7 @@ pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
         3_600_000, // once a setting
         config.key_template
     );
-    let hash =
-        |text: &str| -> String { Sha256::digest(text.as_bytes()).iter().take(8).map(|b| format!("{b:02x}")).collect() };
+    let hash = |text: &str| HEXLOWER.encode(&Sha256::digest(text.as_bytes())[..8]);
     // 4: the version of the protocol. A node that has the rest alone is of version 1, and with a 2 of version 2 or 3: each is
     // taken over.
     let name = format!("4.{}", hash(&format!("{}\n{terms}", names.join("\n"))));

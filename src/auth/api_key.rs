@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -100,7 +101,7 @@ impl KeyHash {
 
     /// As 64 hex digits.
     pub fn hex(&self) -> String {
-        self.0.iter().map(|b| format!("{b:02x}")).collect()
+        HEXLOWER.encode(&self.0)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::activity::AcquireSeen;
@@ -58,7 +59,7 @@ pub(super) fn principal_tag(cluster: &str, principal: Option<&Principal>) -> Str
 /// The same by the name.
 pub(crate) fn tag_of(cluster: &str, principal: &PrincipalName) -> String {
     let digest = Sha256::digest(format!("{cluster}\0{principal}"));
-    digest.iter().take(PRINCIPAL_TAG_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&digest[..PRINCIPAL_TAG_BYTES])
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {

@@ -1,7 +1,7 @@
 //! Ends of leases that another instance made: who granted a lease checks what became of it before the nodes forget how it ended, and
 //! reports no second end. Without this the next look at a lease of some minutes finds nothing: it would be reported as expired, or lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -29,6 +29,12 @@ const PER_PASS: usize = 64;
 pub(super) const SHORT: Duration = Duration::from_secs(30);
 const _: () = assert!(SHORT.as_secs() * 2 <= TOKEN_TOMBSTONE.as_secs(), "and there is time to look");
 
+/// An end is published again after so many passes: a granter that no node reaches in one moment may be reached in the next.
+const REPEATED_AFTER: [u64; 3] = [3, 10, 30];
+const _: () = assert!(REPEATED_AFTER[2] * 2 <= TOKEN_TOMBSTONE.as_secs(), "and there is time to look");
+/// Maximum of ends that are to be published again; of further ones the oldest are not.
+const REPEATS_MAX: usize = 1_024;
+
 /// As one instance publishes it to the others. Not believed: only what the nodes show counts.
 #[derive(Debug, Serialize, Deserialize)]
 struct Message {
@@ -46,9 +52,12 @@ pub(super) fn message(instance: &str, resource: &ResourceName, token: &TokenHash
     serde_json::to_string(&Message { event, instance, resource, lease }).ok()
 }
 
-/// What is to be checked.
+/// What is to be checked, and what is to be published again, each with the passes since it was published.
 #[derive(Default)]
-pub(super) struct DistantEnds(Mutex<BTreeSet<(ResourceName, TokenHash)>>);
+pub(super) struct DistantEnds {
+    pending: Mutex<BTreeSet<(ResourceName, TokenHash)>>,
+    repeats: Mutex<VecDeque<(String, u64)>>,
+}
 
 impl DistantEnds {
     /// Receives a message; anything malformed is dropped. Each node passes it on.
@@ -58,14 +67,34 @@ impl DistantEnds {
             return;
         }
         let (Ok(resource), Some(token)) = (ResourceName::parse(&resource), TokenHash::parse(&lease)) else { return };
-        let mut pending = self.0.lock();
+        let mut pending = self.pending.lock();
         if pending.len() < PENDING_MAX {
             pending.insert((resource, token));
         }
     }
 
+    /// This message was published.
+    pub(super) fn published(&self, text: String) {
+        let mut repeats = self.repeats.lock();
+        repeats.push_back((text, 0));
+        if repeats.len() > REPEATS_MAX {
+            repeats.pop_front();
+        }
+    }
+
+    /// The messages to be published again now; to be called in each pass.
+    pub(super) fn repeats(&self) -> Vec<String> {
+        let (mut repeats, mut due) = (self.repeats.lock(), Vec::new());
+        repeats.retain_mut(|(text, passes)| {
+            *passes += 1;
+            due.extend(REPEATED_AFTER.contains(passes).then(|| text.clone()));
+            *passes < REPEATED_AFTER[2]
+        });
+        due
+    }
+
     fn take(&self) -> Vec<(ResourceName, TokenHash)> {
-        let mut pending = self.0.lock();
+        let mut pending = self.pending.lock();
         (0..PER_PASS).map_while(|_| pending.pop_first()).collect()
     }
 }

@@ -246,8 +246,8 @@ impl EventHub {
         }
     }
 
-    /// Publishes the activity of this instance to the others, where it is time to, and asks for what it missed. To be called every
-    /// second.
+    /// Publishes the activity of this instance to the others, where it is time to, repeats ends of leases, and asks for what it
+    /// missed. To be called every second.
     pub(super) fn publish_activity(&self, wall_ms: u64) {
         let is_listening = {
             let channels = self.channels();
@@ -256,12 +256,14 @@ impl EventHub {
         let request = self.state.lock().history.tick(&self.name, is_listening, wall_ms);
         let tenures = self.tenures.due(&self.name, wall_ms, TEXT_MAX);
         let texts = self.activity.due(&self.name, wall_ms, TEXT_MAX).into_iter().chain(tenures).chain(request);
-        texts.for_each(|text| self.publish_to_instances(text));
+        texts.chain(self.distant_ends.repeats()).for_each(|text| self.publish_to_instances(text));
     }
 
     /// This instance has ended a lease that another one may have granted.
     pub(super) fn publish_end(&self, resource: &ResourceName, token: &TokenHash) {
-        distant_ends::message(&self.name, resource, token).into_iter().for_each(|text| self.publish_to_instances(text));
+        let Some(text) = distant_ends::message(&self.name, resource, token) else { return };
+        self.distant_ends.published(text.clone());
+        self.publish_to_instances(text);
     }
 
     fn publish_to_instances(&self, text: String) {

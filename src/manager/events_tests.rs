@@ -3,6 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
+use crate::types::Token;
 
 fn hub() -> Arc<EventHub> {
     Arc::new(EventHub::new(&InstanceName::from_random(7)))
@@ -180,4 +181,20 @@ fn an_instance_knows_its_own_messages_without_parsing_them() {
     }
     let event = format!(r#"{{"event":"node_down","at_ms":1,"instance":"{}"}}"#, hub.name);
     assert!(!is_message_of(event.as_bytes(), &hub.name));
+}
+
+/// At first no node passes anything on.
+#[test]
+fn the_end_of_a_lease_is_published_again_while_the_nodes_remember_it() {
+    let (hub, channel) = (hub(), Arc::new(Subscriptions::default()));
+    hub.attach(&channel);
+    let (name, token) = (ResourceName::parse("x").expect("valid"), Token::from_random([7; 24]).hash());
+    hub.publish_end(&name, &token);
+    channel.connected();
+    let repeated = (1..=60_u64).filter(|second| {
+        hub.publish_activity(second * 1_000);
+        let published = channel.take_commands().publish;
+        published.iter().any(|(topic, text)| *topic == Topic::Incidents && text.contains(distant_ends::MESSAGE))
+    });
+    assert_eq!(repeated.collect::<Vec<_>>(), [3, 10, 30]);
 }

@@ -7,6 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use crate::protocol::{PLACE_TAG_BYTES, PublishedPlace};
@@ -27,8 +28,7 @@ pub(super) fn tag(key: &PlaceKey) -> Arc<str> {
         digest.update(part);
         digest.update([0]);
     }
-    let digest = digest.finalize();
-    digest.iter().take(PLACE_TAG_BYTES / 2).map(|byte| format!("{byte:02x}")).collect::<String>().into()
+    HEXLOWER.encode(&digest.finalize()[..PLACE_TAG_BYTES / 2]).into()
 }
 
 /// Waiters by the tags of their places: what for, and the owner.

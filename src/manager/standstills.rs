@@ -15,7 +15,7 @@ const STANDSTILL_MIN: Duration = Duration::from_secs(3);
 /// Standstills that are remembered; of more, the oldest are forgotten.
 const STANDSTILLS_MAX: usize = 32;
 
-/// One.
+/// A time in which this process did not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standstill {
     /// Its end, by the wall clock. Milliseconds since 1970.
@@ -23,7 +23,7 @@ pub(crate) struct Standstill {
     pub lasted: Duration,
 }
 
-/// The last ones.
+/// The last standstills of this process.
 #[derive(Debug, Default)]
 pub(super) struct Standstills(Mutex<VecDeque<Standstill>>);
 

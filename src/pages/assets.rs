@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 #[derive(Debug)]
@@ -32,7 +33,7 @@ static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets {
 });
 
 fn asset(stem: &str, extension: &str, media_type: &'static str, bytes: &'static [u8]) -> Asset {
-    let hash: String = Sha256::digest(bytes).iter().take(8).map(|b| format!("{b:02x}")).collect();
+    let hash = HEXLOWER.encode(&Sha256::digest(bytes)[..8]);
     Asset { name: format!("{stem}-{hash}.{extension}"), media_type, bytes }
 }
 

@@ -1,8 +1,7 @@
 //! The events that hooks subscribe to, and the message about one. Its id follows from what happened, so that the same fact seen
 //! by two instances is one message to a receiver that remembers ids.
 
-use std::fmt::Write;
-
+use data_encoding::HEXLOWER;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -209,11 +208,7 @@ fn id(event: HookEvent, parts: [&str; 4]) -> String {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
-    let mut id = "evt_".to_owned();
-    for byte in hash.finalize().iter().take(ID_BYTES) {
-        let _ = write!(id, "{byte:02x}");
-    }
-    id
+    format!("evt_{}", HEXLOWER.encode(&hash.finalize()[..ID_BYTES]))
 }
 
 /// What is known of an event, under the names of `GET /events`.

@@ -1,4 +1,4 @@
-//! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message is written and signed (`message`,
+//! Call-backs and hooks: what may be sent where (`file`, `target`, `allowed_addresses`), how a message is written and signed (`message`,
 //! `signing`), what is stored of an address (`sealing`), one try (`transport`, `connection`, `resolver`), and all tries of a
 //! message (`deliveries` for call-backs, `hook_queue` for hooks; `try_slots` bounds those at a time, `under_way` counts call-backs). `hooks` turns events into messages and sends them;
 //! `hook_status` has what operators see.

@@ -3,10 +3,9 @@
 //!
 //! Source: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 
-use std::fmt::Write;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use data_encoding::HEXLOWER;
 use ring::hmac;
 
 use crate::types::Invalid;
@@ -119,11 +118,7 @@ impl SignedContent<'_> {
 
 /// The header `X-Hub-Signature-256`: over the body alone, without a time, so a copy of the message passes for ever.
 pub fn hub_signature(secret: &SigningSecret, body: &[u8]) -> String {
-    let mut text = "sha256=".to_owned();
-    for byte in hmac::sign(&secret.text_key, body).as_ref() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    format!("sha256={}", HEXLOWER.encode(hmac::sign(&secret.text_key, body).as_ref()))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(super) fn message_of_end(ticket: &Ticket, head: TicketHead) -> Option<Callba
 
 /// Whether its receiver may not know that it was granted: it did not accept the grant (seed 1824 of the crash tests). For it, a lease
 /// that ends by itself is lost.
-pub(super) fn is_unaccepted(ticket: &Ticket, head: TicketHead) -> bool {
+fn is_unaccepted(ticket: &Ticket, head: TicketHead) -> bool {
     head.phase == TicketPhase::Granted && ticket.body.callback.is_some()
 }
 

@@ -4,19 +4,22 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::callbacks::is_unaccepted;
 use super::serve::RETRY;
 use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead, TicketId};
+use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::acquire::Grant;
 use crate::redlock::clock::Clock;
+use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::ResourceName;
+use crate::types::{Fence, Labels, ResourceName, TokenHash};
+
+/// The fence of no lease: nodes make them of their time.
+const NO_FENCE: Fence = Fence(1);
 
 /// The state of a ticket's lease, or of its leases.
 pub(super) enum LeaseSeen {
@@ -25,6 +28,15 @@ pub(super) enum LeaseSeen {
     /// It has ended, or one of them has.
     Gone,
     Unknown,
+}
+
+/// How a ticket's lease has ended, or the first of several.
+pub(super) struct LeaseEnd {
+    pub(super) end: TicketEnd,
+    /// A request to this instance, the keeper or another instance's message has reported it.
+    is_known: bool,
+    /// Of these nobody has reported it.
+    lost: Vec<ResourceName>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
@@ -86,46 +98,94 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Why a lease that no quorum shows has ended; nothing is left of it afterwards, nor of the ticket's other leases. `None`: not
-    /// known.
-    pub(super) async fn ticket_lease_end(&self, ticket: &Ticket, head: TicketHead) -> Option<TicketEnd> {
-        let each = ticket.resources().map(|name| self.engine().release(name, &ticket.token, EndReason::Released));
-        let outcomes = join_all(each).await;
-        if outcomes.iter().any(|outcome| matches!(outcome, ReleaseOutcome::Unknown { .. })) {
-            return None;
+    /// Whether the lease with this fence has these labels, and their end, from now on.
+    pub(super) async fn keep_lease_of(
+        &self,
+        ticket: &Ticket,
+        (resource, fence): (&ResourceName, Fence),
+        labels: &Labels,
+    ) -> bool {
+        if !self.shared.keeper.index(resource).await {
+            return false;
         }
-        if self.ticket_now_ms() >= head.kept_until_ms {
-            return Some(TicketEnd::KeptOut);
-        }
-        // What stood until now of several was released here.
-        let mut ended = outcomes.iter().filter(|outcome| !matches!(outcome, ReleaseOutcome::Released)).peekable();
-        if ended.peek().is_none() {
-            // Of one that nobody ended too few nodes were left: whoever did not accept it may not know of it (seed 2586).
-            return Some(if is_unaccepted(ticket, head) { TicketEnd::Lost } else { TicketEnd::Released });
-        }
-        let end = |outcome: &ReleaseOutcome| match outcome {
-            ReleaseOutcome::Gone(Some(reason)) => end_of(*reason),
-            _ => TicketEnd::Lost,
+        let extension = ExtendParams {
+            resource: resource.clone(),
+            token: ticket.token.clone(),
+            ttl: Some(ticket.ttl),
+            until_ms: labels.kept_until_ms,
+            fence: Some(fence),
+            labels: Some(labels.encode()),
         };
-        let mut end_of_all = ended.map(end).min();
-        // Of those that look at once the first one counts: the others find its tombstone.
-        if let (Some(served), Some(end)) = (self.shared.tickets.with_lease(&ticket.resource, &ticket.token), end_of_all)
-        {
-            served.lease_ended(end);
-            end_of_all = served.lease_end();
+        let extended = self.engine().extend(&extension).await;
+        if let Ok(extended) = &extended {
+            self.shared.keeper.keep(resource, &extended.record, extended.deadline);
         }
-        for (name, outcome) in ticket.resources().zip(&outcomes) {
-            if !matches!(outcome, ReleaseOutcome::Released) && end(outcome) == TicketEnd::Lost {
-                let fence = ticket.others.is_empty().then_some(head.fence);
-                self.kept_lease_is_lost((name, &ticket.token), fence, &ticket.body.labels);
-            }
-        }
-        end_of_all
+        extended.is_ok()
     }
 
-    /// The same as this instance knows it: who looks after it finds the tombstone that it left.
-    pub(super) fn known_lease_end(&self, id: &TicketId) -> Option<TicketEnd> {
-        self.shared.tickets.get(id)?.lease_end()
+    /// How the lease of a ticket has ended that no quorum shows, or the first of several. Changes nothing. `None`: not known.
+    pub(super) async fn ticket_lease_end(&self, id: &TicketId, ticket: &Ticket, head: TicketHead) -> Option<LeaseEnd> {
+        let of = |end, is_known| LeaseEnd { end, is_known, lost: Vec::new() };
+        if let Some(end) = self.shared.tickets.get(id).and_then(|served| served.lease_end()) {
+            return Some(of(end, true));
+        }
+        if self.ticket_now_ms() >= head.kept_until_ms {
+            return Some(of(TicketEnd::KeptOut, false));
+        }
+        if mutant::is(Mutant::LostReleasedFirst) && !self.release_ticket_lease(ticket).await {
+            return None;
+        }
+        let each = ticket.resources().map(|name| Box::pin(self.shown_end(name, &ticket.token)));
+        let shown: Option<Vec<Option<TicketEnd>>> = join_all(each).await.into_iter().collect();
+        let mut shown = shown?;
+        if let [end] = shown.as_mut_slice() {
+            // Too few nodes have it, and nobody ended it.
+            end.get_or_insert(TicketEnd::Lost);
+        }
+        let lost = ticket.resources().zip(&shown).filter(|(_, end)| **end == Some(TicketEnd::Lost));
+        let lost = lost.map(|(name, _)| name.clone()).collect();
+        Some(LeaseEnd { end: shown.into_iter().flatten().min().unwrap_or(TicketEnd::Lost), is_known: false, lost })
+    }
+
+    /// How a lease ended, as the nodes say. `Some(None)`: a node has it. An extend never revives a lease, and extends only one with its fence.
+    async fn shown_end(&self, resource: &ResourceName, token: &TokenHash) -> Option<Option<TicketEnd>> {
+        let (resource, token) = (resource.clone(), token.clone());
+        let params = ExtendParams { resource, token, ttl: None, until_ms: 0, fence: Some(NO_FENCE), labels: None };
+        match self.engine().extend(&params).await {
+            Err(ExtendRefusal::Gone(Some(reason))) => Some(Some(end_of(reason))),
+            Err(ExtendRefusal::Gone(None) | ExtendRefusal::NotHolder) => Some(Some(TicketEnd::Lost)),
+            Err(ExtendRefusal::Changed(_)) => Some(None),
+            Err(ExtendRefusal::Unknown { .. }) | Ok(_) => None,
+        }
+    }
+
+    /// Whether this state of a ticket whose lease has ended may be stored: nothing is left of its leases, or they are released afterwards. Of one
+    /// that nobody ended nothing is released before: whoever looked again would take the tombstone for its holder's release (seed 2586).
+    pub(super) async fn may_be_over(&self, ticket: &Ticket, over: TicketHead, ended: &LeaseEnd) -> bool {
+        let is_released_later = over.phase == TicketPhase::Ended && over.end == Some(TicketEnd::Lost);
+        let was_released = ended.is_known && ticket.others.is_empty() && ended.end != TicketEnd::Lost;
+        is_released_later || was_released || Box::pin(self.rest_is_released(ticket, ended.end)).await
+    }
+
+    /// Whether nothing is left of leases of which one has ended. What else stands of several ends here, and is reported.
+    pub(super) async fn rest_is_released(&self, ticket: &Ticket, end: TicketEnd) -> bool {
+        if !ticket.others.is_empty() && end != TicketEnd::KeptOut {
+            return self.release_ticket_lease(ticket).await;
+        }
+        let each = ticket.resources().map(|name| self.engine().release(name, &ticket.token, EndReason::Released));
+        let outcomes = join_all(each).await;
+        ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
+        !outcomes.iter().any(|outcome| matches!(outcome, ReleaseOutcome::Unknown { .. }))
+    }
+
+    /// Reports the leases that are lost, once its ticket's state says so. Not where the keeper has noticed it before.
+    pub(super) fn report_lost(&self, ticket: &Ticket, head: TicketHead, ended: &LeaseEnd) {
+        let served = self.shared.tickets.with_lease(&ticket.resource, &ticket.token);
+        if ended.lost.is_empty() || !served.is_none_or(|served| served.lease_ended(TicketEnd::Lost)) {
+            return;
+        }
+        let fence = ticket.others.is_empty().then_some(head.fence);
+        ended.lost.iter().for_each(|name| self.kept_lease_is_lost((name, &ticket.token), fence, &ticket.body.labels));
     }
 
     /// Of a ticket that is over, no lease may stand: the cancel of the attempt is one of many clean-ups and is left out where there

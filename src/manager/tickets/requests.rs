@@ -20,11 +20,10 @@ use crate::protocol::{
     TicketTerms, TicketsArgs, ticket_bytes,
 };
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::extend::ExtendParams;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketFound, TicketRaised, TicketWriter};
-use crate::types::{Fence, Labels, ResourceName, Token, TokenHash};
+use crate::types::{ResourceName, Token, TokenHash};
 
 /// How often the nodes are asked for a ticket that another instance serves, while somebody waits for it here.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -287,19 +286,22 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             LeaseSeen::Unknown => Err(self.ticket_no_quorum()),
             LeaseSeen::Gone => {
-                let known = self.known_lease_end(&found.id);
-                let found = if known.is_none() { self.find_ticket(&found.id).await? } else { found };
+                let ended = Box::pin(self.ticket_lease_end(&found.id, &found.ticket, found.head)).await;
+                let ended = ended.ok_or_else(|| self.ticket_no_quorum())?;
+                // Read after the tombstone was seen, as in `ticket_lease_is_over`.
+                let found = self.find_ticket(&found.id).await?;
                 if found.is_over() {
                     return Ok((found, None));
                 }
-                let end = match known {
-                    Some(end) => Some(end),
-                    None => Box::pin(self.ticket_lease_end(&found.ticket, found.head)).await,
-                };
-                let end = end.ok_or_else(|| self.ticket_no_quorum())?;
-                let over = over(&found.ticket, found.head, end, self.ticket_now_ms());
+                let over = over(&found.ticket, found.head, ended.end, self.ticket_now_ms());
+                if !self.may_be_over(&found.ticket, over, &ended).await {
+                    return Err(self.ticket_no_quorum());
+                }
                 let head = match self.raise_on_nodes(&found.id, &found.ticket, over).await {
-                    TicketRaised::Done => over,
+                    TicketRaised::Done => {
+                        self.report_lost(&found.ticket, found.head, &ended);
+                        over
+                    }
                     TicketRaised::Overtaken(later) => later,
                     TicketRaised::Unknown => return Err(self.ticket_no_quorum()),
                 };
@@ -336,26 +338,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (_, Some(_)) => Err(self.ticket_no_quorum()),
             },
         }
-    }
-
-    /// Whether the lease with this fence has these labels, and their end, from now on.
-    async fn keep_lease_of(&self, ticket: &Ticket, (resource, fence): (&ResourceName, Fence), labels: &Labels) -> bool {
-        if !self.shared.keeper.index(resource).await {
-            return false;
-        }
-        let extension = ExtendParams {
-            resource: resource.clone(),
-            token: ticket.token.clone(),
-            ttl: Some(ticket.ttl),
-            until_ms: labels.kept_until_ms,
-            fence: Some(fence),
-            labels: Some(labels.encode()),
-        };
-        let extended = self.engine().extend(&extension).await;
-        if let Ok(extended) = &extended {
-            self.shared.keeper.keep(resource, &extended.record, extended.deadline);
-        }
-        extended.is_ok()
     }
 
     /// Ends it at its caller's or an operator's word: gives it up, or releases its lease. Nothing is left of it when this

@@ -182,12 +182,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether nothing is left of several leases of which one has ended, and late attempts are refused after a lease that nobody ended.
-    async fn rest_is_released(&self, ticket: &Ticket, end: TicketEnd) -> bool {
-        let is_released = ticket.others.is_empty() && end != TicketEnd::Lost;
-        is_released || Box::pin(self.release_ticket_lease(ticket)).await
-    }
-
     /// Whether its token holds all that it asks for.
     async fn holds_all(&self, ticket: &Ticket) -> bool {
         let each = ticket.resources().map(|name| self.shared.waiting.holds(name, &ticket.token));
@@ -260,27 +254,36 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    async fn ticket_lease_is_over(&self, served: &Served, head: TicketHead) {
-        let end = match served.lease_end() {
-            // The end of one lease is the end of all.
-            Some(end) if !self.rest_is_released(&served.ticket, end).await => None,
-            Some(end) => Some(end),
-            None => Box::pin(self.ticket_lease_end(&served.ticket, head)).await,
-        };
-        match end {
-            Some(end) => {
-                let over = over_for(&served.ticket, head, end, self.ticket_now_ms());
-                if self.raise(served, over).await && over.phase == TicketPhase::Done {
-                    self.shared.tickets.report(TicketEvent::Ended(end));
-                }
+    /// Another instance may have stored its end, and released its lease: what is read after the tombstone was seen counts.
+    pub(super) async fn ticket_lease_is_over(&self, served: &Served, head: TicketHead) {
+        let ticket = &served.ticket;
+        let ended = Box::pin(self.ticket_lease_end(&served.id, ticket, head)).await;
+        let Some(ended) = ended else { return self.clock().sleep(RETRY).await };
+        if !mutant::is(Mutant::TombstoneBelieved) && !self.read_served(served).await {
+            return self.clock().sleep(RETRY).await;
+        }
+        if served.head() != head {
+            return;
+        }
+        let over = over_for(ticket, head, ended.end, self.ticket_now_ms());
+        if !self.may_be_over(ticket, over, &ended).await {
+            self.clock().sleep(RETRY).await;
+        } else if self.raise(served, over).await {
+            self.report_lost(ticket, head, &ended);
+            if over.phase == TicketPhase::Done {
+                self.shared.tickets.report(TicketEvent::Ended(ended.end));
             }
-            None => self.clock().sleep(RETRY).await,
         }
     }
 
     /// It is over: its lease is released, if it has one.
     async fn finish_ticket(&self, served: &Served, head: TicketHead) {
-        if self.release_ticket_lease(&served.ticket).await {
+        let is_released = match head.end {
+            // Whoever stored that reports it.
+            Some(TicketEnd::Lost) => self.rest_is_released(&served.ticket, TicketEnd::Lost).await,
+            _ => self.release_ticket_lease(&served.ticket).await,
+        };
+        if is_released {
             self.inform_of_end(served, head).await;
             let over = head.at(TicketPhase::Done, self.ticket_now_ms());
             if self.raise(served, over).await

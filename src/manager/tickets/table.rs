@@ -165,13 +165,13 @@ impl Served {
         let _ = self.alone.subscribe().wait_for(|alone| now() < alone.until).await;
     }
 
-    /// Its lease has ended, or the first of several.
-    pub(super) fn lease_ended(&self, end: TicketEnd) {
+    /// Its lease has ended, or the first of several. Whether that was not known.
+    pub(super) fn lease_ended(&self, end: TicketEnd) -> bool {
         self.lease_end.send_if_modified(|known| {
             let is_first = known.is_none();
             known.get_or_insert(end);
             is_first
-        });
+        })
     }
 
     pub(super) fn lease_end(&self) -> Option<TicketEnd> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::quarantine_counts::QuarantineCounts;
@@ -213,8 +214,7 @@ pub fn permits_free(holders: &[HolderInfo]) -> Option<usize> {
 fn tag_of(holders: &[HolderInfo]) -> String {
     let fences: BTreeSet<u64> = holders.iter().map(|holder| holder.fence.0).collect();
     let digest = fences.iter().fold(Sha256::new(), |digest, fence| digest.chain_update(fence.to_be_bytes()));
-    let digest = digest.finalize().into_iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}"));
-    format!("h{}", digest.collect::<String>())
+    format!("h{}", HEXLOWER.encode(&digest.finalize()[..TAG_BYTES]))
 }
 
 /// Of the hash in a tag of several holders: it guards against a mistake, not against an attack.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 
@@ -393,7 +394,7 @@ fn resume_from(id: &NodeId, boot: &BootId, found: Option<Record>, boot_us: u64, 
 /// A different id for every start, as with Redis.
 fn run_id(id: &NodeId, boot: &BootId, boot_us: u64) -> String {
     let digest = Sha256::digest(format!("{id} {} {boot_us}", boot.text()).as_bytes());
-    digest.iter().take(20).map(|b| format!("{b:02x}")).collect()
+    HEXLOWER.encode(&digest[..20])
 }
 
 fn full(why: impl Into<Arc<str>>) -> Unreachable {

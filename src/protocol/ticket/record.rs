@@ -1,6 +1,7 @@
 //! A ticket as nodes store it: a head that only rises, when it was asked for last and who serves it, and a body that never
 //! changes.
 
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -36,8 +37,7 @@ impl TicketId {
     /// Of the request with this token for this resource: the same request again has the same ticket.
     pub fn of(cluster: &str, resource: &ResourceName, token: &TokenHash) -> Self {
         let digest = Sha256::digest(format!("ticket\0{cluster}\0{resource}\0{}", token.as_str()));
-        let digits: String = digest.iter().take(ID_DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
-        Self([ID_PREFIX, &digits].concat().into())
+        Self([ID_PREFIX, &HEXLOWER.encode(&digest[..ID_DIGITS / 2])].concat().into())
     }
 
     /// Reads one; `None` for anything else.
