@@ -166,6 +166,8 @@ pub(crate) fn row(event: &Event) -> EventRow {
 const SAME_OUTAGE: Duration = Duration::from_secs(10);
 /// Among so many of the latest rows.
 const SAME_OUTAGE_EXAMINED: usize = 64;
+/// Instances in one row; further ones are in another. Any client of a node may invent them.
+const INSTANCES_MAX: usize = 16;
 
 /// An event, and what other instances report of the same loss or return of the quorum.
 pub(crate) struct Reported<'a> {
@@ -182,7 +184,7 @@ impl<'a> Reported<'a> {
         for event in events {
             let recent = all.len().saturating_sub(SAME_OUTAGE_EXAMINED);
             let same = match event.event.as_str() {
-                "quorum_lost" | "quorum_back" => all[recent..].iter().position(|known| known.is_same(event)),
+                "quorum_lost" | "quorum_back" => all[recent..].iter().rposition(|known| known.is_same(event)),
                 _ => None,
             };
             let others = same.map(|at| all.remove(recent + at)).map(|mut known| {
@@ -201,7 +203,9 @@ impl<'a> Reported<'a> {
     /// What one instance reports twice happened twice.
     fn is_same(&self, other: &Event) -> bool {
         let is_near = |known: &Event| format::since(known.at_ms, other.at_ms) <= SAME_OUTAGE;
-        self.all().all(|known| known.event == other.event && known.instance != other.instance && is_near(known))
+        let is_full = self.others.len() + 1 >= INSTANCES_MAX;
+        !is_full
+            && self.all().all(|known| known.event == other.event && known.instance != other.instance && is_near(known))
     }
 
     /// Its row. Of several instances, it says when each saw what.
@@ -339,6 +343,9 @@ mod tests {
             ("18:07:00", "a", "n1 down"),
         ];
         assert_eq!(shown, expected);
+        let many: Vec<Event> = (0..40).map(|i| seen("quorum_lost", &format!("i{i}"), 1, "")).collect();
+        let sizes: Vec<usize> = Reported::of(&many).iter().map(|reported| reported.all().count()).collect();
+        assert_eq!(sizes, [INSTANCES_MAX, INSTANCES_MAX, 40 - 2 * INSTANCES_MAX]);
     }
 
     #[test]
