@@ -54,7 +54,7 @@ impl World {
             let kinds = self.profile.faults.clone();
             let fault = self.fault_rng.pick(&kinds);
             let (node, inst) = (self.fault_rng.index(self.servers.len()), self.fault_rng.index(self.insts.len()));
-            if fault.costs_the_vote() && !self.may_lose_another(node) {
+            if fault.costs_the_vote() && (!self.may_lose_another(node) || self.is_stopped(node)) {
                 return self.next_fault();
             }
             self.mix(&[fault as u64, node as u64, inst as u64]);
@@ -62,6 +62,23 @@ impl World {
             self.strike(fault, node, inst);
         }
         self.next_fault();
+    }
+
+    /// An operator has stopped it: no node of the configured list is left in the present one. An instance that did not follow would take
+    /// such a node, once it forgot, for its cluster (docs/safety.md; seed 82974).
+    fn is_stopped(&self, node: usize) -> bool {
+        self.profile.relists
+            && node < self.profile.nodes
+            && !(0..self.profile.nodes).any(|server| self.is_listed(server))
+    }
+
+    /// Whether it is of the list of the highest view.
+    fn is_listed(&self, server: usize) -> bool {
+        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
+        match &highest.list {
+            Some(list) => list.names.contains(&self.profile.name_of(server)),
+            None => server < self.profile.nodes,
+        }
     }
 
     /// Usually a quorum keeps its vote, so that leases are granted at all.
@@ -360,19 +377,21 @@ impl World {
         if self.calm {
             return;
         }
-        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
-        let is_listed = |server: &usize| match &highest.list {
-            Some(list) => list.names.contains(&self.profile.name_of(*server)),
-            None => *server < self.profile.nodes,
-        };
-        let (listed, others): (Vec<usize>, Vec<usize>) = (0..self.servers.len()).partition(is_listed);
+        let (listed, others): (Vec<usize>, Vec<usize>) =
+            (0..self.servers.len()).partition(|server| self.is_listed(*server));
+        let configured: Vec<usize> = listed.iter().copied().filter(|server| *server < self.profile.nodes).collect();
         let adds = others.len() > 1 || listed.len() <= self.profile.shortest_list() || self.fault_rng.chance(40);
         let from = if adds && !others.is_empty() { others } else { listed };
         let (is_added, server) = (adds && from.len() < self.servers.len(), self.fault_rng.pick(&from));
-        // What it has of released leases is nobody's business while it is not of the list.
-        self.checker.lost_tail.insert(server);
-        self.trace(|| format!("an operator asks i{inst}: n{server} {}", if is_added { "added" } else { "removed" }));
-        self.todo.push(Todo::Relist { inst, server, is_added });
+        // The last one that is configured is not removed while it has forgotten, see `is_stopped`.
+        if is_added || configured != [server] || self.servers[server].machine.is_active() {
+            // What it has of released leases is nobody's business while it is not of the list.
+            self.checker.lost_tail.insert(server);
+            self.trace(|| {
+                format!("an operator asks i{inst}: n{server} {}", if is_added { "added" } else { "removed" })
+            });
+            self.todo.push(Todo::Relist { inst, server, is_added });
+        }
         let (gap, next) = (self.fault_rng.range(300, 3_500) * MS, self.fault_rng.index(self.insts.len()));
         self.at(self.now + gap, Event::Relist { inst: next });
     }

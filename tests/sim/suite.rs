@@ -11,7 +11,7 @@ const SEEDS: u64 = 2_000;
 /// One in so many runs twice.
 const TWICE_EVERY: u64 = 20;
 /// Seeds that once failed, with the cause; "of the simulator" or "of the checker" where the core was right.
-const REGRESSIONS: [u64; 71] = [
+const REGRESSIONS: [u64; 72] = [
     25,        // a release was answered as lost by nodes that had forgotten the lease
     99_551,    // of the simulator: a TTL that the instance would have refused
     130_368,   // of the simulator: all clocks stepped while an instance was starting
@@ -56,6 +56,7 @@ const REGRESSIONS: [u64; 71] = [
     2_205,     // the same of an extend of a shared lease
     23_184,    // an extend answered the slot that a late attempt had left on one node
     24_956,    // the same, where another caller had that slot
+    82_974,    // of the simulator: all nodes of an instance's list were removed while it was paused, and forgot
     40_838, // of the simulator: one of the instances still knew a change of a list of one, which its node had forgotten
     49_172, // of the checker: a node forgot a cancel, and was filled from nodes that had not had it yet
     109_589, // of the checker: the same, where the tombstone of the cancel had ended
