@@ -1053,6 +1053,13 @@ fn what_is_left_of_a_lost_lease_is_not_taken_for_released_when_it_is_cleared() {
     assert!(found.as_ref().is_some_and(|why| why.starts_with("no call-back")), "{found:?}");
 }
 
+/// In seed 2743 one node missed the ticket, and one of the two others alone has the state that its server wrote. Nobody else can tell whether a
+/// majority had that; the server knows.
+#[test]
+fn a_state_that_one_node_alone_has_is_written_again_by_the_server_that_wrote_it() {
+    assert_eq!(run(2_743, Case::drawn(2_743), None).0, None);
+}
+
 /// An instance that has not seen yet that the ticket is over finds a tombstone: of another instance, or of somebody with the token.
 #[tokio::test(start_paused = true)]
 async fn a_tombstone_ends_a_ticket_as_released_only_where_its_state_says_nothing_else() {

@@ -15,7 +15,7 @@ use crate::protocol::{TICKET_SERVED, TICKETS_PAGE_MAX, Ticket, TicketHead, Ticke
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
-use crate::redlock::tickets::{ShownTicket, TicketFound, TicketsShown};
+use crate::redlock::tickets::{ShownTicket, TicketFound, TicketRaised, TicketsShown};
 
 /// Time between two exchanges.
 const TICK: Duration = Duration::from_secs(1);
@@ -156,11 +156,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     served.stop.cancel();
                 }
             }
-            // It may be this instance's own state that too few nodes have.
-            TicketFound::Unknown if served.head().phase > TicketPhase::Waiting => {
-                self.raise_on_nodes(&served.id, &served.ticket, served.head()).await;
+            // It may be this instance's own state that too few nodes have; no node's word is needed for that (seed 2743).
+            TicketFound::Unknown => {
+                let (head, unsettled) = (served.head(), served.seen.lock().unsettled);
+                let own = unsettled.map_or(head, |unsettled| unsettled.max(head));
+                if own.phase > TicketPhase::Waiting
+                    && self.raise_on_nodes(&served.id, &served.ticket, own).await == TicketRaised::Done
+                {
+                    served.set(own);
+                    return true;
+                }
             }
-            TicketFound::Unknown => {}
         }
         false
     }
@@ -254,7 +260,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Of a ticket that this instance begins to serve: counts as if it had been requested just now.
     pub(super) fn seen_now(&self) -> Seen {
         let (asked_ms, now) = (self.ticket_now_ms(), self.now());
-        Seen { asked_ms, exchanged: now.minus(EXCHANGE_EVERY), checked: now, put_back: now.minus(PUT_BACK_EVERY) }
+        Seen {
+            asked_ms,
+            exchanged: now.minus(EXCHANGE_EVERY),
+            checked: now,
+            put_back: now.minus(PUT_BACK_EVERY),
+            unsettled: None,
+        }
     }
 
     /// Others may serve them at once.

@@ -114,7 +114,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         // The end of the lease may still be moved, up to the longest time from its grant.
         let ttl = engine.ticket_ttl(ticket, head).max(self.shared.tickets.limits().max_keep);
         let writer = TicketWriter { id, server: &self.shared.instance, ttl, due: TICKET_SERVED };
-        engine.raise_ticket(&writer, head).await
+        let raised = engine.raise_ticket(&writer, head).await;
+        // A grant that is not stored is undone, so that its state must not be written later.
+        let is_later = head.phase > TicketPhase::Granted;
+        if let (true, TicketRaised::Unknown, Some(served)) = (is_later, raised, self.shared.tickets.get(id)) {
+            let mut seen = served.seen.lock();
+            seen.unsettled = seen.unsettled.max(Some(head));
+        }
+        raised
     }
 
     async fn wait_for_grant(&self, served: &Served, head: TicketHead) {

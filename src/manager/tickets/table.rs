@@ -99,6 +99,8 @@ pub(super) struct Seen {
     pub(super) checked: BootTime,
     /// When it was read last from the nodes since one lacked it.
     pub(super) put_back: BootTime,
+    /// The latest state that this instance wrote to some nodes, and perhaps not to a majority.
+    pub(super) unsettled: Option<TicketHead>,
 }
 
 impl Served {
