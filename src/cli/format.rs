@@ -139,7 +139,7 @@ const TICKET_KEYS: [&str; 12] = [
 ];
 
 /// A ticket; with its token if given.
-pub(super) fn ticket(ticket: &api::Ticket, token: Option<&str>, form: OutputFormat) -> String {
+pub(super) fn ticket(ticket: &api::TicketStatus, token: Option<&str>, form: OutputFormat) -> String {
     let members = serde_json::to_value(ticket).expect("answers are plain data");
     let mut all = vec![("ticket", ticket.ticket.clone()), ("state", ticket.state.clone())];
     all.extend(token.map(|token| ("token", token.to_owned())));

@@ -192,7 +192,7 @@ fn acquire_async<E: Environment>(
         (AskedTicket::Granted(lease), form) => print_line(io.out, &format::acquired(&lease.answer, shown, form)),
         (AskedTicket::Ticket(ticket), OutputFormat::Json) => {
             let token = shown.map(|token| api::TokenText(token.to_owned()));
-            io.print_json(&api::Ticket { token, ..*ticket });
+            io.print_json(&api::TicketStatus { token, ..*ticket });
         }
         (AskedTicket::Ticket(ticket), form) => print_line(io.out, &format::ticket(&ticket, shown, form)),
     }
@@ -270,7 +270,7 @@ fn fail<E: Environment>(error: &ClientError, io: &mut CommandIo<'_, E>) -> u8 {
     }
 }
 
-fn print<E: Environment>(ticket: &api::Ticket, output: OutputArgs, io: &mut CommandIo<'_, E>) {
+fn print<E: Environment>(ticket: &api::TicketStatus, output: OutputArgs, io: &mut CommandIo<'_, E>) {
     match OutputFormat::of(output, io.env) {
         OutputFormat::Json => io.print_json(ticket),
         form => print_line(io.out, &format::ticket(ticket, None, form)),

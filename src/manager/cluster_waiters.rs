@@ -12,7 +12,7 @@ use super::moved_places::{self, PlacedWaiters};
 use super::overview::ListedWaiter;
 use super::published_waiters::{OwnWaiters, Publisher};
 use super::service::LockManager;
-use super::types::{WaiterInfo, WaitingAt};
+use super::types::{InstanceQueue, WaiterInfo};
 use crate::protocol::{
     InstanceName, ListedEntry, PLACES_MAX, PublishedResource, PublishedWaiter, WAITERS_TTL, WaitersArgs, WaitersEntry,
 };
@@ -83,9 +83,9 @@ impl OtherInstance {
         self.oldest_ms = oldest.unwrap_or(self.oldest_ms);
     }
 
-    fn waiting_for(&self, instance: &InstanceName, resource: &PublishedResource, now: BootTime) -> WaitingAt {
+    fn waiting_for(&self, instance: &InstanceName, resource: &PublishedResource, now: BootTime) -> InstanceQueue {
         let oldest = resource.first.first().map_or(Duration::ZERO, |first| self.waited(first.waiting_ms, now));
-        WaitingAt { instance: instance.clone(), waiting: resource.waiting, oldest }
+        InstanceQueue { instance: instance.clone(), waiting: resource.waiting, oldest }
     }
 
     fn waiters_for<'a>(
@@ -323,11 +323,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// How many wait for each resource, and where: this instance first.
-    pub(super) fn waiting_by_resource(&self) -> BTreeMap<ResourceName, Vec<WaitingAt>> {
+    pub(super) fn waiting_by_resource(&self) -> BTreeMap<ResourceName, Vec<InstanceQueue>> {
         let now = self.now();
-        let mut waiting: BTreeMap<ResourceName, Vec<WaitingAt>> = BTreeMap::new();
+        let mut waiting: BTreeMap<ResourceName, Vec<InstanceQueue>> = BTreeMap::new();
         for (resource, count, since) in self.shared.waiting.queue(Queue::waiter_counts) {
-            let here = WaitingAt { instance: self.shared.instance.clone(), waiting: count, oldest: now.since(since) };
+            let here =
+                InstanceQueue { instance: self.shared.instance.clone(), waiting: count, oldest: now.since(since) };
             waiting.insert(resource, vec![here]);
         }
         let others = self.shared.cluster_waiters.0.lock();

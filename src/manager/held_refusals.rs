@@ -62,14 +62,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Each resource of a set that was held, in the order of the request.
-    fn blocked_by(&self, params: &AcquireParams, refusal: &Refusal) -> Vec<BlockedBy> {
+    fn blocked_by(&self, params: &AcquireParams, refusal: &Refusal) -> Vec<BlockingResource> {
         let all = || std::iter::once(refusal).chain(&refusal.others);
         let blocked = params.resources.iter().filter_map(|resource| {
             let refusal = all().find(|refusal| refusal.resource == *resource)?;
             let left = refusal.holder_left.unwrap_or_default();
             let is_confirmed = refusal.holder_nodes >= self.engine().quorum();
             let holder = refusal.holder.as_ref().map(|record| self.holder(record, left, is_confirmed));
-            Some(BlockedBy { resource: resource.clone(), holder })
+            Some(BlockingResource { resource: resource.clone(), holder })
         });
         blocked.collect()
     }
@@ -82,14 +82,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let is_held = |found: &Inspection| found.state != LockState::Free && !is_own(found);
         let blocked_by = known.iter().filter(|found| is_held(found) && params.resources.len() > 1).map(|found| {
             let holder = found.holders().first().cloned();
-            BlockedBy { resource: found.resource.clone(), holder }
+            BlockingResource { resource: found.resource.clone(), holder }
         });
         let blocked_by = blocked_by.collect();
         let index = known.iter().position(is_held).unwrap_or(0);
         Some(self.held_on(known.into_iter().nth(index)?, blocked_by))
     }
 
-    fn held_on(&self, inspection: Inspection, blocked_by: Vec<BlockedBy>) -> HeldRefusal {
+    fn held_on(&self, inspection: Inspection, blocked_by: Vec<BlockingResource>) -> HeldRefusal {
         let (reason, holders, free_in) = match inspection.state {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),

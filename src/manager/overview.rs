@@ -12,7 +12,7 @@ use super::latency::{LatencyWindow, Round};
 use super::lease_snapshot::Snapshot;
 use super::service::LockManager;
 use super::tenures::KnownTenures;
-use super::types::{CycleEdge, Deadlock, NodeListState, NodeSummary, QuorumCount, WaitingAt};
+use super::types::{CycleEdge, Deadlock, InstanceQueue, NodeListState, NodeSummary, QuorumCount};
 use crate::api::DeadlockEdge;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::Clock;
@@ -119,7 +119,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let leases = self.shared.snapshots.overview(self.engine(), || self.nodes_without_vote()).await;
         let (now, others) = (self.now(), self.shared.cluster_waiters.summary(self.now()));
         let own_longest = self.shared.waiting.queue(Queue::oldest_since).map(|since| now.since(since));
-        let count = |(name, at): (ResourceName, Vec<WaitingAt>)| (name, at.iter().map(|at| at.waiting).sum());
+        let count = |(name, at): (ResourceName, Vec<InstanceQueue>)| (name, at.iter().map(|at| at.waiting).sum());
         Overview {
             age: now.since(leases.taken),
             leases,

@@ -140,7 +140,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     fn held_item(
         &self,
         entry: Option<(&ResourceName, &SnapshotLease)>,
-        waiting: &BTreeMap<ResourceName, Vec<WaitingAt>>,
+        waiting: &BTreeMap<ResourceName, Vec<InstanceQueue>>,
         age: Duration,
     ) -> Option<ListItem> {
         let (resource, lease) = entry?;

@@ -85,7 +85,7 @@ fn an_acquire_names_its_keys_and_arguments_in_order() {
     assert_eq!(sent(&request, ScriptRef::Hash), expected);
     let by_body = sent(&request, ScriptRef::Body);
     assert_eq!(by_body[0], "EVAL");
-    assert!(by_body[1].contains("local function judge") && by_body[1].contains("attempt tombstone"));
+    assert!(by_body[1].contains("local function check_vote") && by_body[1].contains("attempt tombstone"));
     assert_eq!(by_body[2..], sent(&request, ScriptRef::Hash)[2..]);
 }
 

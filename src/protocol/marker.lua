@@ -13,7 +13,7 @@
 --   fill (view|nonce|pages|pages done), filled (view of the last fill), until (us), owed (us: end
 --   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us);
 --   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), sees:INSTANCE (us, then name and run of each process that it sees)
--- Each redis.call costs 1 to 2 us here and each closure 0.3 us: a node that votes does not call judge().
+-- Each redis.call costs 1 to 2 us here and each closure 0.3 us: a node that votes does not call check_vote().
 local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 4
 local NONE = '00000000000000000000000000000000'
 local t = redis.call('TIME')
@@ -30,7 +30,7 @@ local sound = m[6] and string.sub(PASS, 1, cut) == m[1] and string.byte(PASS, cu
 local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
 -- The full check. Returns nil if this node may vote, else the refusal to reply; with an order, the new quarantine. V: it votes
 -- in another view than the sender's, whose record it replies if that is the higher one, or is to be filled for this one.
-local function judge(order)
+local function check_vote(order)
   local RUN, CFG, VIEW, ASK = string.match(PASS, '^(%x*)|(.*)|(%x+)|(%d+)$')
   ASK = tonumber(ASK)
   local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'until', 'owed', 'proto', 'ask', 'qms', 'view', 'roster',

@@ -142,7 +142,7 @@ async fn ask(client: &Client, asked: &Asked) -> Result<Result<Ticket, ClientErro
 }
 
 async fn await_ticket(client: &Client, ticket: &Ticket, wait: Duration) -> Result<serde_json::Value, ClientError> {
-    let shown: api::Ticket = match &ticket.answer {
+    let shown: api::TicketStatus = match &ticket.answer {
         AskedTicket::Granted(lease) => return Ok(json!({ "event": "granted", "fences": lease.fences() })),
         AskedTicket::Ticket(asked) => client.await_ticket(&asked.ticket, Some(&ticket.token), wait, |_| {}).await?,
     };

@@ -53,7 +53,7 @@ pub enum AskedTicket {
     /// Nobody was in the way: the lease, which the service renews.
     Granted(Box<TimedLease>),
     /// A ticket, which waits; or, where the same request was sent before, is further.
-    Ticket(Box<api::Ticket>),
+    Ticket(Box<api::TicketStatus>),
 }
 
 impl AskedTicket {
@@ -122,7 +122,7 @@ impl Client {
         ticket: &str,
         token: Option<&Token>,
         wait: Duration,
-    ) -> Result<api::Ticket, ClientError> {
+    ) -> Result<api::TicketStatus, ClientError> {
         let wait_until = Some(SystemClock.now().plus(wait));
         let http = ApiRequest { wait_until, ..request(Method::GET, ticket, token) };
         self.send(&http).await?.json()
@@ -138,7 +138,7 @@ impl Client {
         token: Option<&Token>,
         wait: Duration,
         mut on_failure: impl FnMut(&ClientError),
-    ) -> Result<api::Ticket, ClientError> {
+    ) -> Result<api::TicketStatus, ClientError> {
         let mut pauses = Backoff::new(UNAVAILABLE, SystemEntropy);
         let until = SystemClock.now().plus(wait);
         loop {
@@ -169,7 +169,7 @@ impl Client {
         ticket: &str,
         token: Option<&Token>,
         kept_for: Duration,
-    ) -> Result<api::Ticket, ClientError> {
+    ) -> Result<api::TicketStatus, ClientError> {
         let body = Some(json!({ "keep": format_duration(kept_for) }));
         self.send(&ApiRequest { body, ..request(Method::PATCH, ticket, token) }).await?.json()
     }

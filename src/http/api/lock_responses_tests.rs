@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::manager::cluster_state::Situation;
-use crate::manager::types::{HolderInfo, ListItem, NodeFinding, ResourceOnNode, WaiterInfo, WaitingAt};
+use crate::manager::types::{HolderInfo, InstanceQueue, ListItem, NodeFinding, ResourceOnNode, WaiterInfo};
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
@@ -309,7 +309,7 @@ async fn a_page_of_leases_has_a_state_for_each() {
         holders,
         waiting,
     };
-    let waiting_at = |instance, waiting| WaitingAt {
+    let waiting_at = |instance, waiting| InstanceQueue {
         instance: InstanceName::from_random(instance),
         waiting,
         oldest: Duration::from_millis(1_500),

@@ -11,7 +11,7 @@ use crate::auth::access_file;
 use crate::auth::api_key::KeyHash;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::{PrincipalLimits, PrincipalName};
-use crate::manager::types::{BlockedBy, HeldResources, HolderInfo, QuorumCount};
+use crate::manager::types::{BlockingResource, HeldResources, HolderInfo, QuorumCount};
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{Fence, Labels, NodeId, Token, TokenHash, WaitId};
@@ -113,8 +113,10 @@ fn locked_shows_holder_and_remaining_time() {
 fn a_refused_set_names_each_lock_that_keeps_it_out() {
     let mut held = locked(HeldReason::Lease, "ci-4711", None);
     let name = |text: &str| ResourceName::parse(text).expect("valid");
-    let blocked =
-        |resource: &str, holder: Option<&HolderInfo>| BlockedBy { resource: name(resource), holder: holder.cloned() };
+    let blocked = |resource: &str, holder: Option<&HolderInfo>| BlockingResource {
+        resource: name(resource),
+        holder: holder.cloned(),
+    };
     held.about.blocked_by = vec![blocked("deploy/prod", held.holders.first()), blocked("other", None)];
     let (status, body, _) = seen(refused(AcquireError::Held(held)));
     let expected = json!([

@@ -219,7 +219,7 @@ pub(super) fn document(
     found: &FoundTicket,
     lease: Option<&TicketLease>,
     is_own: bool,
-) -> api::Ticket {
+) -> api::TicketStatus {
     let (ticket, head) = (&found.ticket, found.head);
     let labels = lease.map_or(&ticket.body.labels, |lease| &lease.labels);
     let (is_waiting, has_several) = (found.state() == "waiting", !ticket.others.is_empty());
@@ -228,7 +228,7 @@ pub(super) fn document(
         let each = ticket.resources().zip(&lease.fences);
         each.map(|(name, fence)| api::TicketFence { resource: name.to_string(), fence: fence.0 }).collect()
     };
-    api::Ticket {
+    api::TicketStatus {
         ticket: found.id.to_string(),
         token: None,
         token_id: ticket.token.id().to_string(),
@@ -253,12 +253,12 @@ pub(super) fn document(
     }
 }
 
-pub(super) fn json(status: StatusCode, body: &api::Ticket) -> Response {
+pub(super) fn json(status: StatusCode, body: &api::TicketStatus) -> Response {
     let text = serde_json::to_string(body).expect("answers are plain data") + "\n";
     (status, [(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-fn answer(body: &api::Ticket, format: ResponseFormat) -> Response {
+fn answer(body: &api::TicketStatus, format: ResponseFormat) -> Response {
     if format == ResponseFormat::Json {
         return json(StatusCode::OK, body);
     }

@@ -4,7 +4,8 @@ use crate::api;
 use crate::http::format::{ms, ms_up, time};
 use crate::manager::gaps::Gap;
 use crate::manager::types::{
-    BlockedBy, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt, mode_of, permits_free,
+    BlockingResource, HolderInfo, InstanceQueue, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, mode_of,
+    permits_free,
 };
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
@@ -40,7 +41,7 @@ pub(crate) fn holder(view: &HolderInfo) -> api::Holder {
 }
 
 /// A lock that keeps a set out.
-pub(crate) fn blocked_by(view: &BlockedBy) -> api::BlockedBy {
+pub(crate) fn blocked_by(view: &BlockingResource) -> api::BlockedBy {
     let holder = view.holder.as_ref();
     api::BlockedBy {
         resource: view.resource.to_string(),
@@ -79,7 +80,7 @@ pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
 }
 
 /// The waiters at one instance.
-pub(crate) fn waiting_at(view: &WaitingAt) -> api::WaitingAt {
+pub(crate) fn waiting_at(view: &InstanceQueue) -> api::WaitingAt {
     api::WaitingAt { instance: view.instance.to_string(), waiting: view.waiting, oldest_ms: ms(view.oldest) }
 }
 

@@ -31,7 +31,7 @@ pub(super) enum LeaseSeen {
 }
 
 /// How a ticket's lease has ended, or the first of several.
-pub(super) struct LeaseEnd {
+pub(super) struct TicketLeaseEnd {
     pub(super) end: TicketEnd,
     /// A request to this instance, the keeper or another instance's message has reported it.
     is_known: bool,
@@ -124,8 +124,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// How the lease of a ticket has ended that no quorum shows, or the first of several. Changes nothing. `None`: not known.
-    pub(super) async fn ticket_lease_end(&self, id: &TicketId, ticket: &Ticket, head: TicketHead) -> Option<LeaseEnd> {
-        let of = |end, is_known| LeaseEnd { end, is_known, lost: Vec::new() };
+    pub(super) async fn ticket_lease_end(
+        &self,
+        id: &TicketId,
+        ticket: &Ticket,
+        head: TicketHead,
+    ) -> Option<TicketLeaseEnd> {
+        let of = |end, is_known| TicketLeaseEnd { end, is_known, lost: Vec::new() };
         if let Some(end) = self.shared.tickets.get(id).and_then(|served| served.lease_end()) {
             return Some(of(end, true));
         }
@@ -144,7 +149,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let lost = ticket.resources().zip(&shown).filter(|(_, end)| **end == Some(TicketEnd::Lost));
         let lost = lost.map(|(name, _)| name.clone()).collect();
-        Some(LeaseEnd { end: shown.into_iter().flatten().min().unwrap_or(TicketEnd::Lost), is_known: false, lost })
+        Some(TicketLeaseEnd {
+            end: shown.into_iter().flatten().min().unwrap_or(TicketEnd::Lost),
+            is_known: false,
+            lost,
+        })
     }
 
     /// How a lease ended, as the nodes say. `Some(None)`: a node has it. An extend never revives a lease, and extends only one with its fence.
@@ -161,7 +170,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Whether this state of a ticket whose lease has ended may be stored: nothing is left of its leases, or they are released afterwards. Of one
     /// that nobody ended nothing is released before: whoever looked again would take the tombstone for its holder's release (seed 2586).
-    pub(super) async fn may_be_over(&self, ticket: &Ticket, over: TicketHead, ended: &LeaseEnd) -> bool {
+    pub(super) async fn may_be_over(&self, ticket: &Ticket, over: TicketHead, ended: &TicketLeaseEnd) -> bool {
         let is_released_later = over.phase == TicketPhase::Ended && over.end == Some(TicketEnd::Lost);
         let was_released = ended.is_known && ticket.others.is_empty() && ended.end != TicketEnd::Lost;
         let is_kept_out = !ended.is_known && ended.end == TicketEnd::KeptOut;
@@ -180,7 +189,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Reports the leases that are lost, once its ticket's state says so. Not where the keeper has noticed it before.
-    pub(super) fn report_lost(&self, ticket: &Ticket, head: TicketHead, ended: &LeaseEnd) {
+    pub(super) fn report_lost(&self, ticket: &Ticket, head: TicketHead, ended: &TicketLeaseEnd) {
         let served = self.shared.tickets.with_lease(&ticket.resource, &ticket.token);
         if ended.lost.is_empty() || !served.is_none_or(|served| served.lease_ended(TicketEnd::Lost)) {
             return;

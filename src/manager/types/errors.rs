@@ -44,7 +44,7 @@ pub struct HeldResources {
     /// The resource; the first that is held of several.
     pub resource: ResourceName,
     /// Of a request for several resources, each that is held by another, in their order; otherwise empty.
-    pub blocked_by: Vec<BlockedBy>,
+    pub blocked_by: Vec<BlockingResource>,
     /// No node may have left out a holder.
     pub all_named: bool,
     /// It is known until when each of the holders holds; otherwise their `valid_for` means nothing.
@@ -55,7 +55,7 @@ pub struct HeldResources {
 
 /// A resource that keeps a request for several from all of them.
 #[derive(Debug, Clone)]
-pub struct BlockedBy {
+pub struct BlockingResource {
     /// The resource that another holds.
     pub resource: ResourceName,
     /// Who has it; `None` for another Redlock client.

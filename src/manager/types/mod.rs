@@ -8,8 +8,8 @@ mod results;
 
 pub use endings::{GoneReason, HeldLeaseEvent, LeaseOutcome, LostReason};
 pub use errors::{
-    AcquireError, BlockedBy, CycleEdge, Deadlock, ExtendError, ForceError, HeldReason, HeldRefusal, HeldResources,
-    NoQuorum, ReleaseError,
+    AcquireError, BlockingResource, CycleEdge, Deadlock, ExtendError, ForceError, HeldReason, HeldRefusal,
+    HeldResources, NoQuorum, ReleaseError,
 };
 pub use quarantine_counts::QuarantineCounts;
 pub use requests::{
@@ -17,7 +17,7 @@ pub use requests::{
     ListState,
 };
 pub use results::{
-    EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,
-    NodeFinding, NodeListState, NodeSummary, QuorumCount, QuorumLoss, Readiness, ResourceOnNode, WaiterInfo, WaitingAt,
+    EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, InstanceQueue, ListItem, ListPage,
+    LockState, NodeFinding, NodeListState, NodeSummary, QuorumCount, QuorumLoss, Readiness, ResourceOnNode, WaiterInfo,
     mode_of, permits_free,
 };

@@ -277,12 +277,12 @@ pub struct ListItem {
     /// The holders; none if it is only waited for.
     pub holders: Vec<HolderInfo>,
     /// Where requests wait for it, this instance first.
-    pub waiting: Vec<WaitingAt>,
+    pub waiting: Vec<InstanceQueue>,
 }
 
 /// How many requests wait for one resource at one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WaitingAt {
+pub struct InstanceQueue {
     pub instance: InstanceName,
     /// How many wait there.
     pub waiting: usize,

@@ -15,7 +15,7 @@ local count = (#found - 2) / 3
 for i = 1, count do
   SENT = tonumber(ARGV[at + 1])
   local v, ended = found[k + 1], found[k + 2]
-  local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and judge() or nil
+  local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and check_vote() or nil
   local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. ARGV[at + 7]) or -2
   local intent = found[2] and not v and redis.call('MGET', 'redlockd:i:' .. ARGV[at + 7])[1]
   if no then

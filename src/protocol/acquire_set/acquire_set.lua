@@ -4,7 +4,7 @@
 --       11 how many members a resource may have, then each resource
 -- Reply: Y and for each its fence and 1 if the token had it, else 0; or N and for each that keeps the set out its number and
 --        why, as acquire.lua replies: B pttl value | H left ... | Y mode | D reason | X | W left; or K C P Q S V
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 if no then return no end
 local TOKEN, TTL, PX, ATTEMPT = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
 local LABELS, IS_SHARED = ARGV[9], ARGV[10] == 's'

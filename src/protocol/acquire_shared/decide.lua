@@ -1,4 +1,4 @@
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 if no then return no end
 local SEEN = 32 -- of shared leases all members are read once for so many changes, and those that are over removed
 local LOCK, HASH, TOKEN, ATTEMPT, KIND, MODE = KEYS[3], KEYS[6], ARGV[5], ARGV[8] .. ',', ARGV[11], ARGV[12]

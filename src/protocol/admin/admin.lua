@@ -52,17 +52,17 @@ if operation == 'quarantine' then
     local age = string.sub(field, 1, 4) == 'fit:' and field ~= 'fit:' .. instance and NOW - at
     if age and age >= 0 and age <= WITNESS then return answer('W', 0) end
   end
-  local no = judge('ordered')
+  local no = check_vote('ordered')
   if no[1] == 'Q' then redis.call('HSET', META, 'ev', ev) end
   return answer(no[1], no[2])
 end
-local no, other = not fit and judge() or nil, nil
+local no, other = not fit and check_vote() or nil, nil
 if no and no[1] == 'V' then no, other = nil, no end -- it votes, in another view
 if not no or no[1] == 'Q' or no[1] == 'S' then
   if x[2] and x[2] ~= ev and x[1] == RUN then -- keys were evicted under memory pressure, or the statistics were reset
     local memory = tonumber(ev) < tonumber(x[2]) and redis.call('INFO', 'memory') or nil
     local never = memory and (string.find(memory, 'maxmemory:0\r', 1, true) or string.find(memory, 'maxmemory_policy:noeviction', 1, true))
-    if not never then no, other = judge('evicted'), nil end
+    if not never then no, other = check_vote('evicted'), nil end
   end
   if x[2] ~= ev or not fit then redis.call('HSET', META, 'ev', ev) end
 end

@@ -1,4 +1,4 @@
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 if no then return no end
 local LOCK, HASH, TOKEN = KEYS[2], KEYS[4], ARGV[5]
 local found = redis.call('MGET', LOCK, KEYS[3], 'redlockd:blocks')

@@ -16,7 +16,7 @@ for at = 13, #ARGV, 5 do
   if ARGV[at] ~= 't' and ARGV[at] ~= 'f' then asked = math.max(asked, ARGV[at + 2]) end
 end
 PASS = string.gsub(PASS, '%d+$', string.format('%.0f', asked))
-local no, V = judge(), ARGV[10]
+local no, V = check_vote(), ARGV[10]
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 -- A view in which this process has voted would not know its own votes; it must name this very process; and one below a
 -- promise admits nobody.
@@ -25,7 +25,7 @@ local keeps = no and no[1] == 'V' and x[5] == V -- in both lists of a change: it
 if ARGV[12] == '1' and not keeps then return { 'A' } end
 if not keeps and V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
 if not keeps and (not no or no[1] == 'V') then -- it votes in a view that the new one replaces
-  judge('replaced')
+  check_vote('replaced')
   x[2] = nil
 end
 local NOW_MS, page, head, tail = math.floor(NOW / 1000), tonumber(ARGV[6]), ARGV[8], ARGV[9]

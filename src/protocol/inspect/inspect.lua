@@ -1,7 +1,7 @@
 -- This node's vote and what it holds for one resource. KEYS: 1 meta, 2 lock, 3 block   ARGV: as in marker.lua
 -- Replies: I vote n kind pttl value fence; vote: A, or the code of the refusal and n its number; kind: free | ours | members | foreign;
 -- value: of our own lease in full, of a foreign lock its fingerprint; members: for each, after fence: left, record; fence: the last one that is known, 0 if none is
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 if not no then
   local left = redis.call('PTTL', KEYS[3])
   no = left == -2 and { 'A', 0 } or { 'W', left }

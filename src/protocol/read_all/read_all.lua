@@ -5,7 +5,7 @@
 -- Replies: R next cursor ('0' = end), hw, now_us, then for each: kind, name, pttl, value | K C Q S
 -- kinds: L lock, or a member (members.lua) | F a foreign lock whose value is not shown: of another type, or too long | T tombstone (the name is the key
 --        behind its prefix, the value its reason) | B a block's token (the value is token|claims, its own remaining time)
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 -- One that is to be filled for this view has no vote, and knows all that it has ever voted for.
 if no and (no[1] ~= 'V' or no[2] ~= string.match(PASS, '|(%x+)|%d+$')) then return no end
 local count, head, tail, CHUNK = tonumber(ARGV[6]), ARGV[7], ARGV[8], 1000

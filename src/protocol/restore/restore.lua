@@ -3,7 +3,7 @@
 -- ARGV: as in marker.lua, 5 px_ms, 6 fence, 7 value, 8 resource
 -- The sender's view is that in which the extend was confirmed: a process that votes takes it in that view only.
 -- Replies: P | D reason | O 0 | F | K C P V
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
 local LOCK, VALUE, fence, px = KEYS[2], ARGV[7], tonumber(ARGV[6]), tonumber(ARGV[5])
 local NOW_MS = math.floor(NOW / 1000)

@@ -4,7 +4,7 @@
 -- ARGV: as in marker.lua, 5 what ('read' | 'raise' only where it exists | 'put' also where it does not), 6 id, 7 head, 8 stamp
 -- (when it was asked for last, and who serves it), 9 body, 10 ttl_ms, 11 due_ms ('' = leaves the index)
 -- Replies: T value ('' if there is none) | K C P Q S V
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 if no then return no end
 local HEAD, STAMP = #ARGV[7], #ARGV[8]
 local v = redis.call('MGET', KEYS[2])[1] or ''

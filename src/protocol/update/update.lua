@@ -5,7 +5,7 @@
 -- Of a member (update/member.lua): a renewal takes the lease with this fence only; otherwise a quorum has given it, and it
 -- takes the place of the one that this node gave.
 -- Replies: G value pttl_before | M | O fence | D reason | F | W left (the resource has a block) | K C P Q S
-local no = not fit and judge() or nil
+local no = not fit and check_vote() or nil
 -- A quarantined node, or one in another view, still extends, but does not vote.
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])

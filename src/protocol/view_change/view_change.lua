@@ -11,7 +11,7 @@ if #RUN > 40 and string.sub(RUN, 41) ~= replid then
   PASS = string.sub(RUN, 1, 40) .. replid .. string.sub(PASS, #RUN + 1)
   RUN = string.match(PASS, '^%x*')
 end
-local no = judge()
+local no = check_vote()
 local votes, waits = not no or no[1] == 'V', no and (no[1] == 'Q' or no[1] == 'S')
 local x = redis.call('HMGET', META, 'view', 'promised', 'admitted', 'roster', 'fill', 'base', 'why', 'pending')
 local view, promised, admitted, done = x[1] or NONE, x[2] or NONE, x[3] or NONE, 0
@@ -32,7 +32,7 @@ elseif operation == 'install' then
   if votes and V == view then
     done = 1
   elseif votes and V > view and not is_named(admitted) and not was_named() then -- it is to be filled, and votes in no lower view until then
-    no, votes = judge('displaced'), false
+    no, votes = check_vote('displaced'), false
   elseif votes and V > view and V >= promised then
     redis.call('HSET', META, 'view', V, 'promised', V, 'roster', record, 'proto', PROTO, 'pass', RUN .. '|' .. CFG .. '|' .. V)
     redis.call('HDEL', META, 'pending')

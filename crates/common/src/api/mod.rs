@@ -19,4 +19,4 @@ pub use locks::{
 pub use nodes::{Finding, Health, NodeListChange, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
-pub use tickets::{Ticket, TicketFence};
+pub use tickets::{TicketFence, TicketStatus};

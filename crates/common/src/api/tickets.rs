@@ -8,7 +8,7 @@ use super::locks::TokenText;
 
 /// A ticket. Its owner, note and metadata are shown only to callers that have its token or have made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ticket {
+pub struct TicketStatus {
     /// Its name; not secret.
     pub ticket: String,
     /// The token that the lease will have; only in the answer to the request that made the ticket.
