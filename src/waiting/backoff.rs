@@ -19,7 +19,7 @@ impl Queue {
         self.draw(first.saturating_mul(1_u32.checked_shl(pauses).unwrap_or(u32::MAX)).min(max))
     }
 
-    /// A random duration from zero to `upper`, in whole microseconds. Several in one event differ.
+    /// A random duration from zero to `upper`, in whole microseconds. Several draws in one event differ.
     pub(super) fn draw(&mut self, upper: Duration) -> Duration {
         self.random = splitmix(self.random);
         let upper_us = u64::try_from(upper.as_micros()).unwrap_or(u64::MAX).saturating_add(1);

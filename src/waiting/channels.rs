@@ -1,4 +1,4 @@
-//! The channels on which nodes publish the ends of leases, and the list of nodes as the queues know it: both follow the nodes that
+//! The channels on which nodes publish the ends of leases, and the queues' list of nodes. Both follow the nodes that
 //! are added while the service runs.
 
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::redlock::notifications::{NotificationHandler, NotificationSource, Top
 use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::Subscriptions;
 
-/// Does not keep the queues alive.
+/// A reference to the queues that does not keep them alive.
 pub(crate) struct WeakDriver<N, C, E>(Weak<Shared<N, C, E>>);
 
 impl<N, C, E> WeakDriver<N, C, E> {
@@ -23,24 +23,24 @@ impl<N, C, E> WeakDriver<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
-    /// Calls this when nodes were added, or the list is another one.
+    /// Sets an observer, which is called when nodes were added or the list has changed.
     pub(crate) fn observe_list(&self, observer: ListObserver) {
         self.0.engine.observe_list(observer);
     }
 
-    /// For observers that the engine keeps.
+    /// A weak reference, for observers that the engine keeps.
     pub(crate) fn downgrade(&self) -> WeakDriver<N, C, E> {
         WeakDriver(Arc::downgrade(&self.0))
     }
 
-    /// The channels of all nodes that have one.
+    /// The channels of all nodes that have a channel.
     pub(crate) fn channels(&self) -> Vec<Arc<Subscriptions>> {
         self.0.channels.read().iter().flatten().cloned().collect()
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
-    /// Receives the notices of nodes that were added, and waits for those of the nodes that vote.
+    /// Receives the notices of nodes that were added, and reports to the queues which nodes vote.
     pub(super) fn follow_list(self: &Arc<Self>) {
         let handler = Arc::downgrade(self) as Weak<dyn NotificationHandler>;
         let mut state = self.state.lock();

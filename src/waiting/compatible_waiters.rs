@@ -1,6 +1,6 @@
-//! Compatible waiters at the head of a queue, which are served together. Each end of a lease wakes all waiters for shared leases
-//! among them. The end of a permit frees one permit, so it wakes only one waiter: otherwise a hundred waiters would ask
-//! the nodes for each permit that ends.
+//! Compatible waiters at the head of a queue are served together. Each end of a lease wakes all of them that wait for
+//! shared leases. The end of a permit frees one permit, so it wakes only one waiter: otherwise a hundred waiters
+//! would ask the nodes for each permit that ends.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
 
-/// An intent is left again after this time, half of its time on the nodes.
+/// An intent is renewed after this time, which is half of its TTL on the nodes.
 pub(crate) const INTENT_RENEWED: Duration = Duration::from_secs(1);
 
-/// Whether it is a permit, of whatever limit.
+/// Whether the mode is a permit, with any limit.
 pub(super) fn is_permit(mode: Mode) -> bool {
     mode.limit().is_some()
 }
@@ -34,8 +34,8 @@ fn intent(id: WaiterId, waiter: &QueuedWaiter, is_withdrawn: bool) -> Action {
 }
 
 impl Queue {
-    /// Waiters at the head of a queue that are compatible with each other: one, several shared ones, or as many as there are
-    /// permits. Waiters with absent callers are skipped.
+    /// The waiters at the head of a queue that are compatible with each other: one waiter, several for shared leases,
+    /// or as many as there are permits. Waiters with absent callers are skipped.
     pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
         let mut present = order.filter(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent));
@@ -60,8 +60,8 @@ impl Queue {
         present.any(|waiter| mode != Mode::Shared || waiter.request.mode != Mode::Shared)
     }
 
-    /// The first waiters of a resource ask at this time: all of them, or one of those that want a permit, if that is what is
-    /// freed.
+    /// Lets the first waiters of a resource ask at this time. If only one permit becomes free (`frees_one`), one of
+    /// the waiters for permits asks, not all.
     pub(super) fn wake_first_at(&mut self, resource: &ResourceName, at: BootTime, frees_one: bool) {
         let mut has_one = false;
         for id in self.head(resource) {
@@ -79,7 +79,7 @@ impl Queue {
         }
     }
 
-    /// Whether the end of a permit has woken this waiter, so that another one is to be woken if it leaves.
+    /// Whether the end of a permit has woken this waiter. If it then leaves, another waiter must be woken.
     pub(super) fn takes_wake_along(&self, id: WaiterId) -> bool {
         self.waiters.get(&id).is_some_and(|waiter| {
             let is_woken = waiter.is_woken || matches!(waiter.activity, WaiterActivity::Due { left_from: None });
@@ -95,11 +95,11 @@ impl Queue {
         }
     }
 
-    /// What kept a waiter out, the last time that it asked. It leaves its intent where others could be admitted again and again
-    /// before it: one that waits alone for leases that are held together; a set, as all its resources have to be free at a time;
-    /// and whoever met the intent of another caller, so that the one that has waited longer is next. Of those that can be held
-    /// together the oldest does it for all. Returns when it is to ask again at the latest: soon where its intent may now
-    /// stand in place of the other.
+    /// Handles what blocked a waiter's last attempt. A waiter leaves its intent where others could be admitted again
+    /// and again before it: an exclusive waiter that met leases which are held together; a set, as all its resources
+    /// must be free at once; and a waiter that met another caller's intent, so that the longest wait comes first. Of
+    /// compatible waiters, the oldest does it for all. Returns the latest time to ask again: soon, if this intent may
+    /// now replace the other one.
     pub(super) fn met(&mut self, id: WaiterId, blockers: &[Blocker]) -> BootTime {
         let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.waits()) else { return NEVER };
         let is_intent = blockers.iter().any(|blocker| blocker.is_intent);
@@ -120,7 +120,7 @@ impl Queue {
         if is_intent && is_needed && is_new { now.plus(SETTLE_PAUSE) } else { NEVER }
     }
 
-    /// Who has waited longest, but for those whose callers are away.
+    /// The oldest waiter whose caller is present.
     fn oldest(&self, resource: &ResourceName) -> Option<WaiterId> {
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
         order.copied().find(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent))
@@ -141,7 +141,7 @@ impl Queue {
         self.waiters.get(&id).map_or(NEVER, |waiter| waiter.intent_at)
     }
 
-    /// It is not the first any more, or has what it waited for.
+    /// Withdraws the intent of a waiter that is no longer the first, or has what it waited for.
     pub(super) fn withdraw_intent(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         waiter.intent_at = NEVER;
@@ -151,8 +151,8 @@ impl Queue {
         }
     }
 
-    /// Until when a waiter that nothing has woken leaves it to the first one of its run to ask: that one knows what it waits
-    /// for, or is asking. `is_new`: it has not asked yet, so it only goes to sleep beside one that sleeps.
+    /// Until when a waiter that was not woken leaves asking to the first compatible waiter, which is asking or knows
+    /// what it waits for. `is_new`: the waiter has not asked yet, so it sleeps only if the first one sleeps.
     pub(super) fn follows(&self, id: WaiterId, is_new: bool) -> Option<BootTime> {
         let is_alone =
             |waiter: &QueuedWaiter| waiter.request.mode != Mode::Exclusive && waiter.request.resources.len() == 1;
@@ -177,8 +177,8 @@ impl Queue {
         }
     }
 
-    /// Wakes the waiters that did not ask because this one was asking, now that it was granted. Those that the same end has
-    /// woken ask anyway.
+    /// After this waiter was granted, wakes the waiters that did not ask because it was asking. Waiters that the same
+    /// end has woken ask anyway.
     pub(super) fn lead(&mut self, resource: &ResourceName, waiter: &QueuedWaiter) {
         if waiter.request.mode == Mode::Exclusive || !waiter.waits() {
             return;

@@ -1,5 +1,5 @@
-//! The wait-for graph of an instance and the search for cycles in it: waiters that name an `owner`, and the
-//! holders of what they wait for, as far as they were last seen. The graph may be out of date, so a cycle is only
+//! The wait-for graph of an instance and the search for cycles in it. It connects waiters that name an `owner` with
+//! the holders last seen of the resources that they wait for. The graph may be out of date, so a cycle is only
 //! suspected here; the nodes must confirm it before a waiter is refused.
 
 use std::collections::{BTreeSet, HashSet};
@@ -12,23 +12,23 @@ use crate::mutant::{Mutant, is};
 use crate::redlock::notifications::LeaseTag;
 use crate::types::{PERMITS_MAX, ResourceName, TokenHash};
 
-/// Edges that one search visits at most, since it runs under the lock of all queues. Beyond it no cycle
-/// is found.
+/// Maximum number of edges that one search visits, since it runs under the lock of all queues. A cycle beyond them is
+/// not found.
 pub(crate) const SEARCH_MAX: usize = 256;
 /// Longest cycle that is reported: each of its resources costs an inspection of the nodes.
 pub(crate) const CYCLE_MAX: usize = 16;
-/// Holders of one resource that are searched, if there are shared leases: the first that are seen.
+/// Maximum number of holders that are searched for a resource with shared leases: the first that are seen.
 pub(crate) const HOLDERS_KNOWN_MAX: usize = 64;
 
-/// Separates a principal from an owner: no principal's name has it.
+/// Separates a principal from an owner: no principal's name contains it.
 const SEPARATOR: char = '\0';
 
-/// Who waits or holds: an owner, which is only a label, of a principal, which is proven.
+/// A waiter or a holder: an owner, which is only a label, of a principal, which is proven.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Party(Arc<str>);
 
 impl Party {
-    /// `None` without an owner. `principal` stands for the principal, and is empty where there are none.
+    /// `None` without an owner. `principal` is empty where no principals exist.
     pub fn new(principal: &str, owner: &str) -> Option<Self> {
         (!owner.is_empty()).then(|| Self(format!("{principal}{SEPARATOR}{owner}").into()))
     }
@@ -39,7 +39,7 @@ impl Party {
     }
 }
 
-/// Who held a resource when it was last seen.
+/// A holder of a resource when the resource was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KnownHolder {
     pub party: Party,
@@ -50,9 +50,9 @@ pub struct KnownHolder {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WaitEdge {
     pub party: Party,
-    /// Its place in the queue.
+    /// The waiter, by its place in the queue.
     pub waiter: WaiterId,
-    /// What it waits for.
+    /// The resource that the waiter waits for.
     pub resource: ResourceName,
     pub holder: KnownHolder,
 }
@@ -76,8 +76,8 @@ impl PartyWaiters {
     }
 }
 
-/// The shortest cycle that begins with one of `first`, edges of one party. `edges_of` has at most so many edges
-/// of a party; a waiter for a lease of its own party is taken for another client with the same label.
+/// The shortest cycle that begins with an edge of `first`, all edges of one party. `edges_of` returns at most as many edges
+/// of a party as its limit says. A waiter for a lease of its own party counts as another client with the same label.
 pub(super) fn shortest_cycle(
     first: Vec<WaitEdge>,
     edges_of: impl Fn(&Party, usize) -> Vec<WaitEdge>,
@@ -103,7 +103,7 @@ pub(super) fn shortest_cycle(
     None
 }
 
-/// The edges that lead to `last`, in order; `None` where they are more than [`CYCLE_MAX`].
+/// The edges that lead to `last`, in order; `None` if there are more than [`CYCLE_MAX`].
 fn path_to(found: &[(WaitEdge, Option<usize>)], last: usize) -> Option<Vec<WaitEdge>> {
     let mut edges = Vec::new();
     let mut index = Some(last);
@@ -117,8 +117,8 @@ fn path_to(found: &[(WaitEdge, Option<usize>)], last: usize) -> Option<Vec<WaitE
 
 /// The search among the waiters of a queue.
 impl Queue {
-    /// These leases were seen on nodes, whatever was reported of their ends before: of each resource that is named, all
-    /// that are known. If an owner closes a cycle in the wait-for graph, the newest waiter in it checks.
+    /// Records the leases that an attempt saw on nodes, whatever was reported of their ends before: all known leases of each
+    /// resource that is named. If an owner closes a cycle in the wait-for graph, the newest waiter in the cycle checks it.
     pub(super) fn holders_seen(&mut self, blockers: &[Blocker]) {
         let mut resources: Vec<&ResourceName> = blockers.iter().map(|blocker| &blocker.resource).collect();
         resources.dedup();
@@ -136,7 +136,7 @@ impl Queue {
             let before = std::mem::take(&mut known.holders);
             let mut holders: Vec<KnownHolder> = Vec::new();
             if self.settings.limits.detects_deadlocks {
-                // What is known of a holder stays known, though an attempt may have met only its token.
+                // What is known of a holder stays known, even if an attempt met only its token.
                 let holder = |blocker: &Blocker| {
                     let known = before.iter().find(|known| Some(&known.token) == blocker.lease.as_ref());
                     known.cloned().or_else(|| blocker.holder())
@@ -150,7 +150,7 @@ impl Queue {
         }
     }
 
-    /// A lease of this resource was granted here.
+    /// Records that a lease of this resource was granted here.
     pub(super) fn holder_granted(
         &mut self,
         resource: &ResourceName,
@@ -180,7 +180,7 @@ impl Queue {
         holder.filter(|_| is_new).iter().for_each(|holder| self.suspect(holder));
     }
 
-    /// Lets the newest waiter of a cycle check it, if this holder closes one.
+    /// If this holder closes a cycle, lets the newest waiter of the cycle check it.
     fn suspect(&mut self, holder: &KnownHolder) {
         let first = self.edges_of(&holder.party, WaiterId::MAX, SEARCH_MAX);
         let cycle = shortest_cycle(first, |party, limit| self.edges_of(party, WaiterId::MAX, limit));
@@ -203,7 +203,7 @@ impl Queue {
             party.flat_map(move |party| waiter.request.resources.iter().map(move |resource| (party, resource, waiter)))
         });
         wants.flat_map(move |(party, resource, waiter)| {
-            // Any permit that ends suffices: it is no deadlock if only some holders of permits wait for this waiter.
+            // The end of any permit suffices: it is no deadlock if only some holders of permits wait for this waiter.
             let blocks = |known: &&Resource| {
                 let (wanted, seen) = (waiter.request.mode, known.seen.unwrap_or(Mode::Exclusive));
                 !(seen.is_compatible(wanted) || is_permit(seen) && is_permit(wanted))

@@ -1,4 +1,4 @@
-//! Asks the nodes whether a suspected deadlock exists, before it is reported or anybody is refused for it.
+//! Asks the nodes whether a suspected deadlock exists, before it is reported or a waiter is refused for it.
 
 use super::deadlock::WaitEdge;
 use super::driver::WaitDriver;
@@ -8,7 +8,7 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
-    /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.
+    /// Whether a quorum has each lease of the cycle. Also false if too few nodes answer.
     ///
     /// Why no waiter is refused by mistake: each lease in the cycle was known before the first inspection and is
     /// still there after the last one, and each waiter entered its queue before the first inspection and is still

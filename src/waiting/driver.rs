@@ -1,5 +1,5 @@
-//! Runs the queue on clocks, nodes and tasks: the only asynchronous file of waiting, but for releases (`handover`).
-//! The task of a waiter's request executes the queue's actions for that waiter, so a caller that hangs up ends its attempt.
+//! Runs the queue on clocks, nodes and tasks: the only asynchronous file of this module, except for releases (`handover`). The
+//! task of a waiter's request executes the queue's actions for that waiter, so a caller that disconnects ends its attempt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -28,20 +28,20 @@ use crate::types::{ResourceName, TokenHash};
 
 /// The next step of a waiter's task.
 enum Step {
-    /// Whether it only joins a lease, and what it asks for of permits.
+    /// Whether the attempt only joins a lease, and which permits it asks for.
     Attempt(bool, SlotChoice),
     CheckCycle(Vec<WaitEdge>),
     Grant,
     Refuse(RefuseReason),
-    /// Another request has its place.
+    /// Another request has taken the waiter's place.
     Replaced,
 }
 
 /// How the queue reaches a waiter's task.
 struct Slot {
-    /// Of the lease that it asks for.
+    /// The token of the lease that the waiter asks for.
     token: TokenHash,
-    /// What it has to do, and when it sends the timer's event.
+    /// The next step of the task, and when the task sends the timer's event.
     next: Mutex<(Option<Step>, BootTime)>,
     changed: Notify,
 }
@@ -57,13 +57,13 @@ pub(super) struct State {
 /// Called with each deadlock that is reported: at most once for each waiter that is the newest in one.
 pub(crate) type DeadlockObserver = Box<dyn Fn(&[WaitEdge]) + Send + Sync>;
 
-/// The holders that refused an attempt, for the search for deadlocks.
+/// Returns the holder that a lease record names, for the search for deadlocks.
 pub(crate) type PartyOf = Box<dyn Fn(&LeaseRecord) -> Option<Party> + Send + Sync>;
 
 pub(super) struct Shared<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) state: Mutex<State>,
-    /// By node; `None`: it publishes nothing, or only this process ends leases there.
+    /// By node; `None`: the node publishes nothing, or only this process ends leases there.
     pub(super) channels: RwLock<Vec<Option<Arc<Subscriptions>>>>,
     party_of: PartyOf,
     on_deadlock: OnceLock<DeadlockObserver>,
@@ -105,14 +105,14 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         Self(shared)
     }
 
-    /// Sets who is called with deadlocks that are reported, under the lock of the queues. Only the first call counts.
+    /// Sets the observer of reported deadlocks; it is called under the lock of the queues. Only the first call counts.
     pub(crate) fn observe_deadlocks(&self, observer: DeadlockObserver) {
         let _ = self.0.on_deadlock.set(observer);
     }
 
-    /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or of those that its token does not
-    /// hold already. It is refused only for a deadlock of which it `may_know` each resource. `on_round` is called after each
-    /// attempt, with when it began.
+    /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or only of those that its
+    /// token does not hold already. It is refused only for a deadlock of which it `may_know` each resource.
+    /// `on_round` is called after each attempt, with the time at which the attempt began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::kept_places::PLACE_KEPT`], for the next request with this key.
@@ -126,14 +126,14 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
         let place = self.enter(request, &params.token, keep).map_err(WaitError::Differs)?;
-        // Once an attempt may have set a key, its own lease is none that was there before.
+        // After an attempt that may have set a key, the request's own lease is not one that existed before.
         let (mut granted, mut last, mut took_effect) = (None, None::<Refusal>, false);
         let entered = engine.clock.now();
         loop {
             let step = match place.take_step() {
                 Some(step) => step,
                 None => {
-                    // Many waiters sleep here: they keep no answers of nodes, and no times that pass.
+                    // Many waiters sleep here: they keep neither the nodes' answers nor times that run out.
                     last = last.map(|refusal| Refusal { nodes: Vec::new(), free_in: None, ..refusal });
                     place.next_step().await
                 }
@@ -148,7 +148,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                     let outcome = Box::pin(engine.attempt(params, started, slots)).await;
                     on_round(begun, &outcome);
                     if !place.report(self.summary(params, &outcome, joins)) {
-                        // What was granted is undone, as for a caller that hung up.
+                        // What was granted is undone, as for a caller that disconnected.
                         drop(outcome);
                         params.resources.iter().for_each(|resource| self.lease_may_have_ended(resource));
                         continue;
@@ -190,8 +190,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
-    /// The place that the request names, or else a new one: at the end of its queues, or where its wait at another instance puts
-    /// it. Errors: the field in which it differs.
+    /// The place that the request names, or else a new one: at the end of its queues, or where its wait at another
+    /// instance puts it. Errors: the field in which the request differs from the one that has the place.
     fn enter(
         &self,
         request: WaitRequest,
@@ -224,7 +224,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         Ok(Place { driver: self.clone(), waiter, slot, key })
     }
 
-    /// Gives up the places that `which` forgets.
+    /// Gives up the places of the waiters that `which` returns.
     pub(crate) fn give_up_places(&self, which: impl FnOnce(&mut Places, BootTime) -> Vec<WaiterId>) {
         let (mut state, now) = (self.0.state.lock(), self.0.engine.clock.now());
         for waiter in which(&mut state.places, now) {
@@ -238,7 +238,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         read(&state.places, &state.queue)
     }
 
-    /// What counts the waiter of a kept place in quotas.
+    /// The permit that counts the waiter of a kept place in quotas.
     pub(crate) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
         self.0.state.lock().places.permit(key)
     }
@@ -276,7 +276,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
         self.handle_in(&mut self.state.lock(), event);
     }
 
-    /// Under the lock, so that actions take effect in the order of their events.
+    /// Runs under the lock, so that actions take effect in the order of their events.
     pub(super) fn handle_in(&self, state: &mut State, event: WaitEvent) {
         let (mut event, mut more) = (Some(event), Vec::new());
         while let Some(next) = event.take().or_else(|| more.pop()) {
@@ -316,7 +316,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
 }
 
 impl State {
-    /// The number of a waiter that waits since then: the microsecond, or the next one that is free.
+    /// The number of a waiter that waits since `since`: the microsecond, or the next number that is free.
     fn number(&mut self, since: BootTime, now: BootTime) -> WaiterId {
         let mut number = if since < now { since.as_micros() } else { self.next.max(now.as_micros()) };
         while self.queue.waiters.contains_key(&number) {
@@ -357,8 +357,8 @@ impl<N: Node, C: Clock, E: Entropy> NotificationHandler for Shared<N, C, E> {
     }
 }
 
-/// A request's place in the queues, unless another has taken it. Dropping it leaves them, or leaves it to the next
-/// request with its key.
+/// A request's place in the queues, unless another request has taken it. Dropping it leaves the queues, or keeps the
+/// place for the next request with its key.
 struct Place<N: Node, C: Clock, E: Entropy> {
     driver: WaitDriver<N, C, E>,
     waiter: WaiterId,
@@ -367,7 +367,7 @@ struct Place<N: Node, C: Clock, E: Entropy> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
-    /// Whether it is still this request's.
+    /// Whether the place is still this request's.
     fn is_current(&self, state: &State) -> bool {
         state.slots.get(&self.waiter).is_some_and(|slot| Arc::ptr_eq(slot, &self.slot))
     }
@@ -404,7 +404,7 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
                 biased;
                 () = self.slot.changed.notified() => {}
                 () = self.driver.0.engine.clock.sleep_until(at) => {
-                    // Armed anew by the event; no second one for this time.
+                    // The event arms the timer anew; it must not fire twice for this time.
                     self.slot.next.lock().1 = BootTime::from_nanos(u64::MAX);
                     self.handle(WaitEvent::Timer(self.waiter));
                 }

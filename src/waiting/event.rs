@@ -13,7 +13,7 @@ use crate::types::{ResourceName, SlotSet, TokenHash};
 
 pub use crate::types::{SlotChoice, WantedMode as Mode};
 
-/// Names a waiter. Rises with the time since when it waits, over all queues of an instance.
+/// Names a waiter. Numbers rise with the time since when waiters wait, over all queues of an instance.
 pub type WaiterId = u64;
 
 /// The queues that a request is in.
@@ -21,46 +21,46 @@ pub type WaiterId = u64;
 pub enum Admission {
     /// At the end of the queue of each of its resources.
     Queued,
-    /// Beside the queues: it asks at once and does not wait. Refused if there are waiters.
+    /// Beside the queues: the request asks at once and does not wait. It is refused if there are waiters.
     Once,
-    /// Beside the queues, ahead of all waiters: it has the token of the current lease, and can only join that.
+    /// Beside the queues, ahead of all waiters: the request has the token of the current lease, and can only join that lease.
     Passing,
 }
 
 /// What a waiter wants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WaitRequest {
-    /// Distinct; all of them or none.
+    /// The resources: distinct; all of them are granted, or none.
     pub resources: Arc<[ResourceName]>,
-    /// How the leases are to share the resources.
+    /// How the leases may share the resources.
     pub mode: Mode,
-    /// The party in the search for deadlocks; `None`: not part of it.
+    /// The party in the search for deadlocks; `None`: the waiter is not part of the search.
     pub party: Option<Party>,
     /// The client's own token.
     pub token: Option<TokenHash>,
-    /// No attempt starts later, except one at this instant.
+    /// The last instant at which an attempt may start.
     pub until: BootTime,
-    /// Whether it waits.
+    /// Whether and how the request waits.
     pub admission: Admission,
-    /// It is refused when it is the newest in a deadlock; otherwise the deadlock is reported.
+    /// Whether the waiter is refused when it is the newest in a deadlock; otherwise the deadlock is reported.
     pub refuses_deadlock: bool,
-    /// Its note; for display only.
+    /// The caller's note; for display only.
     pub note: Arc<str>,
-    /// A ticket waits, and no connection; for display only.
+    /// Whether a ticket waits, not a connection; for display only.
     pub is_ticket: bool,
 }
 
 /// What the queue reacts to.
 #[derive(Debug, Clone)]
 pub enum WaitEvent {
-    /// A request arrived that waits since then: before now, if it brings its place from another instance. Its number is above
-    /// those of all that wait since earlier.
+    /// A request arrived that waits since this time: before now, if it brings its place from another instance. Its
+    /// number is above the numbers of all waiters that wait since earlier.
     Enqueue(WaiterId, WaitRequest, BootTime),
     /// A waiter has left, with or without its answer. Events about it are ignored from now on.
     Cancel(WaiterId),
-    /// The caller of a waiter is absent, and its attempt has ended: it keeps its place, and others go first.
+    /// The caller of a waiter is absent, and the waiter's attempt has ended: it keeps its place, and others go first.
     Absent(WaiterId),
-    /// Its caller has returned with a new request that waits until then. The former request's attempt has ended.
+    /// The caller of a waiter has returned with a new request that waits until this time. The former request's attempt has ended.
     Returned(WaiterId, BootTime),
     /// The attempt of a waiter has ended.
     AttemptFinished(WaiterId, AttemptOutcome),
@@ -68,22 +68,22 @@ pub enum WaitEvent {
     CycleChecked {
         /// The waiter that asked.
         waiter: WaiterId,
-        /// As the search had found it.
+        /// The cycle as the search found it.
         cycle: Vec<WaitEdge>,
-        /// A quorum has each of its leases.
+        /// A quorum has each lease of the cycle.
         is_confirmed: bool,
-        /// The caller may know of each lock in it; otherwise it is not refused.
+        /// The caller may know of each lock in the cycle; otherwise its waiter is not refused.
         may_refuse: bool,
     },
     /// The time of [`Action::Arm`] has come.
     Timer(WaiterId),
-    /// A lease of this instance is being released: what is sent from now on arrives after the release.
+    /// A release of this instance's lease is being sent: requests that are sent from now on arrive after the release.
     ReleaseSent {
         /// The resource that becomes free.
         resource: ResourceName,
         /// The lease that is released.
         lease: LeaseTag,
-        /// Whether other instances have waiters, where that was asked: see [`HandoverPlan`].
+        /// Whether other instances have waiters, if that was asked: see [`HandoverPlan`].
         others_wait: Option<bool>,
     },
     /// A lease of this resource has certainly ended. `None`: a lock of another client.
@@ -106,7 +106,7 @@ pub enum WaitEvent {
         /// Whether it is open.
         is_up: bool,
     },
-    /// A lease of this mode that was granted or extended here holds this resource until then (when its keys are gone),
+    /// A lease of this mode, granted or extended here, holds this resource until this time (when its keys are gone),
     /// unless its end is reported.
     HeldUntil(ResourceName, BootTime, Mode),
 }
@@ -114,13 +114,13 @@ pub enum WaitEvent {
 /// The result of an attempt.
 #[derive(Debug, Clone)]
 pub enum AttemptOutcome {
-    /// All resources are the waiter's.
+    /// The waiter has all its resources.
     Granted {
         /// The lease's token.
         lease: TokenHash,
         /// The number of a permit, from 0.
         slot: Option<u8>,
-        /// When its keys are gone from the nodes, if it is not extended.
+        /// When the lease's keys are gone from the nodes, if it is not extended.
         until: BootTime,
     },
     /// Others hold these resources, as far as the nodes answered.
@@ -131,34 +131,34 @@ pub enum AttemptOutcome {
     NoQuorum,
     /// Every further attempt must fail too.
     Final,
-    /// There was no lease of its own token to join.
+    /// There was no lease of the waiter's own token to join.
     NotJoined,
 }
 
-/// What kept a waiter from a resource: one lease, or one of several that are held together.
+/// What blocked a waiter from a resource: one lease, or one of several that are held together.
 #[derive(Debug, Clone)]
 pub struct Blocker {
     pub resource: ResourceName,
-    /// How it is shared by what holds it.
+    /// How the blocking lease shares the resource.
     pub mode: Mode,
-    /// The lease; `None` for a foreign client's lock, and where nodes do not say.
+    /// The lease; `None` for a foreign client's lock, and where nodes do not report it.
     pub lease: Option<TokenHash>,
-    /// Who holds it, where that is known.
+    /// The holder, where it is known.
     pub party: Option<Party>,
     /// The number of a permit, from 0.
     pub slot: Option<u8>,
-    /// Of permits, the slots that no quorum of nodes has free.
+    /// For permits, the slots that are not free on any quorum of nodes.
     pub taken: SlotSet,
-    /// A quorum of nodes has it.
+    /// A quorum of nodes has this lease.
     pub is_confirmed: bool,
-    /// On a node it is the intent of another caller.
+    /// The blocker is the intent of another caller on a node.
     pub is_intent: bool,
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
 }
 
 impl AttemptOutcome {
-    /// The event for a refused attempt. `party_of`: the holder, from its record.
+    /// The event for a refused attempt. `party_of` returns the holder that a record names.
     pub(super) fn of_refusal(
         refusal: &Refusal,
         quorum: usize,
@@ -201,14 +201,14 @@ impl Blocker {
     }
 }
 
-/// What a waiter leaves on the nodes, so that it is next.
+/// What a waiter leaves on the nodes, so that it is served next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Intent {
-    /// What it waits for.
+    /// The resources that the waiter waits for.
     pub resources: Arc<[ResourceName]>,
-    /// How the leases are to share them.
+    /// How the leases may share the resources.
     pub mode: Mode,
-    /// When it began to wait.
+    /// When the waiter began to wait.
     pub since: BootTime,
 }
 
@@ -218,12 +218,12 @@ pub enum Action {
     /// Make an attempt for this waiter.
     Attempt {
         waiter: WaiterId,
-        /// Only if the lease of its own token exists, which another request was granted.
+        /// Whether the attempt only joins an existing lease of the waiter's own token, which another request was granted.
         joins: bool,
-        /// Which permits it may take.
+        /// Which permits the attempt may take.
         slots: SlotChoice,
     },
-    /// For this waiter, the newest of the cycle: ask the nodes whether they have each of its leases.
+    /// For this waiter, the newest of the cycle: ask the nodes whether they have each lease of the cycle.
     CheckCycle(WaiterId, Vec<WaitEdge>),
     /// The attempt of this waiter succeeded: answer.
     Grant(WaiterId),
@@ -235,49 +235,49 @@ pub enum Action {
     Subscribe(ResourceName),
     /// End the subscriptions.
     Unsubscribe(ResourceName),
-    /// Have the nodes admit nobody to these resources who would keep this waiter out, for a while; or again, where
-    /// `is_withdrawn`.
+    /// Have the nodes admit, for a while, no caller to these resources who would block this waiter. With
+    /// `is_withdrawn`, have them admit such callers again.
     Intent {
         waiter: WaiterId,
-        /// What it waits for.
+        /// The waiter's intent.
         intent: Intent,
-        /// The waiter has left: withdraw the intent.
+        /// Whether to withdraw the intent, since the waiter has left.
         is_withdrawn: bool,
     },
-    /// Send [`WaitEvent::Timer`] of this waiter then, instead of at the time before.
+    /// Send [`WaitEvent::Timer`] of this waiter at this time, instead of at the time set before.
     Arm(WaiterId, BootTime),
 }
 
 /// Why a waiter has no lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RefuseReason {
-    /// Who refused its last attempt.
+    /// Its last attempt was refused.
     LastAttempt,
-    /// Its time was over before it was the first. The nodes may be asked for the holder now.
+    /// Its wait deadline passed before it became the first. The nodes may be asked for the holder now.
     TimedOut {
-        /// Where it stood; 1 is the head.
+        /// The waiter's position; 1 is the head.
         position: usize,
     },
-    /// Its time was over before it could ask, since the maximum number of waiters were asking.
+    /// Its wait deadline passed before it could ask, since the maximum number of waiters were asking.
     NotAsked,
     /// It does not wait, and others do.
     OthersWait,
-    /// So many wait already.
+    /// The maximum number of waiters is reached.
     QueueFull(QueueFull),
     /// It is the newest in a deadlock that the nodes confirmed.
     Deadlock(Vec<WaitEdge>),
 }
 
-/// A limit of waiters is reached.
+/// The limit of waiters that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QueueFull {
-    /// How many may wait.
+    /// How many waiters the limit allows.
     pub limit: usize,
-    /// It is that of the resource, not the total.
+    /// Whether it is the limit of the resource, not of all resources together.
     pub per_resource: bool,
 }
 
-/// How many may wait.
+/// The limits of waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WaitLimits {
     /// For one resource.
@@ -291,27 +291,27 @@ pub struct WaitLimits {
 /// What a release that is about to be sent means for the waiters of this instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandoverPlan {
-    /// Nobody waits here.
+    /// No waiter of this instance waits for the resource.
     NoWaiters,
-    /// The first may ask the nodes right after the release.
+    /// The first waiter may ask the nodes right after the release.
     WakeFirst,
-    /// It may ask unless another instance has waiters: this one has had enough hand-overs in a row.
+    /// The first waiter may ask unless another instance has waiters: this one has had enough hand-overs in a row.
     AskForOthers,
 }
 
 /// A waiter as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterEntry {
-    /// The owner that it names.
+    /// The owner that the waiter names.
     pub owner: Arc<str>,
-    /// What it waits for.
+    /// How the lease may share the resource.
     pub mode: Mode,
-    /// When it began to wait.
+    /// When the waiter began to wait.
     pub since: BootTime,
-    /// When it gives up.
+    /// When the waiter gives up.
     pub until: BootTime,
     pub note: Arc<str>,
-    /// A ticket waits, and no connection.
+    /// Whether a ticket waits, not a connection.
     pub is_ticket: bool,
 }
 
@@ -321,21 +321,21 @@ pub(crate) enum WaitError {
     Refused(Refusal),
     /// It does not wait, and others do.
     OthersWait,
-    /// So many wait already.
+    /// The maximum number of waiters is reached.
     QueueFull(QueueFull),
-    /// Its time was over before it was the first.
+    /// Its wait deadline passed before it became the first.
     TimedOut {
-        /// Where it stood; 1 is the head.
+        /// The waiter's position; 1 is the head.
         position: usize,
-        /// What the nodes then had of each resource of the request.
+        /// What the nodes then had for each resource of the request.
         inspected: Vec<InspectionResult>,
     },
-    /// Its time was over before it could ask, since the maximum number of waiters were asking; who refused it before.
+    /// Its wait deadline passed before it could ask, since the maximum number of waiters were asking; with the last refusal.
     NotAsked(Option<Refusal>),
     /// It is the newest in this deadlock, which the nodes confirmed.
     Deadlock(Vec<WaitEdge>),
     /// Another request has taken its place.
     Replaced,
-    /// The place that it names is that of a request which differs in this field.
+    /// The request names a place whose request differs in this field.
     Differs(&'static str),
 }

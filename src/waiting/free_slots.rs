@@ -1,5 +1,5 @@
 //! Which slots of a resource's permits are free, as far as this instance knows. A waiter asks for a free slot that no other
-//! waiter of this instance is asking for, and sleeps if there is none. A wrong entry costs one round or one pause, no more.
+//! waiter of this instance asks for, and sleeps if none is free. A wrong entry costs at most one round or one pause.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,9 +12,9 @@ use crate::types::{PERMITS_MAX, PermitLimit, ResourceName, SlotSet};
 /// What is known of the slots of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct FreeSlots {
-    /// Those that no quorum has free, with the permit where it is known.
+    /// Slots that are not free on any quorum, each with its permit where that is known.
     taken: BTreeMap<u8, Option<LeaseTag>>,
-    /// Those whose permits have ended since, the earliest first: they are requested before others.
+    /// Slots whose permits have ended since, the earliest first: they are requested before others.
     freed: VecDeque<u8>,
 }
 
@@ -34,14 +34,14 @@ impl FreeSlots {
         }
     }
 
-    /// This lease has ended, or may have.
+    /// Records that this lease has ended, or may have.
     pub(super) fn free(&mut self, lease: LeaseTag) {
         match self.taken.iter().find(|(_, of)| **of == Some(lease)).map(|(slot, _)| *slot) {
             Some(slot) => {
                 self.taken.remove(&slot);
                 self.freed.push_back(slot);
             }
-            // It may be any of those whose permits are not known.
+            // It may be any of the permits that are not known.
             None => self.taken.retain(|_, of| of.is_some()),
         }
     }
@@ -51,7 +51,7 @@ impl FreeSlots {
         self.taken.clear();
     }
 
-    /// An attempt was refused by these, all of one resource. A permit whose end was reported meanwhile may be among them.
+    /// An attempt was refused by these blockers, all of one resource. They may include a permit whose end was reported meanwhile.
     pub(super) fn see<'a>(
         &mut self,
         blockers: impl Iterator<Item = &'a Blocker>,
@@ -80,7 +80,7 @@ impl FreeSlots {
 }
 
 impl Resource {
-    /// This lease is a permit, as its notice says.
+    /// Records that this lease is a permit, as its notice says.
     pub(super) fn note_permit(&mut self, lease: LeaseTag) {
         if !self.permits.contains(&lease) && self.permits.len() < PERMITS_MAX.into() {
             self.permits.push(lease);
@@ -89,7 +89,7 @@ impl Resource {
 }
 
 impl Queue {
-    /// The slots that other waiters here are asking for.
+    /// The slots that other waiters of this instance are asking for.
     fn asked_slots(&self, resource: &ResourceName, id: WaiterId) -> SlotSet {
         let others = self.head(resource).into_iter().filter(|other| *other != id);
         let asked = others.filter_map(|other| {
@@ -103,7 +103,7 @@ impl Queue {
         (0..limit.get()).filter(|slot| known.slots.is_free(*slot) && !asked.contains(*slot)).collect()
     }
 
-    /// What a waiter for a permit asks for: a slot that has just been freed, or else any that may be free.
+    /// The slot that a waiter for a permit asks for: one that was just freed, or else any slot that may be free.
     pub(super) fn choose_slot(&mut self, id: WaiterId) -> SlotChoice {
         let Some((resource, limit)) = self.waiters.get(&id).and_then(|waiter| {
             Some((waiter.request.resources.first()?.clone(), waiter.request.mode.limit().filter(|_| waiter.waits())?))
@@ -126,7 +126,7 @@ impl Queue {
         SlotChoice { slot, avoid }
     }
 
-    /// A waiter that was woken starts no attempt where all permits are held, as far as is known: others were faster.
+    /// Lets a waiter that was woken sleep, instead of asking, if all known permits are held: others were faster.
     pub(super) fn sleep_without_slot(&mut self, id: WaiterId) {
         let now = self.now;
         let wakes = |waiter: &QueuedWaiter| {
@@ -140,8 +140,8 @@ impl Queue {
         }
     }
 
-    /// Until when a waiter that has just become one of the first sends no request: all permits are held, as far as is
-    /// known. The end of one wakes one sleeping waiter.
+    /// Until when a waiter that has just become one of the first sends no request, because all permits are held as
+    /// far as is known. The end of a permit wakes one sleeping waiter.
     pub(super) fn no_slot_until(&self, id: WaiterId) -> Option<BootTime> {
         let waiter = self.waiters.get(&id)?;
         let (resource, limit) = (waiter.request.resources.first()?, waiter.request.mode.limit()?);

@@ -11,9 +11,9 @@ use crate::redlock::release::ReleaseOutcome;
 use crate::types::{ResourceName, TokenHash};
 
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
-    /// Releases a lease. `hands_over`: it is one of this instance, so its first waiter here asks as soon as the release
-    /// is sent: what it sends follows the release on each node's connection, and one round trip does both. After some
-    /// hand-overs in a row, waiters of other instances go first.
+    /// Releases a lease. `hands_over`: the lease is one of this instance, so its first waiter here asks as soon as
+    /// the release is sent. Its request follows the release on each node's connection, so both need one round trip.
+    /// After some hand-overs in a row, waiters of other instances go first.
     ///
     /// Cancel: the release continues in the background.
     pub(crate) async fn release(&self, resource: &ResourceName, token: &TokenHash, hands_over: bool) -> ReleaseOutcome {
@@ -45,12 +45,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             ReleaseOutcome::Unknown { .. } => self.lease_may_have_ended(resource),
             _ => {}
         }
-        // A caller that releases what it does not hold may still wait for it: that wait is given up.
+        // A caller that releases a lease which it does not hold may still wait for it: that wait is given up.
         self.give_up_places(|places, _| places.forget(resource, token));
     }
 
-    /// Whether another instance subscribes to this resource, as the first connected node answers (one round
-    /// trip). True if no node can answer.
+    /// Whether another instance subscribes to this resource, as the first connected node answers (one round trip).
+    /// True if no node can answer.
     async fn has_other_subscribers(&self, resource: &ResourceName) -> bool {
         let topic = Topic::LeaseEnded(resource.clone());
         let Some(node) = self.channels().into_iter().find(|node| node.is_connected()) else {

@@ -1,5 +1,5 @@
-//! Sends the intents of waiters to the nodes, and withdraws them, in the background: whatever becomes of one, only the order of
-//! waiters depends on it.
+//! Sends the intents of waiters to the nodes, and withdraws them, in the background. An intent that is lost or late
+//! affects only the order of waiters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::TokenHash;
 
-/// Of the waiters whose intents may stand: the token, and whether it was withdrawn since.
+/// Of the waiters whose intents may stand: the token, and whether the intent was withdrawn since.
 pub(super) type Standing = BTreeMap<WaiterId, (TokenHash, Arc<AtomicBool>)>;
 
 impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
@@ -29,7 +29,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
         self.send_intent(&token, intent, None);
     }
 
-    /// `left`: it is left, unless it was withdrawn meanwhile. One that arrives after its withdrawal would stand for nobody.
+    /// `left`: leaves it, unless it was withdrawn meanwhile. An intent that arrived after its withdrawal would have no waiter.
     fn send_intent(&self, token: &TokenHash, intent: &Intent, left: Option<&Arc<AtomicBool>>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         for resource in intent.resources.iter() {

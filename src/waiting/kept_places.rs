@@ -16,31 +16,31 @@ use crate::types::{Labels, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
 /// How long a place is kept while its caller is absent: long enough to reconnect after a proxy closed the connection.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(30);
 
-/// Places that are kept at a time for absent callers; further ones are given up at once.
+/// Maximum number of places that are kept for absent callers; further places are given up at once.
 pub(crate) const ABSENT_MAX: usize = 1_000;
 
-/// Those of one principal, so that it leaves some to the others. Without authentication nobody is distinguished.
+/// The same for one principal, so that it leaves some to the others. Without authentication callers are not distinguished.
 pub(crate) const ABSENT_OF_ONE_MAX: usize = 500;
 
 /// The key of a place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PlaceKey {
-    /// What is waited for, in the order of the names.
+    /// The resources that are waited for, in the order of their names.
     pub resources: Arc<[ResourceName]>,
-    /// Who waits; empty without authentication.
+    /// The principal that waits; empty without authentication.
     pub principal: Arc<str>,
     /// The client's own name for its place.
     pub wait_id: WaitId,
 }
 
-/// What a request asked for: one that takes its place again asks for the same.
+/// What a request asked for. A request that takes its place again must ask for the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// How the lease is to share the resource.
+    /// How the lease may share the resource.
     pub mode: WantedMode,
     /// The lifetime asked for.
     pub ttl: Ttl,
-    /// Of the lease; `acquired_at_ms` may differ.
+    /// The labels of the lease; `acquired_at_ms` may differ.
     pub labels: Labels,
     /// The client's own token.
     pub token: Option<TokenHash>,
@@ -79,7 +79,7 @@ pub(crate) struct PlaceRequest {
     pub key: PlaceKey,
     /// What the request asks for.
     pub terms: Terms,
-    /// Held as long as the place is.
+    /// Counts the waiter as long as its place exists.
     pub permit: Option<Permit>,
     /// How long the caller has waited for it at another instance.
     pub waited: Duration,
@@ -100,15 +100,15 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// A new place, instead of a former one with this name.
+    /// Adds a place, in place of a former one with this key.
     pub(super) fn add(&mut self, keep: PlaceRequest, waiter: WaiterId) {
         let PlaceRequest { key, terms, permit, .. } = keep;
         self.kept.insert(key, KeptPlace { waiter, terms, permit, absent_since: None });
     }
 
-    /// The waiter whose place it is, if any, which is not absent from now on.
+    /// Returns the waiter that has this place, if any, and records its caller as present.
     ///
-    /// Errors: the field in which the request differs from the one whose place it is.
+    /// Errors: the field in which the request differs from the one that has the place.
     pub(super) fn take(
         &mut self,
         keep: &PlaceRequest,
@@ -122,7 +122,7 @@ impl Places {
         Ok(Some(place.waiter))
     }
 
-    /// Records that the caller of this waiter is absent. True if its place is kept; otherwise it is forgotten.
+    /// Records that the caller of this waiter is absent. True if its place is kept; otherwise the place is forgotten.
     pub(super) fn leave(&mut self, key: &PlaceKey, waiter: WaiterId, is_queued: bool, now: BootTime) -> bool {
         let has_its_part = self.has_its_part(&key.principal);
         let Some(place) = self.kept.get_mut(key).filter(|place| place.waiter == waiter) else { return false };
@@ -135,7 +135,7 @@ impl Places {
         true
     }
 
-    /// Whether so many callers of this principal are absent as may be.
+    /// Whether as many callers of this principal are absent as may be.
     fn has_its_part(&self, principal: &str) -> bool {
         let is_own = |key: &PlaceKey, place: &KeptPlace| place.absent_since.is_some() && *key.principal == *principal;
         let own = || self.kept.iter().filter(|(key, place)| is_own(key, place)).count();
@@ -156,8 +156,8 @@ impl Places {
         expired
     }
 
-    /// Forgets the places of requests with this token of their own. Returns the waiters with absent callers; the others
-    /// leave with their connections.
+    /// Forgets the places of requests whose own token is this one. Returns the waiters with absent callers; the
+    /// others leave with their connections.
     pub(super) fn forget(&mut self, resource: &ResourceName, token: &TokenHash) -> Vec<WaiterId> {
         let mut forgotten = Vec::new();
         self.kept.retain(|key, place| {
@@ -169,7 +169,7 @@ impl Places {
         forgotten
     }
 
-    /// The places of waiters in the queues, with since when they wait: at most `max`, the oldest first.
+    /// The places of waiters in the queues, with the time at which each began to wait: at most `max`, the oldest first.
     pub(crate) fn oldest(&self, queue: &Queue, max: usize) -> Vec<(&PlaceKey, BootTime)> {
         let is_queued = |place: &&KeptPlace| queue.is_queued(place.waiter);
         let since = |place: &KeptPlace| Some((place.waiter, queue.waiters.get(&place.waiter)?.since));
@@ -179,7 +179,7 @@ impl Places {
         all.into_iter().take(max).map(|((_, since), key)| (key, since)).collect()
     }
 
-    /// What counts the waiter of this place.
+    /// The permit that counts the waiter of this place.
     pub(super) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
         self.kept.get(key)?.permit.clone()
     }
@@ -187,7 +187,7 @@ impl Places {
 
 /// Waiters with absent callers.
 impl Queue {
-    /// Whether it is in its queues: its time is not over.
+    /// Whether this waiter is in its queues, that is, its wait deadline has not passed.
     pub fn is_queued(&self, id: WaiterId) -> bool {
         let first = self.waiters.get(&id).and_then(|waiter| waiter.request.resources.first());
         first.is_some_and(|resource| self.waits(resource, id))
@@ -199,7 +199,7 @@ impl Queue {
         self.waiters.values().filter(|waiter| waiter.is_absent).count()
     }
 
-    /// Its caller is absent: others go first.
+    /// Records that the caller of this waiter is absent: others go first.
     pub(super) fn absent(&mut self, id: WaiterId) {
         if !self.is_queued(id) || is(Mutant::AbsentForgotten) {
             return self.cancel(id);
@@ -219,8 +219,8 @@ impl Queue {
         self.pass_wake_on(&resources, was_woken);
     }
 
-    /// Its caller has returned and waits until then: it goes before those behind it. If one of these is asking and is granted
-    /// the resource, that grant remains.
+    /// The caller of this waiter has returned and waits until this time: the waiter goes before those behind it. If
+    /// one of these is asking and is granted the resource, that grant remains.
     pub(super) fn returned(&mut self, id: WaiterId, until: BootTime) {
         self.stop(id);
         let mut resources = None;
@@ -237,7 +237,7 @@ impl Queue {
         self.proceed(id);
     }
 
-    /// Waiters that are no longer first do not ask again until they are.
+    /// Waiters that are no longer first do not ask again until they are first.
     pub(super) fn step_back(&mut self, resources: &[ResourceName]) {
         resources.iter().filter(|_| !is(Mutant::ReturnedIsSecond)).for_each(|resource| self.step_back_in(resource));
     }

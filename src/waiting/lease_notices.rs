@@ -1,5 +1,5 @@
-//! What the queue does when a lease ends: at a release of this instance, and at notices of others'. Also which resources
-//! and nodes it receives notices from.
+//! What the queue does when a lease ends: at a release by this instance, and at notices about leases of others. Also
+//! the resources and nodes from which it receives notices.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::redlock::notifications::{LeaseTag, Notice};
 use crate::redlock::quorum::quorum_of;
 use crate::types::ResourceName;
 
-/// Hand-overs in a row within this instance while another instance has waiters too. After them this
+/// Maximum number of hand-overs in a row within this instance while another instance has waiters too. Then this
 /// instance yields once, so that no other starves.
 pub(super) const CONSECUTIVE_HANDOVERS_MAX: u32 = 8;
 
@@ -22,7 +22,7 @@ fn bit(node: usize) -> u64 {
 }
 
 impl Queue {
-    /// What a release that is about to be sent means here.
+    /// What a release that is about to be sent means for the waiters here.
     pub fn handover_plan(&self, resource: &ResourceName) -> HandoverPlan {
         match self.resources.get(resource) {
             None => HandoverPlan::NoWaiters,
@@ -76,8 +76,8 @@ impl Queue {
         self.wake_first_at(resource, self.now.plus(after), frees_one);
     }
 
-    /// Whether this resource is subscribed to on a quorum of nodes now. Any quorum has a node in common with
-    /// the one that held a lease, so its end is reported.
+    /// Whether a quorum of nodes has a subscription to this resource now. Any quorum has a node in common with the
+    /// quorum that held a lease, so its end is reported.
     pub(super) fn is_subscribed(&self, resource: &ResourceName) -> bool {
         let own = self.resources.get(resource).map_or(0, |known| known.subscribed);
         let nodes = (own | self.settings.local_nodes) & self.connected & self.members;
@@ -131,8 +131,8 @@ impl Queue {
             self.connected &= !bit(node);
             self.resources.values_mut().for_each(|known| known.subscribed &= !bit(node));
         }
-        // Where a quorum is subscribed to all the time, nodes that are left out in turn may each have their notice of one end missed
-        // (seed 139959), so that each return counts.
+        // While a quorum stays subscribed, each node that is left out in turn may have missed its notice of the same
+        // end (seed 139959), so each return counts.
         if !is_up && had_quorum == has_quorum(self) || is(Mutant::SubscriptionLossUnnoticed) {
             return;
         }
@@ -140,7 +140,7 @@ impl Queue {
         // The subscriptions may be complete again, but a notice may have been missed meanwhile.
         let first = self.waiters.iter().filter(|(_, waiter)| waiter.is_first && waiter.waits());
         for id in first.map(|(id, _)| *id).collect::<Vec<WaiterId>>() {
-            // Spread, since this happens to every waiter of the instance at once.
+            // Times are spread, since this happens to every waiter of the instance at once.
             let at = self.now.plus(self.draw(self.settings.poll));
             self.update(id, |waiter| waiter.wake(at));
             self.proceed(id);
@@ -155,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Until when leases that were granted here keep this waiter out, where that is known.
+    /// Until when leases that were granted here block this waiter, where that is known.
     pub(super) fn held_until(&self, id: WaiterId) -> Option<BootTime> {
         let waiter = self.waiters.get(&id)?;
         let held = waiter.request.resources.iter().filter(|resource| self.is_subscribed(resource)).filter_map(|r| {

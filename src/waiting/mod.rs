@@ -1,7 +1,7 @@
 //! Waiting for locks. `state_machine` decides for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
-//! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`, `free_slots`,
-//! `deadlock` (search for cycles), `kept_places`, `backoff` (random pauses), `queue_queries`. Parts of the driver: `lease_reports`,
-//! `deadlock_confirmation`, `already_held`, `handover`, `intents`.
+//! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`,
+//! `free_slots`, `deadlock` (search for cycles), `kept_places`, `backoff` (random pauses), `queue_queries`. Parts of the
+//! driver: `lease_reports`, `deadlock_confirmation`, `already_held`, `handover`, `intents`.
 
 mod already_held;
 mod backoff;

@@ -8,14 +8,14 @@ use crate::redlock::clock::BootTime;
 use crate::types::{ResourceName, TokenHash};
 
 impl Queue {
-    /// 1 is the head; for several resources the largest. 1 for a waiter that is in no queue.
+    /// The waiter's position: 1 is the head; for several resources the largest position. 1 for a waiter that is in no queue.
     pub fn position(&self, id: WaiterId) -> usize {
         let resources = self.waiters.get(&id).into_iter().flat_map(|waiter| waiter.request.resources.iter());
         let index = |r: &ResourceName| self.resources.get(r)?.order.binary_search(&id).ok();
         resources.filter_map(index).max().unwrap_or(0) + 1
     }
 
-    /// The position in the resource's queue of the waiter with this token of its own.
+    /// The position in the resource's queue of the waiter whose own token is this one.
     pub fn position_of(&self, resource: &ResourceName, token: &TokenHash) -> Option<usize> {
         let order = &self.resources.get(resource)?.order;
         let has_token = |id| self.waiters.get(id).is_some_and(|waiter| waiter.request.token.as_ref() == Some(token));
@@ -27,7 +27,7 @@ impl Queue {
         self.resources.get(resource).is_some_and(|known| known.order.binary_search(&id).is_ok())
     }
 
-    /// How many wait for this resource.
+    /// The number of waiters for this resource.
     pub fn waiter_count(&self, resource: &ResourceName) -> usize {
         self.resources.get(resource).map_or(0, |known| known.order.len())
     }
@@ -36,7 +36,7 @@ impl Queue {
         self.settings.limits
     }
 
-    /// How many wait in all.
+    /// The number of all waiters.
     pub fn total_waiters(&self) -> usize {
         self.queued
     }
@@ -46,13 +46,13 @@ impl Queue {
         self.waiters.values().find(|waiter| waiter.waits()).map(|waiter| waiter.since)
     }
 
-    /// When the oldest ticket began to wait here, or the oldest waiter that is none.
+    /// When the oldest ticket (`is_ticket`), or else the oldest waiter that is not a ticket, began to wait here.
     pub fn oldest_since_of(&self, is_ticket: bool) -> Option<BootTime> {
         let is_it = |waiter: &QueuedWaiter| waiter.waits() && waiter.request.is_ticket == is_ticket;
         self.waiters.values().find(|waiter| is_it(waiter)).map(|waiter| waiter.since)
     }
 
-    /// Every resource with waiters, how many, and when the head began to wait.
+    /// Every resource with waiters, the number of waiters, and when the head began to wait.
     pub fn waiter_counts(&self) -> Vec<(ResourceName, usize, BootTime)> {
         let head = |known: &Resource| Some(self.waiters.get(known.order.front()?)?.since);
         let known = self.resources.iter().filter_map(|(resource, known)| Some((resource, known, head(known)?)));

@@ -14,13 +14,13 @@ use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::LeaseTag;
 use crate::types::{ResourceName, TokenHash};
 
-/// No time is later.
+/// The latest time.
 pub(super) const NEVER: BootTime = BootTime::from_nanos(u64::MAX);
 
-/// What the queue needs to know about its instance.
+/// The settings that the queue needs from its instance.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueSettings {
-    /// How many may wait.
+    /// The limits of waiters.
     pub limits: WaitLimits,
     /// N, until the first [`WaitEvent::List`](super::event::WaitEvent::List).
     pub nodes: usize,
@@ -39,11 +39,11 @@ pub struct Queue {
     pub(super) waiters: BTreeMap<WaiterId, Box<QueuedWaiter>>,
     pub(super) resources: HashMap<ResourceName, Resource>,
     pub(super) parties: PartyWaiters,
-    /// How many in queues have each token of their own: usually one.
+    /// How many waiters in queues have each client's own token: usually one.
     pub(super) tokens: HashMap<TokenHash, usize>,
-    /// Who wants to ask the nodes, in order.
+    /// Waiters that want to ask the nodes, in order.
     pub(super) due: VecDeque<WaiterId>,
-    /// How many are asking, of [`super::state_machine::CONCURRENT_ATTEMPTS_MAX`].
+    /// How many waiters are asking, at most [`super::state_machine::CONCURRENT_ATTEMPTS_MAX`].
     pub(super) asking: usize,
     /// How many waiters are in queues.
     pub(super) queued: usize,
@@ -51,7 +51,7 @@ pub struct Queue {
     pub(super) connected: u64,
     /// Nodes that vote, one bit each.
     pub(super) members: u64,
-    /// The time of the event that is handled.
+    /// The time of the event that is being handled.
     pub(super) now: BootTime,
     pub(super) random: u64,
     pub(super) actions: Vec<Action>,
@@ -60,18 +60,18 @@ pub struct Queue {
 /// A resource with waiters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Resource {
-    /// Who waits for it, in the order of their numbers.
+    /// The waiters for this resource, in the order of their numbers.
     pub(super) order: VecDeque<WaiterId>,
     pub(super) filter: WakeFilter,
-    /// A lease that was granted or extended here holds it until then, unless its end is reported.
+    /// A lease that was granted or extended here holds the resource until this time, unless its end is reported.
     pub(super) held: Option<(BootTime, Mode)>,
-    /// Permits that were seen since it was last held in another way; at most as many as there are.
+    /// Permits that were seen since the resource was last held in another way; at most the maximum number of permits.
     pub(super) permits: Vec<LeaseTag>,
     /// Which slots of permits are free, as far as is known.
     pub(super) slots: FreeSlots,
-    /// How it was held when that was last seen.
+    /// How the resource was held when it was last seen.
     pub(super) seen: Option<Mode>,
-    /// Who held it then, as far as they have owners and deadlocks are searched for.
+    /// The holders seen then, if they have owners and deadlocks are searched for.
     pub(super) holders: Vec<KnownHolder>,
     pub(super) consecutive_handovers: u32,
     pub(super) wants_subscription: bool,
@@ -87,37 +87,37 @@ pub(super) struct QueuedWaiter {
     pub(super) activity: WaiterActivity,
     /// First in all its queues.
     pub(super) is_first: bool,
-    /// Its caller is absent: see [`super::kept_places`].
+    /// The waiter's caller is absent: see [`super::kept_places`].
     pub(super) is_absent: bool,
-    /// When it asks, once it is first.
+    /// When the waiter asks, once it is first.
     pub(super) attempt_at: BootTime,
-    /// The resource may have become free: it asks although a lease seems to run on.
+    /// The resource may have become free: the waiter asks although a lease seems to run on.
     pub(super) is_woken: bool,
-    /// The value of the field above when it last asked.
+    /// The value of `is_woken` when the waiter last asked.
     pub(super) was_woken: bool,
-    /// It did not ask, since the first of its compatible waiters was asking.
+    /// The waiter did not ask, since the first of its compatible waiters was asking.
     pub(super) defers: bool,
-    /// The slot that it last asked for.
+    /// The slot that the waiter last asked for.
     pub(super) asks_for: Option<u8>,
-    /// It has slept while it was first.
+    /// The waiter has slept while it was first.
     pub(super) has_slept: bool,
-    /// Its subscriptions were complete when it began to ask.
+    /// The waiter's subscriptions were complete when it began to ask.
     pub(super) was_subscribed: bool,
-    /// It was refused before its subscriptions were complete: it asks when they are.
+    /// The waiter was refused before its subscriptions were complete: it asks when they are.
     pub(super) awaits_subscription: bool,
     /// A request with the same token was granted.
     pub(super) may_join: bool,
-    /// It may be the newest in a deadlock.
+    /// The waiter may be the newest in a deadlock.
     pub(super) is_suspect: bool,
     /// When to check for a deadlock again.
     pub(super) recheck_at: BootTime,
     pub(super) has_reported: bool,
     pub(super) tries: u32,
-    /// When to leave its intent on the nodes, again.
+    /// When to leave or renew the waiter's intent on the nodes.
     pub(super) intent_at: BootTime,
-    /// The intent may be stored there.
+    /// The nodes may store the waiter's intent.
     pub(super) has_intent: bool,
-    /// The intent of another caller, elsewhere, has kept it out.
+    /// The intent of another caller, at another instance, has blocked the waiter.
     pub(super) met_intent: bool,
     /// Attempts in a row that met a lease which a quorum did not confirm.
     pub(super) unconfirmed: u32,
@@ -128,7 +128,7 @@ pub(super) struct QueuedWaiter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum WaiterActivity {
     Idle,
-    /// Waits until it may ask. `left_from`: its time is over, and it only asks who the holder is.
+    /// Waits until it may ask. `left_from`: the wait deadline has passed, and the waiter only asks for the holder.
     Due {
         left_from: Option<usize>,
     },
@@ -155,7 +155,7 @@ impl QueuedWaiter {
             defers: false,
             was_subscribed: false,
             awaits_subscription: false,
-            // Its token may be that of the present lease, which it gets again.
+            // The waiter's token may be that of the present lease, which the waiter then joins.
             may_join: is_queued && is_behind && request.token.is_some(),
             is_suspect: false,
             recheck_at: NEVER,
@@ -198,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// Puts a waiter into its queues by its number. Whether it is ahead of another one.
+    /// Puts a waiter into its queues by its number. Returns whether it is ahead of another waiter.
     pub(super) fn enter_queues(&mut self, id: WaiterId, resources: &[ResourceName]) -> bool {
         let mut is_ahead = false;
         for resource in resources {

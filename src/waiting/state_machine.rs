@@ -2,9 +2,9 @@
 //! no tasks and no randomness of its own, so production, the simulation and the model run the same code.
 //!
 //! First come, first served: a waiter asks the nodes only when it is *first* in the queue of each of its resources,
-//! alone or together with others that are compatible with it. It asks when it becomes first, and then whenever its
-//! resources may have become free. Numbers rise with time, so the oldest waiter of all is first in every queue
-//! that it is in: waiters for several resources cannot block each other for ever.
+//! alone or with compatible waiters. It asks when it becomes first, and then whenever its resources may have become
+//! free. Numbers rise with time, so the oldest waiter of all is first in each of its queues: waiters for several
+//! resources cannot block each other for ever.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -19,13 +19,13 @@ use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::types::{ResourceName, TokenHash};
 
-/// Waiters that may ask the nodes at a time; the others follow in order. Thousands that arrive or are woken at
-/// once would otherwise fill the queues to the nodes, and nobody could acquire, extend or release until all of
-/// them had tried. 64 keep the nodes busy.
+/// Maximum number of waiters that ask the nodes at a time; the others follow in order. Otherwise thousands that
+/// arrive or are woken at once would fill the queues to the nodes, and no caller could acquire, extend or release
+/// until all of them had tried. 64 keep the nodes busy.
 pub const CONCURRENT_ATTEMPTS_MAX: usize = 64;
 
-/// Attempts in a row, with growing pauses, against a lease that fewer than a quorum of nodes confirm;
-/// after them the waiter polls.
+/// Attempts in a row, with growing pauses, against a lease that fewer than a quorum of nodes confirm. After them the
+/// waiter polls.
 const UNCONFIRMED_TRIES: u32 = 10;
 
 /// Attempts of a request that does not wait, as long as votes are split: a split vote does not show whether the
@@ -122,8 +122,8 @@ impl Queue {
         }
     }
 
-    /// Lets the next waiters proceed. `asked`: the one that left may still hold the resources for a moment, so the next one asks
-    /// now and, if refused, soon again.
+    /// Lets the next waiters proceed. `asked`: the waiter that left may still hold the resources for a moment, so the
+    /// next one asks now and, if refused, soon again.
     pub(super) fn left(&mut self, resources: &[ResourceName], asked: bool) {
         if asked || !is(Mutant::LeaverCallsNobody) {
             self.find_first(resources);
@@ -135,7 +135,7 @@ impl Queue {
         }
     }
 
-    /// Answers that there is no lease.
+    /// Removes a waiter and answers that it has no lease.
     pub(super) fn refuse(&mut self, id: WaiterId, reason: RefuseReason) {
         let was_woken = self.takes_wake_along(id);
         let Some(waiter) = self.remove(id) else { return };
@@ -152,7 +152,7 @@ impl Queue {
         self.waiters.remove(&id)
     }
 
-    /// Ends what a waiter is doing. Whether it was making an attempt while others wait behind it.
+    /// Ends what a waiter is doing. Returns whether it was making an attempt while it was in its queues.
     pub(super) fn stop(&mut self, id: WaiterId) -> bool {
         let Some(waiter) = self.waiters.get_mut(&id) else { return false };
         match std::mem::replace(&mut waiter.activity, WaiterActivity::Idle) {
@@ -188,7 +188,7 @@ impl Queue {
         self.token_left(token);
     }
 
-    // Who is first, and what it does.
+    // Which waiters are first, and what they do.
 
     /// Finds the waiters that have become first, after these queues changed.
     pub(super) fn find_first(&mut self, resources: &[ResourceName]) {
@@ -228,7 +228,7 @@ impl Queue {
             return self.actions.push(Action::Attempt { waiter: id, joins: true, slots });
         }
         if waits && waiter.is_first && waiter.attempt_at <= now && !waiter.is_woken && !is_over {
-            // Its holder extended it through this instance meanwhile: the nodes need not be asked.
+            // The holder extended the lease through this instance meanwhile: the nodes need not be asked.
             let extended = held_until.filter(|until| *until > now);
             let follows = follows.filter(|_| waiter.has_slept);
             waiter.defers = follows.is_some();
@@ -258,7 +258,7 @@ impl Queue {
         self.actions.push(Action::Arm(id, at.min(until).min(waiter.recheck_at).min(intent_at)));
     }
 
-    /// Returns until when it waits to ask.
+    /// Queues the waiter to ask. Returns the latest time until which it waits for that.
     fn become_due(&mut self, id: WaiterId, left_from: Option<usize>) -> BootTime {
         if left_from.is_some() {
             self.leave_queues(id);
@@ -340,7 +340,7 @@ impl Queue {
         self.proceed(id);
     }
 
-    /// Leaves the queues with a lease: the next waiter need not ask before its end.
+    /// Removes a waiter that has a lease: the next waiter need not ask before the lease's end.
     fn granted(&mut self, id: WaiterId, (lease, slot): (&TokenHash, Option<u8>), until: BootTime) {
         let Some(waiter) = self.remove(id) else { return };
         self.actions.push(Action::Grant(id));
@@ -390,8 +390,8 @@ impl Queue {
         self.holders_seen(blockers);
         for blocker in blockers {
             self.subscribe(&blocker.resource);
-            // A lease of this service ends with a notice or at its time; a lock of another client may end without, and nobody
-            // listens for what the waiter's token held when it entered.
+            // A lease of this service ends with a notice or at its time. A lock of another client may end without a
+            // notice, and nobody subscribes to resources that the waiter's token held when it entered.
             let stands_there = resources.contains(&blocker.resource);
             let free_in = match (blocker.free_in, &blocker.lease) {
                 (Some(free_in), Some(_)) if relies && stands_there => free_in,
@@ -400,14 +400,14 @@ impl Queue {
             free_at = free_at.max(now.plus(free_in));
         }
         let is_subscribed = resources.iter().all(|resource| self.is_subscribed(resource));
-        // What ended between the attempt and the subscription was not reported.
+        // A lease that ended between the attempt and the subscription was not reported.
         let missed = !relies && is_subscribed;
         let mut at = if missed { now } else { free_at.plus(self.draw(WAKE_JITTER)) }.min(self.met(id, blockers));
         let is_confirmed = blockers.iter().all(|blocker| blocker.is_confirmed) || is(Mutant::HolderUnconfirmed);
         let tries = self.waiters.get(&id).map_or(0, |waiter| waiter.unconfirmed).saturating_add(1);
         if !is_confirmed {
-            // It may have met others in a vote that nobody wins, the end of which the nodes that do not answer
-            // will not report.
+            // The attempt may have met others in a vote that nobody wins. Nodes that do not answer will not report
+            // its end.
             let pause = if tries > UNCONFIRMED_TRIES { self.draw(poll) } else { self.pause(id) };
             at = at.min(now.plus(pause));
         }

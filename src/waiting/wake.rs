@@ -1,7 +1,6 @@
-//! What a notice about an ended lease means: it wakes the first waiters once for each end, when a quorum of nodes
-//! can be free, and again if the lease was seen afterwards. One filter for each resource. All times that decide
-//! when a waiter asks the nodes again are here, since they depend on each other: jitter < settling <
-//! yielding < polling.
+//! What a notice about an ended lease means: it wakes the first waiters once for each end, when a quorum of nodes can
+//! be free, and again if the lease was seen afterwards. Each resource has one filter. All times that decide when a
+//! waiter asks the nodes again are here, since they depend on each other: jitter < settling < yielding < polling.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,16 +12,16 @@ use crate::redlock::notifications::{LeaseTag, Notice};
 /// node's clock may be a millisecond behind.
 pub(crate) const WAKE_JITTER: Duration = Duration::from_millis(3);
 
-/// Pause of the first waiters when fewer nodes have reported the end of a lease than a quorum needs: an attempt
-/// before that costs two rounds and cannot win. A few round trips are enough for the rest to report.
+/// Pause of the first waiters when fewer nodes than a quorum needs have reported the end of a lease: an earlier
+/// attempt costs two rounds and cannot win. A few round trips are enough for the rest to report.
 pub(crate) const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Pause of the first waiters when they yield to waiters of other instances: many round trips, so that a waiter
 /// woken by a notice wins on a busy machine too. The winner's own release ends the pause early.
 pub(crate) const YIELD_PAUSE: Duration = Duration::from_millis(20);
 
-/// Longest pause between two attempts where no notice can be relied on: the bound on how late a lost
-/// notice is made up for, at one round per second and resource.
+/// Longest pause between two attempts where no notice can be relied on. It bounds the delay that a lost notice
+/// causes, at one round per second and resource.
 pub(crate) const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// Leases whose ends are tracked at a time: enough for the attempts of a few instances.
@@ -34,18 +33,18 @@ const NOW: Duration = Duration::ZERO;
 /// How many nodes must have reported an end before a quorum can be free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NeededNotices {
-    /// For a lease that was ended: nodes without a subscription count as if they had reported.
+    /// For a lease that was ended: nodes without a subscription count as if they had reported it.
     pub ended: u32,
-    /// For an attempt that was withdrawn: a whole quorum, since with fewer it never held the lease.
+    /// For an attempt that was withdrawn: a whole quorum, since with fewer nodes it never held the lease.
     pub withdrawn: u32,
 }
 
-/// The ends of one resource's leases that are known.
+/// The known ends of one resource's leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WakeFilter {
     /// The latest ends; notices about several leases may be interleaved.
     ends: VecDeque<TrackedEnd>,
-    /// The leases that the last attempt found on a quorum of nodes; of many, [`TRACKED_MAX`].
+    /// The leases that the last attempt found on a quorum of nodes; at most [`TRACKED_MAX`].
     confirmed: Vec<LeaseTag>,
 }
 
@@ -53,10 +52,10 @@ pub(super) struct WakeFilter {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct TrackedEnd {
     lease: Option<LeaseTag>,
-    /// The nodes that reported it, one bit each.
+    /// The nodes that reported the end, one bit each.
     nodes: u64,
     wake: WakeState,
-    /// A node reported it after the head's attempt began: it counts if the attempt still met the lease
+    /// A node reported the end after the head's attempt began: the report counts if the attempt still met the lease
     /// on other nodes.
     is_new: bool,
 }
@@ -66,14 +65,14 @@ struct TrackedEnd {
 enum WakeState {
     #[default]
     NotWoken,
-    /// Before a quorum was known to be free: it is woken again when the end is certain.
+    /// Woken before a quorum was known to be free: the head is woken again when the end is certain.
     WokenEarly,
-    /// For the last time.
+    /// Woken for the last time.
     Done,
 }
 
 impl WakeFilter {
-    /// Forgets the oldest where there are too many.
+    /// The entry of this lease; a new one replaces the oldest if there are too many.
     fn track(&mut self, lease: Option<LeaseTag>) -> &mut TrackedEnd {
         let index = self.ends.iter().position(|e| e.lease == lease).unwrap_or_else(|| {
             if self.ends.len() >= TRACKED_MAX {
@@ -85,14 +84,14 @@ impl WakeFilter {
         &mut self.ends[index]
     }
 
-    /// The head begins an attempt: what was reported before says nothing about what it will find.
+    /// The head begins an attempt: earlier reports say nothing about what the attempt will find.
     pub(super) fn on_attempt_started(&mut self) {
         for end in &mut self.ends {
             end.is_new = false;
         }
     }
 
-    /// The head is woken for a release that is still on its way: it is woken again when it is certain.
+    /// The head is woken for a release that is still being sent: it is woken again when the end is certain.
     pub(super) fn on_handover(&mut self, lease: LeaseTag) {
         let lease = Some(lease);
         *self.track(lease) = TrackedEnd { lease, wake: WakeState::WokenEarly, ..TrackedEnd::default() };
@@ -119,13 +118,13 @@ impl WakeFilter {
 
     /// A node reported an end.
     pub(super) fn on_notice(&mut self, node: usize, notice: Notice, needed: NeededNotices) -> Option<Duration> {
-        // A withdrawn attempt mostly had no quorum. If the head found it on a quorum, it is a lease that ended,
+        // A withdrawn attempt mostly had no quorum. If the head found its lease on a quorum, that lease has ended,
         // and the nodes without a subscription may have ended it as well.
         let is_confirmed = notice.lease.is_some_and(|lease| self.confirmed.contains(&lease));
         let withdrawn = notice.withdrawn && !is_confirmed;
         let end = self.track(notice.lease);
         if end.wake == WakeState::Done && notice.lease.is_none() {
-            // Locks of other clients have no tag: this may be the end of the next one.
+            // Locks of other clients have no tag: this may be the end of another lock.
             *end = TrackedEnd::default();
         }
         end.is_new = true;
@@ -150,9 +149,9 @@ impl WakeFilter {
         self.ends.iter().any(|end| end.lease == Some(lease) && end.is_new)
     }
 
-    /// The leases were found on nodes, whatever was reported of their ends: an attempt of such a token may have been
-    /// withdrawn and another one granted, whose end counts again. What was reported during the head's attempt,
-    /// which still found a lease on other nodes, counts now. With each, whether a quorum has it.
+    /// The leases were found on nodes, whatever was reported of their ends: an attempt with this token may have been
+    /// withdrawn and another one granted, whose end counts again. Reports during the head's attempt, which still
+    /// found the lease on other nodes, count now. With each lease: whether a quorum has it.
     pub(super) fn on_seen_held(&mut self, leases: impl Iterator<Item = (LeaseTag, bool)>) -> Option<Duration> {
         let mut is_new = false;
         self.confirmed.clear();
