@@ -1,16 +1,16 @@
-//! Which addresses a target may be reached at. Without `private`, global unicast only; with it private networks and this
-//! machine too, but never link-local addresses and the metadata services of clouds.
+//! The addresses at which a target may be reached. Without `private`, only global unicast; with it also private
+//! networks and this machine, but never link-local addresses and the metadata services of clouds.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// What a target allows.
+/// The addresses that a target allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AddressPolicy {
-    /// Private networks and this machine.
+    /// Allows private networks and this machine.
     pub private: bool,
-    /// This machine only, whatever else is allowed: plain HTTP without `insecure`.
+    /// Allows this machine only, whatever else is allowed: plain HTTP without `insecure`.
     pub loopback_only: bool,
 }
 
@@ -30,7 +30,7 @@ const fn v6(a: u16, b: u16, h: u16, prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, h), prefix)
 }
 
-/// Refused with `private` too. The single addresses are metadata services and host agents of clouds.
+/// Networks that are refused even with `private`. The single addresses are metadata services and host agents of clouds.
 const NEVER_V4: [Ipv4Net; 6] = [
     v4(0, 0, 0, 0, 8),
     v4(169, 254, 0, 0, 16),
@@ -53,18 +53,18 @@ const SPECIAL_V4: [Ipv4Net; 11] = [
     v4(198, 51, 100, 0, 24),
     v4(203, 0, 113, 0, 24),
 ];
-/// All of global unicast; what lies in it and is special follows.
+/// All of global unicast; its special parts follow.
 const GLOBAL_V6: Ipv6Net = v6(0x2000, 0, 0, 3);
-/// Protocol assignments with Teredo, documentation, 6to4 (which has an IPv4 address in it), documentation.
+/// Protocol assignments with Teredo, documentation, 6to4 (which contains an IPv4 address), documentation.
 const SPECIAL_V6: [Ipv6Net; 4] =
     [v6(0x2001, 0, 0, 23), v6(0x2001, 0xdb8, 0, 32), v6(0x2002, 0, 0, 16), v6(0x3fff, 0, 0, 20)];
 /// Private: unique local addresses and this machine. `fd00:ec2::254` is a metadata service.
 const PRIVATE_V6: [Ipv6Net; 2] = [v6(0xfc00, 0, 0, 7), v6(0, 0, 1, 128)];
 const METADATA_V6: Ipv6Net = v6(0xfd00, 0xec2, 0x254, 128);
 
-/// Whether a connection to this address is allowed. An IPv4 address within an IPv6 one is checked as IPv4.
+/// Whether a connection to this address is allowed. An IPv4 address within an IPv6 address is checked as IPv4.
 ///
-/// Errors: the rule that refuses it.
+/// Errors: the rule that refuses the address.
 pub fn check(address: IpAddr, policy: AddressPolicy) -> Result<(), Refused> {
     let address = address.to_canonical();
     let (is_never, is_global, is_private) = match address {

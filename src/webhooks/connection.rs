@@ -1,5 +1,5 @@
-//! One request over one connection: to an address that is checked as it is used, through TLS where the URL says so, and with a
-//! bound on what is read, since the receiver decides how much it sends before the head of its answer ends.
+//! One request over one connection: the address is checked when it is used, TLS is used if the URL demands it, and the
+//! bytes that are read are bounded, since the receiver decides how much it sends before the head of its answer ends.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,19 +28,19 @@ use super::allowed_addresses::AddressPolicy;
 use super::resolver::{self, AddressRefused, Lookup};
 use super::target::literal_address;
 
-/// What is read of one connection: certificates, and the head of an answer with the interim answers (1xx) before it. Bytes.
+/// Maximum that is read from one connection: certificates, interim answers (1xx), and the head of the answer. Bytes.
 pub const TRY_READ_MAX_BYTES: usize = 256 << 10;
-/// One address may take so long to accept a connection before the next one is tried.
+/// How long one address may take to accept a connection before the next address is tried.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who vouches for the certificates of receivers.
+/// The authorities that verify the certificates of receivers.
 #[derive(Debug, Clone, Copy)]
 pub enum Authorities<'a> {
-    /// Those of the system.
+    /// The authorities of the system.
     System,
-    /// Nobody: for plain HTTP.
+    /// None: for plain HTTP.
     None,
-    /// These, and no others.
+    /// These authorities, and no others.
     Pem(&'a [u8]),
 }
 
@@ -49,7 +49,7 @@ pub enum Authorities<'a> {
 pub(super) enum NoAnswer {
     /// A rule forbids every address.
     Blocked(&'static str),
-    /// In a few words of ours: an error's own may have the URL, or what the receiver wrote.
+    /// In a few words of ours: the text of an error may contain the URL, or what the receiver wrote.
     Failed(&'static str),
 }
 
@@ -57,7 +57,7 @@ const UNKNOWN: NoAnswer = NoAnswer::Failed("no connection: its name is not known
 const NOT_TRUSTED: NoAnswer = NoAnswer::Failed("its certificate is not accepted, or TLS failed");
 const NOT_HTTP: NoAnswer = NoAnswer::Failed("it closed the connection, or its answer is not HTTP");
 
-/// How targets with the same rules are reached.
+/// Connects to targets that have the same rules.
 #[derive(Clone)]
 pub struct Connector {
     /// Which addresses are allowed.
@@ -68,7 +68,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// By this policy.
+    /// A connector with this policy.
     ///
     /// Errors: one sentence.
     pub fn new(policy: AddressPolicy, lookup: Arc<dyn Lookup>, authorities: Authorities<'_>) -> Result<Self, String> {
@@ -115,7 +115,7 @@ impl Connector {
         head(connected.map_err(|error| closed(&error).unwrap_or(NOT_TRUSTED))?, request).await
     }
 
-    /// To the first address that accepts.
+    /// Connects to the first address that accepts.
     async fn connect(&self, url: &Url) -> Result<TcpStream, NoAnswer> {
         let port = url.port_or_known_default().ok_or(UNKNOWN)?;
         let found: Vec<IpAddr> = match (literal_address(url), url.host_str()) {
@@ -154,7 +154,7 @@ where
     let answer: hyper::Result<Response<Incoming>> = tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // It has ended, with the answer or without.
+        // The connection has ended, with the answer or without.
         _ = connection => answer.await,
     };
     answer.map(|answer| answer.map(drop)).map_err(|error| {
@@ -169,8 +169,8 @@ where
     })
 }
 
-/// A connection of which `left` bytes, and at most one buffer more, are read; to read on is an error. Without the bound, a receiver
-/// that sends interim answers without end would occupy the thread of the task for good.
+/// A connection from which at most `left` bytes and one buffer more are read; a further read is an error. Without the
+/// bound, a receiver that sends interim answers without end would occupy the task's thread for ever.
 struct Bounded {
     stream: TcpStream,
     left: usize,

@@ -1,5 +1,5 @@
-//! Sends messages: the limits that all tries share, and all tries of one call-back. While a call-back is not accepted, its lock
-//! is held and unused: so the tries follow each other within seconds, and only 2xx and 410 end them early.
+//! Sends messages: the limits that all tries share, and all tries of one call-back. Until a call-back is accepted,
+//! its lock is held and unused: so tries follow each other within seconds, and only 2xx and 410 end them early.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,27 +24,27 @@ use crate::manager::callbacks::{
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::random::Entropy;
 
-/// How long a try may take, from the look-up of the name to the status of the answer.
+/// Maximum duration of a try, from the look-up of the name to the status of the answer.
 pub const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pauses between the tries of a call-back; the last one repeats. Seconds.
 const CALLBACK_PAUSES_S: [u64; 6] = [1, 2, 5, 10, 20, 30];
-/// A pause is up to this part longer or shorter, so that tries do not come in waves. Per mille.
+/// Each pause is up to this part longer or shorter, so that tries do not come in waves. Per mille.
 const JITTER: u64 = 200;
-/// What an address that names a target begins with.
+/// The prefix of an address that names a target.
 const TARGET_PREFIX: &str = "target:";
 
-/// What a message is for: a metric label.
+/// The purpose of a message: a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeliveryKind {
     /// A ticket's call-back.
     Callback,
     /// A message to a hook.
     Hook,
-    /// A test that somebody asked for.
+    /// A test that was requested.
     Test,
 }
 
-/// What came of a try, or of all tries of a message: a metric label.
+/// The outcome of a try, or of all tries of a message: a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TryOutcome {
     /// The receiver answered 2xx.
@@ -96,12 +96,12 @@ impl TryOutcome {
 /// Called after each try, with its duration, and when a message is given up (without).
 pub type TryObserver = Box<dyn Fn(DeliveryKind, TryOutcome, Option<Duration>) + Send + Sync>;
 
-/// What is known of the last try to a target.
+/// The last try to a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastTry {
     /// When it ended. Milliseconds since 1970.
     pub at_ms: u64,
-    /// What the receiver answered, or why it did not.
+    /// The receiver's answer, or why there was none.
     pub answer: Answer,
     /// How long it took.
     pub took: Duration,
@@ -114,7 +114,7 @@ pub struct Deliveries<C, E, T> {
     transport: T,
     file: RwLock<Arc<WebhooksFile>>,
     slots: TrySlots,
-    /// By the target's name.
+    /// The last tries by the target's name.
     last_tries: Mutex<HashMap<String, LastTry>>,
     pub(super) under_way: UnderWay,
     observer: TryObserver,
@@ -130,7 +130,7 @@ pub(super) struct Try {
 }
 
 impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
-    /// With this content of the file.
+    /// Deliveries with this content of the file.
     pub fn new((clock, entropy, transport): (C, E, T), file: WebhooksFile, observer: TryObserver) -> Self {
         let (slots, last_tries, under_way) = (TrySlots::default(), Mutex::default(), UnderWay::default());
         Self { clock, entropy, transport, file: RwLock::new(Arc::new(file)), slots, last_tries, under_way, observer }
@@ -141,7 +141,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         Arc::clone(&self.file.read())
     }
 
-    /// Puts a new content in force. Tries that are under way end by the former one.
+    /// Puts a new content in force. Tries that are under way end with the former content.
     pub fn replace(&self, file: WebhooksFile) {
         self.last_tries.lock().retain(|name, _| file.target(name).is_some());
         *self.file.write() = Arc::new(file);
@@ -156,7 +156,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         (self.observer)(kind, outcome, took);
     }
 
-    /// Makes one try, once fewer than the maximum are under way.
+    /// Makes one try, once fewer tries than the maximum are under way.
     ///
     /// Cancel: the message may have arrived.
     pub(super) async fn attempt(&self, try_: Try) -> Answer {
@@ -164,7 +164,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         self.attempt_in(slot, try_).await
     }
 
-    /// Makes one try for a principal, see [`TrySlots::acquire`]; `None` where none could begin until `until`.
+    /// Makes one try for a principal, see [`TrySlots::acquire`]; `None` if no try could begin before `until`.
     ///
     /// Cancel: the message may have arrived.
     async fn attempt_until(&self, try_: Try, principal: &str, until: BootTime) -> Option<Answer> {
@@ -208,7 +208,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         pause.saturating_mul(u32::try_from(per_mille).unwrap_or(1_000)) / 1_000
     }
 
-    /// The target and the URL of a call-back, as the file is now. Errors: one sentence.
+    /// The target and the URL of a call-back, by the present file. Errors: one sentence.
     fn current(&self, callback: &Callback) -> Result<(Arc<Target>, Url), &'static str> {
         let file = self.file();
         let target = file.target(callback.target()).ok_or("its target is no longer in the webhooks file")?;
@@ -288,7 +288,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
     }
 }
 
-/// An address is a secret, and the nodes keep none.
+/// The refusal of an address that cannot be sealed: an address is a secret, and the nodes store no secret in the clear.
 fn unsealed() -> CallbackRefused {
     CallbackRefused::NotAllowed(
         "URLs are accepted only where the webhooks file has `sealing_secret_files`, by which they are stored; `target:NAME` \
@@ -297,7 +297,7 @@ fn unsealed() -> CallbackRefused {
     )
 }
 
-/// A handle of [`Deliveries`]: what the manager sends call-backs by.
+/// A handle of [`Deliveries`], through which the manager sends call-backs.
 pub struct CallbackDeliveries<C, E, T>(pub Arc<Deliveries<C, E, T>>);
 
 impl<C: Clock, E: Entropy, T: Transport> CallbackSender for CallbackDeliveries<C, E, T> {

@@ -1,5 +1,5 @@
-//! The events that hooks subscribe to, and the message about one. Its id follows from what happened, so that the same fact seen
-//! by two instances is one message to a receiver that remembers ids.
+//! The events that hooks subscribe to, and the message about an event. The message's id derives from what happened,
+//! so that a fact seen by two instances is one message to a receiver that remembers ids.
 
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value};
@@ -10,23 +10,23 @@ use crate::manager::events::EventKind;
 
 /// Maximum length of the text of a message about an event, so that a body stays below what receivers accept. Bytes.
 const DETAIL_MAX_BYTES: usize = 1_024;
-/// Random-looking part of an id: 128 bits.
+/// Length of the random-looking part of an id: 128 bits.
 const ID_BYTES: usize = 16;
 
-/// What a hook can subscribe to.
+/// An event that a hook can subscribe to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HookEvent {
     /// A lease was granted.
     LockAcquired,
-    /// Its holder released it, or its time to be kept is over.
+    /// The holder released the lease, or the time for which it was to be kept is over.
     LockReleased,
-    /// It was lost before its holder was done.
+    /// The lease was lost before its holder was done.
     LockLost,
-    /// An operator ended it, or forbade its renewal.
+    /// An operator ended the lease, or forbade its renewal.
     LockForced,
-    /// Somebody has waited for long.
+    /// A waiter has waited for long.
     LockWaitingLong,
-    /// A lease was not renewed before its end.
+    /// The lease was not renewed before its end.
     LockExpired,
     /// A node does not answer.
     NodeDown,
@@ -38,7 +38,7 @@ pub enum HookEvent {
     QuorumLost,
     /// A quorum votes again.
     QuorumBack,
-    /// Somebody asked for a test.
+    /// A test was requested.
     Test,
 }
 
@@ -81,7 +81,7 @@ impl HookEvent {
         Self::ALL.into_iter().find(|event| event.as_str() == name)
     }
 
-    /// What an event of the cluster is to hooks; `None`: nothing.
+    /// The hooks' event for an event of the cluster; `None`: hooks do not receive it.
     pub fn of(kind: EventKind) -> Option<Self> {
         Some(match kind {
             EventKind::Acquired => Self::LockAcquired,
@@ -103,7 +103,7 @@ impl HookEvent {
 pub struct HookEvents(u16);
 
 impl HookEvents {
-    /// With this one too.
+    /// The set with this event added.
     #[must_use]
     pub fn with(self, event: HookEvent) -> Self {
         Self(self.0 | 1 << event as u16)
@@ -115,22 +115,22 @@ impl HookEvents {
         Self(self.0 | other.0)
     }
 
-    /// Whether it is one of them.
+    /// Whether the set contains this event.
     pub fn has(self, event: HookEvent) -> bool {
         self.0 & 1 << event as u16 != 0
     }
 
-    /// As a number, for an atomic.
+    /// The set as a number, for an atomic.
     pub fn bits(self) -> u16 {
         self.0
     }
 
-    /// From [`Self::bits`].
+    /// The set from [`Self::bits`].
     pub fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
 
-    /// Their names, in the order of [`HookEvent::ALL`].
+    /// The names of the events, in the order of [`HookEvent::ALL`].
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         HookEvent::ALL.into_iter().filter(move |event| self.has(*event)).map(HookEvent::as_str)
     }
@@ -143,14 +143,14 @@ pub struct HookMessage {
     pub id: String,
     /// The kind of event; it decides which hooks receive it.
     pub event: HookEvent,
-    /// When. Milliseconds since 1970.
+    /// When the event happened. Milliseconds since 1970.
     pub at_ms: u64,
     /// The member `data`.
     pub data: Map<String, Value>,
 }
 
 impl HookMessage {
-    /// About an event that this instance saw. Facts that each instance observes for itself (nodes, the quorum) name it.
+    /// The message about an event. Where each instance observes the fact itself (nodes, quorum), it names the instance.
     pub fn new(kind: HookEvent, event: &Event, instance: &str) -> Self {
         let is_lease = event.resource.is_some();
         let fence = event.fence.map(|fence| fence.to_string());
@@ -164,7 +164,7 @@ impl HookMessage {
         Self { id, event: kind, at_ms: event.at_ms, data: data(event, instance) }
     }
 
-    /// About somebody who has waited for long: once for each time that a queue does.
+    /// A message about a waiter that has waited for long: one for each time that a queue has such a waiter.
     pub fn waiting_long(wait: &LongWait, instance: &str, at_ms: u64) -> Self {
         let (since, event) = (at_ms.saturating_sub(wait.waiting_ms).to_string(), HookEvent::LockWaitingLong);
         let data = [
@@ -178,7 +178,7 @@ impl HookMessage {
         Self { id: id(event, [wait.resource.as_str(), instance, since.as_str(), ""]), event, at_ms, data }
     }
 
-    /// A test. `unique` distinguishes it from others.
+    /// A test message. `unique` distinguishes it from other tests.
     pub fn test(name: &str, instance: &str, at_ms: u64, unique: u64) -> Self {
         let (event, number) = (HookEvent::Test, unique.to_string());
         let data = [("name", name), ("instance", instance)];
@@ -192,15 +192,15 @@ impl HookMessage {
 pub struct LongWait {
     /// The resource of the queue.
     pub resource: String,
-    /// Of the one who has waited longest.
+    /// The owner of the waiter that has waited longest.
     pub owner: String,
-    /// For how long. Milliseconds.
+    /// How long that waiter has waited. Milliseconds.
     pub waiting_ms: u64,
-    /// How many wait there.
+    /// How many waiters the queue has.
     pub waiters: usize,
 }
 
-/// Has no dot, as the specification demands.
+/// The id of a message; it contains no dot, as the specification demands.
 fn id(event: HookEvent, parts: [&str; 4]) -> String {
     let mut hash = Sha256::new();
     hash.update(event.as_str());
@@ -211,7 +211,7 @@ fn id(event: HookEvent, parts: [&str; 4]) -> String {
     format!("evt_{}", HEXLOWER.encode(&hash.finalize()[..ID_BYTES]))
 }
 
-/// What is known of an event, under the names of `GET /events`.
+/// The known facts of an event, under the names of `GET /events`.
 fn data(event: &Event, instance: &str) -> Map<String, Value> {
     let mut data = Map::new();
     let mut set = |name: &str, value: Option<Value>| {

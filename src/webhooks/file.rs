@@ -1,5 +1,5 @@
-//! Parser of the file of targets and hooks (TOML). It names the files of secrets and has none itself; no message repeats a
-//! value, since a secret is easily misplaced.
+//! Parser of the file of targets and hooks (TOML). The file names the files of secrets and contains no secret itself.
+//! No message repeats a value, since a secret is easily misplaced.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::duration::parse_duration;
 pub const TARGETS_MAX: usize = 100;
 /// Maximum number of hooks.
 pub const HOOKS_MAX: usize = 100;
-/// Secrets of one target: the present one and its successor.
+/// Maximum number of secrets of one target: the present secret and its successor.
 pub const SECRETS_MAX: usize = 2;
-/// Principals of one target.
+/// Maximum number of principals of one target.
 const TARGET_PRINCIPALS_MAX: usize = 1_000;
-/// Patterns of names of one hook.
+/// Maximum number of name patterns of one hook.
 const PATTERNS_MAX: usize = 64;
 /// The field of the secrets that seal the addresses of call-backs.
 const SEALING: &str = "sealing_secret_files";
-/// After which wait `lock.waiting_long` is sent, unless the hook says otherwise.
+/// How long a wait must last before `lock.waiting_long` is sent, unless the hook sets another time.
 const WAITING_LONGER: Duration = Duration::from_mins(1);
 
 /// A hook: the events that one target receives.
@@ -38,13 +38,13 @@ pub struct Hook {
     pub name: String,
     /// Its messages go to this target's URL.
     pub target: Arc<Target>,
-    /// What it is about.
+    /// The events that the hook receives.
     pub events: HookEvents,
-    /// Names of locks; empty: all. Events of nodes and of the quorum have no name.
+    /// Patterns of lock names; empty: all locks. Events of nodes and of the quorum have no name.
     pub names: Vec<Pattern>,
-    /// The same as text.
+    /// The patterns as text.
     pub names_text: Vec<String>,
-    /// After which wait `lock.waiting_long` is sent.
+    /// How long a wait must last before `lock.waiting_long` is sent.
     pub waiting_longer: Duration,
 }
 
@@ -55,9 +55,9 @@ pub struct WebhooksFile {
     pub targets: Vec<Arc<Target>>,
     /// In the order of the file.
     pub hooks: Vec<Arc<Hook>>,
-    /// Seal the addresses of call-backs; the first one is the newest.
+    /// The keys that seal the addresses of call-backs; the first key is the newest.
     pub sealing: Vec<SealingKey>,
-    /// Every file that was read: it is read again when one of them changes.
+    /// Every file that was read: all are read again when one of them changes.
     pub files: Vec<PathBuf>,
 }
 
@@ -78,13 +78,13 @@ impl WebhooksFile {
 #[error("the webhooks file {path} {}", .mistakes.join("; "))]
 pub struct WebhooksFileError {
     pub path: PathBuf,
-    /// Each continues the sentence "the webhooks file …".
+    /// The mistakes; each continues the sentence "the webhooks file …".
     pub mistakes: Vec<String>,
-    /// Every file that was to be read: when one of them changes, there may be no mistake any more.
+    /// Every file that was to be read: a change of one of them may remove the mistake.
     pub files: Vec<PathBuf>,
 }
 
-/// Reads the file and those that it names; their paths are relative to it. Blocks on the disk.
+/// Reads the file and the files that it names; their paths are relative to it. Blocks on the disk.
 ///
 /// Errors: [`WebhooksFileError`], with all mistakes at once.
 pub fn read(path: &Path, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, WebhooksFileError> {
@@ -93,7 +93,7 @@ pub fn read(path: &Path, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, Webho
     parse(path, &read_text(path).map_err(unreadable)?, lookup)
 }
 
-/// The same with the text of the file. Errors: as [`read`].
+/// As `read`, with the text of the file. Errors: as [`read`].
 pub fn parse(path: &Path, text: &str, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, WebhooksFileError> {
     let failed = |mistakes, files| WebhooksFileError { path: path.to_owned(), mistakes, files };
     let invalid = |mistakes| failed(mistakes, vec![path.to_owned()]);

@@ -15,13 +15,13 @@ use crate::auth::principal::PrincipalName;
 use crate::bounded_file;
 use crate::types::Invalid;
 
-/// Maximum size of the file, and of each that it names. Bytes.
+/// Maximum size of the file, and of each file that it names. Bytes.
 pub(super) const FILE_MAX_BYTES: u64 = 256 << 10;
-/// Headers of one target.
+/// Maximum number of headers of one target.
 const HEADERS_MAX: usize = 16;
-/// Longest text of a field. Bytes.
+/// Maximum length of a field's text. Bytes.
 const FIELD_MAX_BYTES: usize = 4_096;
-/// What the service sets itself, or what frames a message.
+/// Headers that the service sets itself, or that frame a message.
 const OWN_HEADERS: [&str; 11] = [
     "host",
     "content-length",
@@ -36,7 +36,7 @@ const OWN_HEADERS: [&str; 11] = [
     "webhook-signature",
 ];
 
-/// The text of a file of bounded size. Errors: the reason; it continues "the file …".
+/// The text of a file of bounded size. Errors: the reason, which continues "the file …".
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     match bounded_file::read(path, FILE_MAX_BYTES).map_err(unreadable)? {
@@ -45,9 +45,9 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     }
 }
 
-/// One table. Each field is taken out as it is read; what is left is unknown.
+/// Reads one table. Each field is removed as it is read; the fields that are left are unknown.
 pub(super) struct TableReader<'a> {
-    /// The table, as messages name it.
+    /// The name of the table in messages.
     pub(super) place: String,
     fields: toml::Table,
     known: Vec<&'static str>,
@@ -68,7 +68,7 @@ impl<'a> TableReader<'a> {
         self.mistakes.push(format!("has a mistake in {}: {mistake}", self.place));
     }
 
-    /// The value of a check whose error does not repeat what was checked.
+    /// The value of a check whose error does not repeat the value.
     pub(super) fn check<T>(&mut self, field: &str, parsed: Result<T, Invalid>) -> Option<T> {
         parsed.map_err(|why| self.report(&format!("{field}: {why}"))).ok()
     }
@@ -96,7 +96,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// The name of a target or hook: like that of a principal.
+    /// The name of a target or hook, by the rules for names of principals.
     pub(super) fn name(&mut self, field: &'static str) -> Option<String> {
         let Some(text) = self.text(field) else {
             self.report(&format!("it needs a `{field}`"));
@@ -116,7 +116,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// A list of texts; empty where it is missing or wrong.
+    /// A list of texts; empty if it is missing or wrong.
     pub(super) fn texts(&mut self, field: &'static str, maximum: usize) -> Vec<String> {
         let Some(value) = self.take(field) else { return Vec::new() };
         let texts: Option<Vec<String>> =
@@ -134,7 +134,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Reports what is left.
+    /// Reports the fields that are left.
     pub(super) fn finish(&mut self) {
         if !std::mem::take(&mut self.fields).is_empty() {
             let known = self.known.join(", ");
@@ -157,7 +157,7 @@ impl TargetFiles {
         Self { dir: dir.to_owned(), lookup, connectors: HashMap::new(), read: Vec::new() }
     }
 
-    /// The text of a file; a mistake names the field, not the file: its name may be a misplaced secret.
+    /// The text of a file. A mistake names the field, not the file, whose name may be a misplaced secret.
     fn text(&mut self, entry: &mut TableReader<'_>, field: &str, file: &str) -> Option<String> {
         let path = self.dir.join(file);
         let text = read_text(&path);
@@ -165,7 +165,7 @@ impl TargetFiles {
         text.map_err(|why| entry.report(&format!("a file of `{field}` {why}"))).ok()
     }
 
-    /// The one line of a file.
+    /// The text of a file that has one line.
     pub(super) fn line(&mut self, entry: &mut TableReader<'_>, field: &str, file: &str) -> Option<String> {
         let text = self.text(entry, field, file)?;
         let line = text.strip_suffix('\n').unwrap_or(&text);
@@ -182,7 +182,7 @@ impl TargetFiles {
         entry.check(&format!("a file of `{field}`"), SigningSecret::parse(&line))
     }
 
-    /// Lines of the form `Name: value`.
+    /// The headers in a file with lines of the form `Name: value`.
     pub(super) fn headers(&mut self, entry: &mut TableReader<'_>, file: &str) -> Option<HeaderMap> {
         let text = self.text(entry, "headers_file", file)?;
         let mut headers = HeaderMap::new();
@@ -206,7 +206,7 @@ impl TargetFiles {
         Some(headers)
     }
 
-    /// One for all targets with the same rules.
+    /// The connector that all targets with the same rules share.
     pub(super) fn connector(
         &mut self,
         entry: &mut TableReader<'_>,

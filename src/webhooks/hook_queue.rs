@@ -1,5 +1,5 @@
-//! The messages of one hook as a state machine: which wait, when a failed one is tried again, and when the hook is switched
-//! off. It has no clock and no tasks, so a test can cover a day of failures.
+//! The messages of one hook as a state machine: which messages wait, when a failed one is tried again, and when the
+//! hook is switched off. It has no clock and no tasks, so a test can cover a day of failures.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,22 +9,22 @@ use super::event::HookMessage;
 use super::transport::Answer;
 use crate::redlock::clock::BootTime;
 
-/// Messages of one hook that wait; further ones are dropped and counted.
+/// Maximum number of waiting messages of one hook; further messages are dropped and counted.
 pub(super) const HOOK_QUEUE_MAX: usize = 1_000;
-/// Messages of one hook that were given up or dropped last: they can be sent again by hand.
+/// Maximum number of messages of one hook that are kept to be sent again by hand: the last given up or dropped.
 pub(super) const REPLAY_MAX: usize = 100;
-/// Tries of one hook at a time while its receiver accepts; one while it does not.
+/// Tries of one hook at a time while its receiver accepts messages; one try while it does not.
 pub(super) const HOOK_TRIES: usize = 4;
-/// Pauses before the second and each further try: about an hour together. Seconds.
+/// Pauses before the second and each further try: together about an hour. Seconds.
 pub(super) const HOOK_PAUSES_S: [u64; 8] = [5, 30, 60, 120, 300, 600, 1_200, 1_200];
-/// After so long without an accepted message a hook is switched off.
+/// A hook is switched off after this time without an accepted message.
 pub(super) const HOOK_OFF_AFTER: Duration = Duration::from_hours(24);
 
 /// A message that waits for its next try.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Waiting {
     pub(super) message: HookMessage,
-    /// Tries that were made of it.
+    /// How many tries of the message were made.
     pub(super) tries: usize,
 }
 
@@ -37,18 +37,18 @@ pub struct SwitchedOff {
     pub why: &'static str,
 }
 
-/// Numbers of one hook since the start.
+/// Counts of one hook since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HookCounts {
     /// Accepted messages.
     pub accepted: u64,
-    /// Those that no longer fitted into the queue, or came while the hook was off.
+    /// Messages that did not fit into the queue, or came while the hook was off.
     pub dropped: u64,
-    /// Those whose last try was not accepted.
+    /// Messages whose last try was not accepted.
     pub gave_up: u64,
 }
 
-/// What a finished try changes, for the log.
+/// The change that a finished try makes, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HookChange {
     Nothing,
@@ -64,7 +64,7 @@ pub(super) enum HookChange {
 /// The messages of one hook.
 #[derive(Debug, Default)]
 pub(super) struct HookQueue {
-    /// By the time of their next try, then in the order of their arrival.
+    /// The waiting messages by the time of their next try, then in the order of their arrival.
     waiting: BTreeMap<(BootTime, u64), Waiting>,
     arrived: u64,
     pub(super) under_way: usize,
@@ -76,7 +76,7 @@ pub(super) struct HookQueue {
 }
 
 impl HookQueue {
-    /// Adds a message that is due now. False where it was dropped.
+    /// Adds a message that is due now. False if it was dropped.
     pub(super) fn push(&mut self, message: HookMessage, now: BootTime) -> bool {
         if self.off.is_some() || self.waiting.len() >= HOOK_QUEUE_MAX {
             self.counts.dropped += 1;
@@ -114,13 +114,13 @@ impl HookQueue {
         self.waiting.pop_first().map(|(_, waiting)| waiting)
     }
 
-    /// When the next try begins, if none has to end before.
+    /// When the next try begins, unless a try under way must end first.
     pub(super) fn next_due(&self) -> Option<BootTime> {
         let first = self.waiting.first_key_value().map(|((due, _), _)| *due);
         first.filter(|_| self.may_begin())
     }
 
-    /// A try has ended. `jittered` varies a pause.
+    /// Records the end of a try. `jittered` varies a pause.
     pub(super) fn finished(
         &mut self,
         tried: Waiting,
@@ -159,7 +159,7 @@ impl HookQueue {
         if is_first { HookChange::Fails } else { HookChange::Nothing }
     }
 
-    /// What waits is kept for a replay, as far as it fits, and counts as dropped.
+    /// Switches the hook off. Waiting messages count as dropped, and are kept for a replay as far as they fit.
     fn switch_off(&mut self, at_ms: u64, why: &'static str) -> HookChange {
         let waiting = std::mem::take(&mut self.waiting);
         self.counts.dropped += waiting.len() as u64;
@@ -168,13 +168,13 @@ impl HookQueue {
         HookChange::Off(why)
     }
 
-    /// True where it was off.
+    /// Switches the hook on. True if it was off.
     pub(super) fn switch_on(&mut self) -> bool {
         self.failing_since = None;
         self.off.take().is_some()
     }
 
-    /// Sends again what was given up or dropped, as far as it is known. A hook that was off is on. Returns how many.
+    /// Sends again the kept messages that were given up or dropped, and switches the hook on. Returns how many.
     pub(super) fn replay(&mut self, now: BootTime) -> usize {
         self.switch_on();
         let messages = std::mem::take(&mut self.replayable);
@@ -193,7 +193,7 @@ impl HookQueue {
         self.replayable.len()
     }
 
-    /// Keeps only what was not tried yet, for a stop. Returns how many messages that loses.
+    /// For a stop, keeps only messages that were never tried. Returns how many messages are lost.
     pub(super) fn drop_retries(&mut self) -> usize {
         let before = self.waiting.len();
         self.waiting.retain(|_, waiting| waiting.tries == 0);

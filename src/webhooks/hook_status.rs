@@ -13,32 +13,32 @@ use super::transport::Transport;
 use crate::redlock::clock::Clock;
 use crate::redlock::random::Entropy;
 
-/// What is known of a target.
+/// The state of a target.
 #[derive(Debug, Clone)]
 pub struct TargetStatus {
-    /// As the file has it.
+    /// The target as the file describes it.
     pub target: Arc<Target>,
     pub last: Option<LastTry>,
-    /// Call-backs to it that are not accepted yet.
+    /// Call-backs to this target that are not accepted yet.
     pub callbacks: usize,
-    /// Until the next try of one of them; `None`: none pauses.
+    /// Time until the next try of one of these call-backs; `None`: none pauses.
     pub next_try_in: Option<Duration>,
 }
 
-/// What is known of a hook.
+/// The state of a hook.
 #[derive(Debug, Clone)]
 pub struct HookStatus {
-    /// As the file has it.
+    /// The hook as the file describes it.
     pub hook: Arc<Hook>,
-    /// Why it is off; `None`: it is on.
+    /// Why the hook is off; `None`: it is on.
     pub off: Option<SwitchedOff>,
-    /// Its last try was not accepted.
+    /// Whether its last try was not accepted.
     pub is_failing: bool,
     /// Messages that wait or are under way.
     pub queued: usize,
     /// Messages that a replay sends again.
     pub replayable: usize,
-    /// Until the next try.
+    /// Time until the next try.
     pub next_try_in: Option<Duration>,
     pub last: Option<LastTry>,
     /// Messages since the start of this instance.
@@ -48,11 +48,11 @@ pub struct HookStatus {
 /// Sums over all hooks, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HookTotals {
-    /// Messages that wait or are under way, those of call-backs included.
+    /// Messages that wait or are under way, including call-backs.
     pub queued: usize,
     /// Hooks that are off.
     pub off: usize,
-    /// Messages that were dropped since the start, those of hooks of a former file included.
+    /// Messages dropped since the start, including those of hooks that a former file had.
     pub dropped: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Hooks: events of this instance become messages, which one task sends. Also the operators' part: the state of each
+//! Hooks: events of this instance become messages, which one task sends. Also what operators use: the state of each
 //! target and hook, tests, replays, and reloads of the file.
 
 use std::collections::{HashMap, HashSet};
@@ -28,29 +28,29 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
 
-/// How often waits are compared with what hooks call long.
+/// How often the waits are compared with the times after which hooks want a message.
 pub const WAIT_SCAN: Duration = Duration::from_secs(1);
-/// What the name of a target begins with where hooks have names too.
+/// The prefix of a target's name where hooks have names too.
 pub const TARGET_PREFIX: &str = "target:";
 
 /// Call-backs and hooks of one instance.
 pub struct Webhooks<C, E, T> {
-    /// Sends call-backs, too.
+    /// Sends the tries, also those of call-backs.
     pub deliveries: Arc<Deliveries<C, E, T>>,
     path: Option<PathBuf>,
     lookup: Arc<dyn Lookup>,
     instance: String,
     pub(super) queues: Mutex<HashMap<String, HookQueue>>,
-    /// What any hook is about: every event of the instance asks.
+    /// The events that any hook receives; each event of the instance is compared with them.
     wanted: AtomicU16,
     /// Dropped messages of hooks that are no longer in the file.
     pub(super) dropped_before: AtomicU64,
     changed: Notify,
-    /// Hooks and resources whose long wait was reported and is not over.
+    /// Hooks and resources whose long wait was reported and continues.
     reported_waits: Mutex<HashSet<(String, String)>>,
 }
 
-/// There is no target and no hook with this name.
+/// No target and no hook has this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoSuchName;
 
@@ -77,7 +77,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         Ok(webhooks)
     }
 
-    /// Without targets and hooks.
+    /// Hooks without a file: there are no targets and no hooks.
     pub(super) fn without_file(parts: (C, E, T), lookup: Arc<dyn Lookup>, observer: TryObserver) -> Self {
         Self {
             deliveries: Arc::new(Deliveries::new(parts, WebhooksFile::default(), observer)),
@@ -92,7 +92,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         }
     }
 
-    /// Reads the file again; a bad one leaves the former in force. Blocks on the disk. Returns every file that was read.
+    /// Reads the file again; an invalid file leaves the former in force. Blocks on the disk. Returns every file that was read.
     ///
     /// Errors: [`WebhooksFileError`].
     pub fn reload(&self) -> Result<Vec<PathBuf>, WebhooksFileError> {
@@ -103,7 +103,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         Ok(files)
     }
 
-    /// Hooks that are no longer there lose what waits; those that were off are on again.
+    /// Puts a file in force. Hooks that it no longer has lose their waiting messages; hooks that were off are on again.
     fn put_in_force(&self, file: WebhooksFile) {
         let mut queues = self.queues.lock();
         queues.retain(|name, queue| {
@@ -128,7 +128,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         self.changed.notify_one();
     }
 
-    /// Every file that is read anew when it changes.
+    /// The files whose change causes a reload.
     pub fn files(&self) -> Vec<PathBuf> {
         self.deliveries.file().files.clone()
     }
@@ -137,12 +137,12 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         HookEvents::from_bits(self.wanted.load(Ordering::Acquire)).has(event)
     }
 
-    /// Whether a hook wants to know of long waits.
+    /// Whether any hook receives messages about long waits.
     pub fn wants_waits(&self) -> bool {
         self.wants(HookEvent::LockWaitingLong)
     }
 
-    /// An event that this instance saw. Returns at once.
+    /// Receives an event that this instance saw. Returns at once.
     pub fn receive(&self, kind: EventKind, event: &Event) {
         let Some(wanted) = HookEvent::of(kind).filter(|event| self.wants(*event)) else { return };
         let resource = event.resource.as_deref().map(ResourceName::parse);
@@ -156,7 +156,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         hooks.for_each(|hook| self.push(hook, message.clone()));
     }
 
-    /// Compares the longest wait of each queue with what each hook calls long, and reports each once while it lasts.
+    /// Compares the longest wait of each queue with each hook's limit, and reports each long wait once while it lasts.
     pub fn receive_waits(&self, waits: &[LongWait]) {
         let (file, at_ms) = (self.deliveries.file(), self.deliveries.clock.wall_ms());
         let mut reported = self.reported_waits.lock();
@@ -185,7 +185,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         drop(queues);
         match is_queued {
             true => self.changed.notify_one(),
-            // Once for each thousand: the metric counts.
+            // Logged once per thousand: the metric counts all.
             false if dropped.is_multiple_of(1_000) => {
                 tracing::warn!(hook = %hook.name, "messages of a hook are dropped: it is off, or too many wait");
             }
@@ -193,9 +193,9 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         }
     }
 
-    /// Sends what waits until `stop` is cancelled; then what was never tried, once. `waits`: the longest wait of each queue.
+    /// Sends waiting messages until `stop` is cancelled; then the untried ones, once. `waits`: the longest wait of each queue.
     ///
-    /// Cancel: what waits is lost.
+    /// Cancel: waiting messages are lost.
     pub async fn run(self: Arc<Self>, waits: impl Fn() -> Vec<LongWait> + Send, stop: CancellationToken) {
         let clock = &self.deliveries.clock;
         let mut under_way = FuturesUnordered::new();
@@ -289,8 +289,8 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         }
     }
 
-    /// Sends a test to a hook's target, or to a target (`target:NAME`), once and at once. One that is accepted switches a hook on
-    /// that is off.
+    /// Sends one test at once to a hook's target, or to a target (`target:NAME`). If it is accepted, a hook that is
+    /// off is switched on.
     ///
     /// Errors: [`NoSuchName`]. Cancel: the test may have arrived.
     pub async fn test(&self, name: &str) -> Result<LastTry, NoSuchName> {
@@ -318,7 +318,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         Ok(last)
     }
 
-    /// Sends a hook's last messages again that were given up or dropped, and switches it on. Returns how many.
+    /// Sends again a hook's last messages that were given up or dropped, and switches the hook on. Returns how many.
     ///
     /// Errors: [`NoSuchName`].
     pub fn replay(&self, name: &str) -> Result<usize, NoSuchName> {
@@ -330,7 +330,7 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
     }
 }
 
-/// Whether a hook is about this name. Events without a name have no pattern to match.
+/// Whether a hook receives events about this resource. Events without a resource match every hook.
 fn covers(hook: &Hook, resource: Option<&ResourceName>) -> bool {
     resource.is_none_or(|name| hook.names.is_empty() || hook.names.iter().any(|pattern| pattern.matches(name)))
 }

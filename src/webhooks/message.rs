@@ -1,5 +1,5 @@
-//! The body of a message in the form that its receiver reads. Made once for a message and a target: the tries differ in
-//! their time and signature only.
+//! The body of a message in the form that its receiver reads. It is made once for a message and a target: tries
+//! differ only in their time and signature.
 
 use bytes::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -9,17 +9,17 @@ use super::target::Form;
 
 /// Maximum length of a body: what Standard Webhooks recommends. Bytes.
 pub const MESSAGE_MAX_BYTES: usize = 20_000;
-/// What the names of a pipeline's variables begin with.
+/// The prefix of the names of a pipeline's variables.
 const VARIABLE_PREFIX: &str = "REDLOCKD_";
 
-/// What a message says, whatever its form.
+/// The content of a message, in any form.
 #[derive(Debug, Clone, Copy)]
 pub struct Content<'a> {
     /// The header `webhook-id`.
     pub id: &'a str,
     /// The member `type`.
     pub kind: &'a str,
-    /// When it happened. Milliseconds since 1970.
+    /// When the event happened. Milliseconds since 1970.
     pub at_ms: u64,
     /// The member `data`.
     pub data: &'a Map<String, Value>,
@@ -28,14 +28,14 @@ pub struct Content<'a> {
 /// A body and its media type.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Body {
-    /// The bytes that are signed and sent. They may have the token of a pipeline trigger.
+    /// The bytes that are signed and sent. They may contain the token of a pipeline trigger.
     pub bytes: Bytes,
     /// The header `Content-Type`.
     pub media_type: &'static str,
 }
 
 impl Content<'_> {
-    /// The body in this form; without `data` where it would be too long, so that its receiver knows that something happened.
+    /// The body in this form. If it would be too long, `data` is left out, so that the receiver still learns of the event.
     pub fn body(&self, form: &Form) -> Body {
         let body = self.encoded(form);
         if body.bytes.len() <= MESSAGE_MAX_BYTES {
@@ -50,7 +50,7 @@ impl Content<'_> {
         let (id, data) = (self.id, self.data);
         match form {
             Form::Standard => json(json!({ "type": self.kind, "timestamp": self.timestamp(), "data": data })),
-            // At most 10 members are allowed: `data` stays one.
+            // At most 10 members are allowed, so `data` stays one member.
             Form::GithubDispatch => json(json!({
                 "event_type": self.kind,
                 "client_payload": { "id": id, "timestamp": self.timestamp(), "data": data },
@@ -64,7 +64,7 @@ impl Content<'_> {
         at.map(|at| format!("{at:.3}")).unwrap_or_default()
     }
 
-    /// Each member of `data` is a variable; what is no plain value is JSON.
+    /// Each member of `data` is a variable; a value that is not plain is JSON.
     fn pipeline(&self, token: &str, git_ref: &str) -> Body {
         let field = |name: &str, value: &str| {
             let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();

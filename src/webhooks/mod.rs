@@ -1,7 +1,7 @@
-//! Call-backs and hooks: what may be sent where (`file`, `target`, `allowed_addresses`), how a message is written and signed (`message`,
-//! `signing`), what is stored of an address (`sealing`), one try (`transport`, `connection`, `resolver`), and all tries of a
-//! message (`deliveries` for call-backs, `hook_queue` for hooks; `try_slots` bounds those at a time, `under_way` counts call-backs). `hooks` turns events into messages and sends them;
-//! `hook_status` has what operators see.
+//! Call-backs and hooks: what may be sent where (`file`, `target`, `allowed_addresses`), how a message is written and signed
+//! (`message`, `signing`), what is stored of an address (`sealing`), one try (`transport`, `connection`, `resolver`), and all
+//! tries of a message (`deliveries` for call-backs, `hook_queue` for hooks; `try_slots` limits simultaneous tries, `under_way`
+//! counts call-backs). `hooks` turns events into messages and sends them; `hook_status` has what operators see.
 
 pub mod allowed_addresses;
 pub mod connection;
@@ -39,7 +39,7 @@ impl ServiceWebhooks {
     }
 }
 
-/// Reads a file as the service would, to check it. Blocks on the disk.
+/// Reads a file as the service would, to check the file. Blocks on the disk.
 ///
 /// Errors: [`file::WebhooksFileError`].
 pub fn check(path: &Path) -> Result<(), file::WebhooksFileError> {

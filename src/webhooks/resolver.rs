@@ -1,5 +1,5 @@
-//! Resolves the name of a receiver for one connection, and filters its addresses by what the target allows. The check is made
-//! here and not before, since a name may resolve to another address a moment later (DNS rebinding).
+//! Resolves the name of a receiver for one connection, and filters its addresses by what the target allows. The check
+//! is made here, not earlier, since a name may resolve to another address a moment later (DNS rebinding).
 
 use std::io;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use futures_util::future::BoxFuture;
 
 use super::allowed_addresses::{self, AddressPolicy, Refused};
 
-/// Addresses of one name that are considered.
+/// Maximum number of addresses that are considered for one name.
 const ADDRESSES_MAX: usize = 64;
 
-/// Looks names up. Tests have their own name server.
+/// Looks up names. Tests have their own name server.
 pub trait Lookup: Send + Sync + 'static {
     /// The addresses of a name.
     ///
@@ -29,12 +29,12 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// A name has no address that its target may be reached at.
+/// No address of the name is allowed for its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.0)]
 pub struct AddressRefused(pub Refused);
 
-/// Errors: the rule that refused the first address, where none is left.
+/// The allowed addresses. Errors: the rule that refused the first address, if no address is left.
 pub(super) fn allowed(found: &[IpAddr], policy: AddressPolicy) -> Result<Vec<IpAddr>, AddressRefused> {
     let mut refused = None;
     let mut allowed = Vec::new();

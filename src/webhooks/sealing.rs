@@ -1,5 +1,5 @@
-//! Encrypts the URLs of call-backs before they are stored on the nodes: a reader of the nodes must not be able to resume
-//! workflows. All instances have the same keys, so that each can send what another one has stored.
+//! Encrypts the URLs of call-backs before they are stored on the nodes: a reader of the nodes must not be able to
+//! resume workflows. All instances have the same keys, so that each can send call-backs that another has stored.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,10 +7,10 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 
 use super::signing::SigningSecret;
 
-/// What a key is derived for: secrets of targets must not open anything.
+/// The purpose for which a key is derived: secrets of targets must not open anything.
 const PURPOSE: &[u8] = b"redlockd: addresses of call-backs";
 
-/// Seals and opens addresses. `Debug` shows nothing of it.
+/// Seals and opens addresses. `Debug` does not show the key.
 #[derive(Clone)]
 pub struct SealingKey(LessSafeKey);
 
@@ -21,14 +21,14 @@ impl std::fmt::Debug for SealingKey {
 }
 
 impl SealingKey {
-    /// Derived from a secret that the instances share.
+    /// Derives the key from a secret that the instances share.
     pub(super) fn of(secret: &SigningSecret) -> Option<Self> {
         let derived = secret.derive(PURPOSE);
         UnboundKey::new(&CHACHA20_POLY1305, derived.as_ref()).ok().map(|key| Self(LessSafeKey::new(key)))
     }
 
-    /// As text. `context` is not secret; the same is needed to open it. `nonce`: random; 2^32 of them for one key repeat none
-    /// with a probability of 2^-33.
+    /// The sealed text. `context` is not secret; the same `context` is needed to open it. `nonce`: random; 2^32 of
+    /// them for one key repeat none with a probability of 2^-33.
     pub fn seal(&self, text: &str, context: &str, nonce: [u8; NONCE_LEN]) -> Option<String> {
         let mut bytes = text.as_bytes().to_vec();
         let unique = Nonce::assume_unique_for_key(nonce);
@@ -36,7 +36,7 @@ impl SealingKey {
         Some(STANDARD.encode([&nonce[..], &bytes].concat()))
     }
 
-    /// `None` for what was sealed with another key or for another context, or was not sealed.
+    /// The opened text; `None` if it was sealed with another key or for another context, or was not sealed.
     pub fn open(&self, sealed: &str, context: &str) -> Option<String> {
         let bytes = STANDARD.decode(sealed).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;

@@ -10,13 +10,13 @@ use ring::hmac;
 
 use crate::types::Invalid;
 
-/// What a secret's text begins with.
+/// The prefix of a secret's text.
 const SECRET_PREFIX: &str = "whsec_";
-/// Allowed length of a secret's bytes: what the specification says.
+/// Allowed length of a secret's bytes, by the specification.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 /// Length of a new secret. Bytes.
 const NEW_SECRET_BYTES: usize = 32;
-/// The largest difference between a message's time and the receiver's clock. Seconds.
+/// Maximum difference between a message's time and the receiver's clock. Seconds.
 pub const TOLERANCE_S: u64 = 300;
 /// The version of the signatures.
 const VERSION: &str = "v1,";
@@ -24,9 +24,9 @@ const VERSION: &str = "v1,";
 /// A secret that signs messages. `Debug` hides it.
 #[derive(Clone)]
 pub struct SigningSecret {
-    /// Its decoded bytes.
+    /// The decoded bytes of the secret.
     key: hmac::Key,
-    /// Its text: the key of `X-Hub-Signature-256`.
+    /// The text of the secret: the key of `X-Hub-Signature-256`.
     text_key: hmac::Key,
 }
 
@@ -54,7 +54,7 @@ impl SigningSecret {
         Ok(Self { key: key(&bytes), text_key: key(text.as_bytes()) })
     }
 
-    /// A key for another purpose than signatures.
+    /// A key for a purpose other than signatures.
     pub(super) fn derive(&self, purpose: &[u8]) -> hmac::Tag {
         hmac::sign(&self.key, purpose)
     }
@@ -72,7 +72,7 @@ impl SigningSecret {
 pub struct SignedContent<'a> {
     /// The header `webhook-id`.
     pub id: &'a str,
-    /// `webhook-timestamp`: seconds since 1970, of the try.
+    /// `webhook-timestamp`: the time of the try, seconds since 1970.
     pub timestamp_s: u64,
     /// The bytes that are sent.
     pub body: &'a [u8],
@@ -87,13 +87,13 @@ impl SignedContent<'_> {
         context
     }
 
-    /// The header `webhook-signature`: one entry for each secret, so that a receiver may have either while one is replaced.
+    /// The header `webhook-signature`: one entry for each secret, so that a receiver may have either while a secret is replaced.
     pub fn signature(&self, secrets: &[SigningSecret]) -> String {
         let sign = |secret: &SigningSecret| format!("{VERSION}{}", STANDARD.encode(self.context(&secret.key).sign()));
         secrets.iter().map(sign).collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks the header `webhook-signature` at `now_s`. One entry that fits one secret is enough.
+    /// Checks the header `webhook-signature` at `now_s`. One entry that matches one secret is enough.
     ///
     /// Errors: one sentence.
     pub fn verify(&self, header: &str, secrets: &[SigningSecret], now_s: u64) -> Result<(), &'static str> {
@@ -116,7 +116,7 @@ impl SignedContent<'_> {
     }
 }
 
-/// The header `X-Hub-Signature-256`: over the body alone, without a time, so a copy of the message passes for ever.
+/// The header `X-Hub-Signature-256`. It covers only the body, without a time, so a copy of the message passes for ever.
 pub fn hub_signature(secret: &SigningSecret, body: &[u8]) -> String {
     format!("sha256={}", HEXLOWER.encode(hmac::sign(&secret.text_key, body).as_ref()))
 }

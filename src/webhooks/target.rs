@@ -53,19 +53,19 @@ impl fmt::Debug for Form {
 pub struct Target {
     /// Unique among the targets.
     pub name: String,
-    /// Where hooks and `target:NAME` send to, and what call-backs' URLs must lie below.
+    /// The URL for hooks and `target:NAME`. The URLs of call-backs must lie below it.
     pub url: Url,
     /// The method of the request.
     pub method: Method,
     /// The form of its messages.
     pub form: Form,
-    /// The first one is the newest. At most two.
+    /// The secrets; the first one is the newest. At most two.
     pub secrets: Vec<SigningSecret>,
-    /// Sent with each message; their values are secrets.
+    /// Headers that are sent with each message; their values are secrets.
     pub headers: HeaderMap,
-    /// Who may name it; `None`: everybody who may acquire.
+    /// The principals that may name the target; `None`: everybody who may acquire.
     pub principals: Option<Vec<PrincipalName>>,
-    /// Connects by its policy.
+    /// Connects by the target's policy.
     pub connector: Connector,
 }
 
@@ -76,12 +76,12 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Scheme, host and port: what pages and logs show of it.
+    /// Scheme, host and port: the parts of the URL that pages and logs show.
     pub fn origin(&self) -> String {
         self.url.origin().ascii_serialization()
     }
 
-    /// Whether this principal may name it. `None`: no authentication is configured.
+    /// Whether this principal may name the target. `None`: no authentication is configured.
     pub fn is_open_to(&self, principal: Option<&PrincipalName>) -> bool {
         match (&self.principals, principal) {
             (Some(names), Some(principal)) => names.contains(principal),
@@ -97,14 +97,14 @@ impl Target {
             Some(_) => path.starts_with(own),
             None => path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
         };
-        // A target with a query is that one address.
+        // A target with a query allows only that one address.
         let has_query = self.url.query().is_none() || (self.url.query() == url.query() && own == path);
         is_same_place && is_below && has_query && !climbs(path)
     }
 }
 
-/// Whether a receiver that decodes the path more often than we do might leave it upwards. The parser has resolved plain `..`.
-/// What nobody has a reason to send counts as well: control characters, what is not UTF-8, and more than three encodings.
+/// Whether a receiver that decodes the path more often than we do might leave the target upwards. The parser has resolved
+/// plain `..`. Control characters, text that is not UTF-8, and more than three encodings count too: nobody needs them.
 fn climbs(path: &str) -> bool {
     const DECODED_MAX: usize = 3;
     let mut text = path.to_owned();
@@ -122,21 +122,21 @@ fn climbs(path: &str) -> bool {
     percent_decode_str(&text).ne(text.bytes())
 }
 
-/// The literal address in a URL, in any spelling: the parser has read `2130706433` and `0x7f.1` as what they are.
+/// The literal address in a URL, in any spelling: the parser has converted `2130706433` and `0x7f.1`.
 pub fn literal_address(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
 
 /// Parses the URL of a target or of a call-back.
 ///
-/// Errors: [`Invalid`], which does not repeat it.
+/// Errors: [`Invalid`], which does not repeat the URL.
 pub fn parse_url(text: &str) -> Result<Url, Invalid> {
     let invalid = |why: &str| Err(Invalid(why.to_owned()));
     let too_long = || Err(Invalid(format!("must have at most {CALLBACK_MAX_BYTES} bytes, percent-encoded")));
     if text.len() > CALLBACK_MAX_BYTES {
         return too_long();
     }
-    // The parser would remove them.
+    // The parser would remove these characters.
     if text.chars().any(|c| c.is_control() || c == ' ') {
         return invalid("must not have spaces and control characters");
     }
@@ -153,7 +153,7 @@ pub fn parse_url(text: &str) -> Result<Url, Invalid> {
     }
 }
 
-/// Whether the authority has an `@`, be it before an empty user name.
+/// Whether the authority has an `@`, even before an empty user name.
 fn has_user(text: &str) -> bool {
     let behind = text.split_once(':').map_or(text, |(_, rest)| rest).trim_start_matches(['/', '\\']);
     behind.split(['/', '\\', '?', '#']).next().is_some_and(|authority| authority.contains('@'))

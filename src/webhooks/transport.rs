@@ -1,5 +1,5 @@
-//! One try: connects, sends the signed message, and reads the status. The address is checked as the connection is made, no
-//! redirect is followed, no proxy used, and of an answer nothing is kept but its status and `Retry-After`.
+//! One try: connects, sends the signed message, and reads the status. The address is checked when the connection is
+//! made, no redirect is followed, no proxy is used, and only the status and `Retry-After` of the answer are kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,27 +18,27 @@ pub const PAUSE_ASKED_MAX: Duration = Duration::from_hours(1);
 /// What a try sends.
 #[derive(Clone)]
 pub struct Outgoing {
-    /// Where to. A secret beyond the target's prefix.
+    /// The URL to send to. Beyond the target's prefix it is secret.
     pub url: Url,
     /// The header `webhook-id`.
     pub id: String,
-    /// `webhook-timestamp`: of this try. Milliseconds since 1970.
+    /// `webhook-timestamp`: the time of this try. Milliseconds since 1970.
     pub at_ms: u64,
     pub body: Body,
 }
 
-/// What came of a try.
+/// The outcome of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The receiver answered.
     Status {
         code: u16,
-        /// The pause that it asks for, at most [`PAUSE_ASKED_MAX`].
+        /// The pause that the receiver asks for, at most [`PAUSE_ASKED_MAX`].
         retry_after: Option<Duration>,
     },
     /// A rule forbids the connection.
     Blocked(&'static str),
-    /// There was no answer: why, in a few words.
+    /// There was no answer; the reason in a few words.
     Failed(&'static str),
 }
 
@@ -48,12 +48,12 @@ impl Answer {
         matches!(self, Self::Status { code: 200..=299, .. })
     }
 
-    /// The receiver answered 410: it wants no more.
+    /// The receiver answered 410: it wants no more messages.
     pub fn is_gone(self) -> bool {
         matches!(self, Self::Status { code: 410, .. })
     }
 
-    /// For pages, logs and JSON.
+    /// The answer as text, for pages, logs and JSON.
     pub fn text(self) -> String {
         match self {
             Self::Status { code, .. } => format!("status {code}"),
@@ -63,9 +63,9 @@ impl Answer {
     }
 }
 
-/// Makes tries. Tests have one without a network.
+/// Makes tries. Tests have a transport without a network.
 pub trait Transport: Send + Sync + 'static {
-    /// Makes one. The caller limits its time.
+    /// Makes one try. The caller limits its time.
     ///
     /// Cancel: the message may have arrived.
     fn send(&self, target: Arc<Target>, message: Outgoing) -> impl Future<Output = Answer> + Send + 'static;
@@ -94,7 +94,7 @@ async fn try_once(target: Arc<Target>, message: Outgoing) -> Answer {
     }
 }
 
-/// Errors: a few words.
+/// The headers of a message. Errors: a few words.
 fn headers(target: &Target, message: &Outgoing) -> Result<HeaderMap, &'static str> {
     const INVALID: &str = "a header of the message is invalid";
     let mut headers = target.headers.clone();
@@ -115,7 +115,7 @@ fn headers(target: &Target, message: &Outgoing) -> Result<HeaderMap, &'static st
     Ok(headers)
 }
 
-/// In seconds or as a date. Units of `now_ms`: milliseconds since 1970.
+/// The pause in `Retry-After`, which is in seconds or a date. `now_ms`: milliseconds since 1970.
 fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let pause = match text.parse::<u64>() {

@@ -1,5 +1,5 @@
-//! How many tries are under way at a time: in all, to one target, and of these for one principal's call-backs, so that
-//! receivers that answer slowly to one principal leave slots to the others.
+//! Limits the tries that are under way at a time: in all, to one target, and of these for one principal's call-backs,
+//! so that receivers that answer slowly to one principal leave slots to the others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Tries of one target at a time: a slow receiver must not use up those of all.
+/// Maximum number of tries of one target at a time: a slow receiver must not use up the slots of all.
 pub(super) const TRIES_PER_TARGET: usize = 32;
-/// Tries at a time, over all targets.
+/// Maximum number of tries at a time, over all targets.
 pub(super) const TRIES_TOTAL: usize = 256;
-/// Of the tries to a target, and of those in all, one principal's call-backs take at most one part in this many.
+/// One principal's call-backs take at most one part in this many of the tries to a target, and of all tries.
 pub(super) const PRINCIPAL_PART: usize = 2;
 
-/// What is counted together.
+/// The tries that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Counted {
     Total,
@@ -40,17 +40,17 @@ impl TrySlots {
             Counted::PrincipalTarget(..) => TRIES_PER_TARGET / PRINCIPAL_PART,
         };
         let mut all = self.0.lock();
-        // One that neither a try nor a waiting one has is as new.
+        // A semaphore that no try has or waits for is in its initial state, so it is dropped.
         all.retain(|_, slots| Arc::strong_count(slots) > 1);
         Arc::clone(all.entry(counted).or_insert_with(|| Arc::new(Semaphore::new(max))))
     }
 
-    /// Resolves once a further try to this target may begin, for this principal's tag: empty where it is nobody's. Those that
-    /// want the same follow each other in order.
+    /// Resolves once a further try to this target may begin for this principal's tag (empty: no principal). Tries for
+    /// the same target and principal begin in order.
     ///
-    /// Cancel: its place is given up.
+    /// Cancel: the place of this try is given up.
     pub(super) async fn acquire(&self, target: &str, principal: &str) -> TrySlot {
-        // A principal's own limits come first, so that what waits for them is not in the way of others.
+        // A principal's own limits come first, so that tries that wait for them do not block others.
         let is_counted = !principal.is_empty();
         let wanted = [
             is_counted.then(|| Counted::PrincipalTarget(principal.to_owned(), target.to_owned())),
@@ -60,7 +60,7 @@ impl TrySlots {
         ];
         let mut permits = Vec::new();
         for counted in wanted.into_iter().flatten() {
-            // None is ever closed.
+            // No semaphore is ever closed.
             permits.extend(self.of(counted).acquire_owned().await.ok());
         }
         TrySlot(permits)

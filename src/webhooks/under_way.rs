@@ -17,7 +17,7 @@ struct Entries {
     all: HashMap<u64, (String, Option<BootTime>)>,
 }
 
-/// One of them, until dropped.
+/// Counts one call-back, until dropped.
 pub(super) struct Counted<'a> {
     under_way: &'a UnderWay,
     key: u64,
@@ -36,7 +36,7 @@ impl UnderWay {
         self.0.lock().all.len()
     }
 
-    /// How many go to this target, and when the first of those that pause is tried next.
+    /// How many call-backs go to this target, and when the first of those that pause is tried next.
     pub(super) fn of(&self, target: &str) -> (usize, Option<BootTime>) {
         let entries = self.0.lock();
         let its = || entries.all.values().filter(|(name, _)| name == target);
@@ -45,7 +45,7 @@ impl UnderWay {
 }
 
 impl Counted<'_> {
-    /// It is tried again then; `None`: it is tried now.
+    /// Sets when the call-back is tried next; `None`: it is tried now.
     pub(super) fn next_try(&self, at: Option<BootTime>) {
         if let Some((_, next)) = self.under_way.0.lock().all.get_mut(&self.key) {
             *next = at;
