@@ -1,4 +1,4 @@
-//! Acquire: one attempt, with its own start, id and clean-up. When to make another one is decided in `waiting`.
+//! Acquire: one attempt, with its own start, id and clean-up. `waiting` decides when to make another attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,16 @@ const FENCE_ROUNDS: usize = 3;
 /// The parameters of an acquire.
 #[derive(Debug, Clone)]
 pub(crate) struct AcquireParams {
-    /// Distinct, at most [`SET_MAX`](crate::protocol::SET_MAX); all of them or none.
+    /// The resources: distinct, at most [`SET_MAX`](crate::protocol::SET_MAX); all of them are granted, or none.
     pub resources: Arc<[ResourceName]>,
     /// Hash of the token of each lease.
     pub token: TokenHash,
     /// Lifetime of each lease.
     pub ttl: Ttl,
-    /// How each shares its resource.
+    /// How each lease shares its resource.
     pub mode: WantedMode,
-    /// Stored with each lease. The time of the grant is set by each attempt: a request may wait for long before the
-    /// attempt that is granted.
+    /// Labels that are stored with each lease. Each attempt sets the time of the grant, since a request may wait long
+    /// before the attempt that is granted.
     pub labels: Labels,
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct AcquireParams {
 pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) undo: Undo<N, C, E>,
-    /// In the order of the resources.
+    /// The grant of each lease, in the order of the resources.
     pub leases: Box<[NodeGrant]>,
-    /// How each shares its resource, with the slot of a permit.
+    /// How each lease shares its resource, with the slot of a permit.
     pub mode: Mode,
-    /// When the attempt began that was granted, as in the stored labels. Milliseconds since 1970.
+    /// When the granted attempt began, as in the stored labels. Milliseconds since 1970.
     pub acquired_at_ms: u64,
-    /// The same on this host's clock.
+    /// When the granted attempt began, on this host's clock.
     pub started: BootTime,
     /// End of the validity.
     pub deadline: BootTime,
@@ -74,7 +74,7 @@ impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
     /// Keeps the leases until they are released or their TTL ends. Must be called last, just before the answer
     /// is written, because it checks the remaining validity once more.
     ///
-    /// Errors: [`TooLate`] where less than the minimum validity is left; the attempt is cancelled.
+    /// Errors: [`TooLate`] if less than the minimum validity is left; the attempt is cancelled.
     pub(crate) fn keep(mut self) -> Result<(), TooLate> {
         if self.valid_for() < self.min_validity && !mutant::is(Mutant::NoRecheck) {
             return Err(TooLate);
@@ -84,7 +84,7 @@ impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
     }
 }
 
-/// The lease was granted, but less than the minimum validity was left when it was to be answered.
+/// The lease was granted, but less than the minimum validity was left when the answer was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the quorum answered too late to leave a useful lease")]
 pub(crate) struct TooLate;
@@ -93,11 +93,11 @@ pub(crate) struct TooLate;
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub kind: RefusalKind,
-    /// The resource that `holder` and the like are about: the first that is held, or else the first of all.
+    /// The resource that `holder` and the like describe: of several, the one whose refusal explains the most.
     pub resource: ResourceName,
-    /// Of several resources, those that are held as well.
+    /// For several resources, the refusals of the others that are held.
     pub others: Vec<Refusal>,
-    /// A node may have set a key of the attempt, which is being cancelled.
+    /// Whether a node may have set a key of the attempt, which is being cancelled.
     pub took_effect: bool,
     /// The verdict of each node.
     pub nodes: Vec<NodeOutcome>,
@@ -105,17 +105,17 @@ pub(crate) struct Refusal {
     pub granted: usize,
     /// The lease that holds the resource, as most nodes report it; `None` for a foreign client's lock.
     pub holder: Option<LeaseRecord>,
-    /// Number of nodes that reported it: less than a quorum where others did not answer.
+    /// Number of nodes that reported this lease: less than a quorum if others did not answer.
     pub holder_nodes: usize,
-    /// The longest TTL left of that lease's key on any node.
+    /// The longest time left of that lease's key on any node.
     pub holder_left: Option<Duration>,
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
-    /// Shared leases or permits that hold the resource, each once, as nodes report them: some of them where there are many.
+    /// Shared leases or permits that hold the resource, each once, as nodes report them. If there are many, only some of them.
     pub members: Vec<LeaseRecord>,
-    /// Of permits, the slots that no quorum of nodes has free.
+    /// For permits, the slots that are not free on any quorum of nodes.
     pub taken: SlotSet,
-    /// On a node the intent of another caller, which waits, keeps the request out; there may be no holder.
+    /// Whether the intent of another caller, which waits, blocks the request on a node; there may be no holder.
     pub is_intent: bool,
 }
 
@@ -148,7 +148,7 @@ impl RefusalKind {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// One attempt. `started`: the time from which validity counts; never later than now. `slots`: of a permit.
+    /// One attempt. `started`: the time from which validity counts; never later than now. `slots`: the choice of a permit's slot.
     ///
     /// Errors: the attempt's [`Refusal`].
     /// Cancel: the attempt is cancelled on all nodes in the background.
@@ -212,7 +212,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> (Tally, Rounds) {
         let timeout = self.node_timeout_for(Some(params.ttl));
         let mut deadline = started.plus(timeout);
-        // For each resource the nodes that this attempt may have set before.
+        // For each resource, the nodes on which this attempt may have set the key before.
         let mut own: Vec<Vec<usize>> = vec![Vec::new(); params.resources.len()];
         let mut took_effect = false;
         let mut repeats = VIEW_REPEATS;
@@ -228,7 +228,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return (tally, Rounds { joined, took_effect });
             }
             repeats -= 1;
-            // Where it joins what this attempt set before the change.
+            // Answers to a repeated round that join a lease may join what this attempt set before the change.
             for (resource, own) in own.iter_mut().enumerate() {
                 let is_own = |a: &NodeResult| !joined(a, resource) && !matches!(a, Ok(Reply::NoVote(_)));
                 own.extend(tally.received().filter(|(_, a)| is_own(a)).map(|(i, _)| i));
@@ -243,14 +243,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         join_all(each).await.into_iter().collect()
     }
 
-    /// Brings one fence of the resource with this index to a quorum: the highest that was granted. Where a quorum already
-    /// granted it, nothing is written; otherwise it is written back to the nodes that still have the lease, and only nodes that
-    /// confirm it count. `None` where that fails.
+    /// Brings one fence of the resource with this index to a quorum: the highest fence that was granted. If a quorum
+    /// already granted it, nothing is written. Otherwise it is written back to the nodes that still have the lease,
+    /// and only nodes that confirm it count. `None` if that fails.
     ///
-    /// A fence that nodes refuse as too far ahead (it comes from a few nodes whose clocks once ran
-    /// ahead) is given up for the next lower one. Any fence that a quorum confirms is above every fence
-    /// that was on a quorum before: the two quorums share a node, which knew that fence when it granted
-    /// this lease.
+    /// If nodes refuse a fence as too far ahead (it comes from a few nodes whose clocks once ran ahead), the next
+    /// lower fence is tried. Any fence that a quorum confirms is above every fence that was on a quorum before: the
+    /// two quorums share a node, which knew that earlier fence when it granted this lease.
     ///
     /// Source: the two phases of an atomic register (Attiya, Bar-Noy, Dolev 1995). Nodes write a fence
     /// only for the lease that they hold, so two holders never get the same one.
@@ -294,7 +293,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         None
     }
 
-    /// Of one resource, whose answers are in `tally`. `all`: as the nodes gave them.
+    /// The refusal of one resource, from its answers in `tally`. `all`: the nodes' original answers.
     pub(super) fn refusal_of(
         &self,
         (resource, wanted): (&ResourceName, WantedMode),
@@ -345,13 +344,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
 /// The outcome of the rounds of one attempt.
 pub(super) struct Rounds {
-    /// For each resource whether a quorum had the token's lease before.
+    /// For each resource, whether a quorum had the token's lease before.
     pub(super) joined: Vec<bool>,
-    /// A node may have a key of this attempt, perhaps since a round before a change of the view.
+    /// Whether a node may have a key of this attempt, perhaps from a round before a change of the view.
     pub(super) took_effect: bool,
 }
 
-/// The node answered, and the answer proves that no key was set there.
+/// Whether the node answered, and the answer proves that no key was set there.
 fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     match answer {
         Some(Ok(reply)) => {

@@ -1,5 +1,5 @@
-//! An attempt for several resources: one request for all of them. Its answers are evaluated for each resource as if it had
-//! been requested alone.
+//! An attempt for several resources: one request for all of them. Its answers are evaluated for each resource as if
+//! that resource had been requested alone.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::random::Entropy;
 use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, NodeGrant, NodeResult, Reply, Request};
 use crate::types::{AttemptId, Mode, WantedMode};
 
-/// One resource is requested as usual, several by a separate kind of request. `mode`: of each lease, with the slot of a permit.
+/// One resource is requested as usual, several by a separate kind of request. `mode`: of each lease, with a permit's slot.
 pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId, labels: Arc<str>) -> Request {
     let (token, ttl) = (params.token.clone(), params.ttl);
     match &*params.resources {
@@ -30,13 +30,13 @@ pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId
     }
 }
 
-/// What withdraws what an attempt took.
+/// The cancel of everything that an attempt took.
 pub(super) fn withdrawal_of(params: &AcquireParams, attempt: &AttemptId) -> Withdrawal {
     let (resources, token) = (Arc::clone(&params.resources), params.token.clone());
     Withdrawal { resources, token, attempt: attempt.clone() }
 }
 
-/// What a node granted of the resource with this index.
+/// The grant of the resource with this index in a node's answer.
 pub(super) fn granted(answer: &NodeResult, index: usize) -> Option<NodeGrant> {
     match answer {
         Ok(Reply::Granted { fence, joined } | Reply::Admitted { fence, joined }) => {
@@ -47,12 +47,12 @@ pub(super) fn granted(answer: &NodeResult, index: usize) -> Option<NodeGrant> {
     }
 }
 
-/// The token held that resource already.
+/// Whether the token held the resource with this index already.
 pub(super) fn joined(answer: &NodeResult, index: usize) -> bool {
     granted(answer, index).is_some_and(|lease| lease.joined)
 }
 
-/// What a node's answer to a set means for the resource with this index. `Missing`: it is free there, and was not taken.
+/// A node's answer to a set, as an answer for the resource with this index. `Missing`: it is free there, and was not taken.
 fn answer_for(answer: &NodeResult, index: usize) -> NodeResult {
     match answer {
         Ok(Reply::SetRefused { refused }) => {
@@ -67,7 +67,7 @@ fn answer_for(answer: &NodeResult, index: usize) -> NodeResult {
     }
 }
 
-/// Which of several refusals says most.
+/// The rank of a refusal: the lowest rank explains the most.
 fn rank(kind: RefusalKind) -> u8 {
     match kind {
         kind if kind.is_final() => 0,
@@ -78,7 +78,7 @@ fn rank(kind: RefusalKind) -> u8 {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Of several resources, the first that is held counts, with the others that are; otherwise the first of all.
+    /// The refusal of a set: the first of the lowest rank, with the others that are held.
     pub(super) fn refusal(&self, params: &AcquireParams, tally: &Tally) -> Refusal {
         if let [resource] = &*params.resources {
             return self.refusal_of((resource, params.mode), tally, tally);

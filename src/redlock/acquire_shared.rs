@@ -1,5 +1,5 @@
-//! Acquire of a shared lease or a permit: one attempt as for an exclusive lease, with a slot that is free on a quorum, and a
-//! fence that a quorum has given to this very lease (`docs/modes.md`).
+//! Acquire of a shared lease or a permit: one attempt as for an exclusive lease, with a slot that is free on a
+//! quorum, and a fence that a quorum has given to exactly this lease (`docs/modes.md`).
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use crate::types::{Fence, Labels, Mode, ResourceName, SlotChoice, TokenHash, Wan
 const SLOTS_MAX: usize = 3;
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// One attempt for a shared lease or a permit: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots,
-    /// one after the other, but for none that others here are asking for.
+    /// One attempt for a shared lease or a permit: as [`Redlock::attempt`]. For a permit it asks for up to
+    /// [`SLOTS_MAX`] slots, one after the other, except slots that other callers of this instance are asking for.
     pub(super) async fn attempt_shared(
         &self,
         params: &AcquireParams,
@@ -54,7 +54,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         unreachable!("the last try returns")
     }
 
-    /// One attempt for one mode and slot. Where it fails, it is cancelled before this returns on nodes that answer.
+    /// One attempt for one mode and slot. If it fails, it is cancelled on the nodes that answer before this returns.
     async fn attempt_member(
         &self,
         params: &AcquireParams,
@@ -80,7 +80,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if !rounds.took_effect {
                 undo.disarm();
             } else if params.mode.limit().is_some() && !mutant::is(Mutant::NoCleanup) {
-                // The next slot is requested after it, on the same connections.
+                // The next slot is requested after this cancel, on the same connections.
                 let until = self.clock.now().plus(self.node_timeout_for(Some(params.ttl)));
                 let now = self.clock.now();
                 for cancel in withdrawal.requests() {
@@ -117,11 +117,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         })
     }
 
-    /// Leaves the intent of a caller that is the head of its queue, for [`crate::protocol::INTENT_TTL`], or withdraws it: until
-    /// then nodes admit nobody who would keep it out, unless the intent of one that has waited longer stands there. `since`: when
-    /// it began to wait. Returns the number of nodes where it stands.
+    /// Leaves, for [`crate::protocol::INTENT_TTL`], the intent of a caller that is the head of its queue, or withdraws it.
+    /// Meanwhile nodes admit no caller that would block it, unless they have the intent of a caller that has waited longer.
+    /// `since`: when the caller began to wait. Returns the number of nodes that have this intent.
     ///
-    /// Cancel: some nodes may have it; it ends by itself.
+    /// Cancel: some nodes may have the intent; it expires by itself.
     pub(crate) async fn intend(
         &self,
         (resource, mode): (ResourceName, WantedMode),
@@ -142,7 +142,7 @@ fn is_admitted(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Admitted { .. } | Reply::SetGranted { .. }))
 }
 
-/// Why a shared lease or a permit was refused, if it is a reason that exclusive leases do not have.
+/// Why a shared lease or a permit was refused, if the reason cannot occur for exclusive leases.
 pub(super) fn kind_of(tally: &Tally, wanted: WantedMode, unknown: usize) -> Option<RefusalKind> {
     let need = tally.quorum();
     let (mut modes, mut limits) = (Vec::new(), Vec::new());
@@ -164,8 +164,8 @@ pub(super) fn kind_of(tally: &Tally, wanted: WantedMode, unknown: usize) -> Opti
     }
 }
 
-/// Why the attempt, or its token, has ended, as most nodes say, where a quorum says so. A single one withholds its vote only: what
-/// has ended on a quorum is granted by none.
+/// Why the attempt, or its token, has ended, as most nodes report, if a quorum reports an end. A single node only
+/// withholds its vote: an attempt that has ended on a quorum is granted by no quorum.
 pub(super) fn ended_by_quorum(tally: &Tally) -> Option<EndReason> {
     let reasons = tally.received().filter_map(|(_, answer)| match answer {
         Ok(Reply::Ended { reason }) => Some(*reason),
@@ -176,7 +176,7 @@ pub(super) fn ended_by_quorum(tally: &Tally) -> Option<EndReason> {
     reasons.iter().copied().max_by_key(votes).filter(|_| reasons.len() >= tally.quorum())
 }
 
-/// The answers of nodes where members, or an intent, kept the request out.
+/// The answers of nodes where members, or an intent, blocked the request.
 pub(super) fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
     tally.received().filter_map(|(_, answer)| match answer {
         Ok(Reply::HeldByMembers(held)) => Some(held),
@@ -184,10 +184,10 @@ pub(super) fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
     })
 }
 
-/// Of a node that votes.
+/// Whether the answer is from a node that votes.
 pub(super) fn is_vote(answer: &NodeResult) -> bool {
     match answer {
-        // It votes, and does not know whether the resource is free.
+        // The node votes, and does not know whether the resource is free.
         Ok(Reply::NoVote(NoVote::Blocked { .. })) => true,
         Ok(Reply::NoVote(_)) | Err(_) => false,
         Ok(_) => true,

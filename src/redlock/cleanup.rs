@@ -1,6 +1,6 @@
-//! Delivery to every node after the caller's request is over: cancels of failed and dropped attempts,
-//! and releases that some nodes missed. Runs in tasks with their own deadline, bounded in number; what
-//! cannot be delivered is left to the keys' TTL.
+//! Delivery to every node after the caller's request is over: cancels of failed and dropped attempts, and releases
+//! that some nodes missed. It runs in tasks with their own deadline, whose number is bounded. What cannot be
+//! delivered is left to the keys' TTL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{CancelArgs, Request};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
-/// Maximum duration of a clean-up. By then the TTL of most leases has ended what a node missed.
+/// Maximum duration of a clean-up. By then most leases have expired on the nodes that missed the request.
 pub(super) const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// Timeout of one try per node: longer than the node timeout, since no caller waits for it.
 const TRY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -25,14 +25,14 @@ const TRY_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_DELAYS: BackoffRange = BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Sends `request` to `targets` in a tracked task, until each has answered or `until` has passed, at
-    /// most [`CLEANUP_MAX`]. Skipped, and counted, where too many clean-ups run or there is no runtime:
-    /// the TTL then ends the leases.
+    /// Sends `request` to `targets` in a tracked task, until each has answered or `until` has passed, at most for
+    /// [`CLEANUP_MAX`]. Skipped, and counted, if too many clean-ups run or there is no runtime: the TTL then ends the
+    /// leases.
     pub(super) fn deliver(&self, request: Request, targets: Vec<usize>, until: BootTime) {
         self.deliver_all(vec![request], targets, until);
     }
 
-    /// The same with several requests, in one task.
+    /// As `deliver`, with several requests in one task.
     fn deliver_all(&self, requests: Vec<Request>, targets: Vec<usize>, until: BootTime) {
         let permit = self.cleanups.clone().try_acquire_owned();
         let (Ok(permit), Ok(runtime)) = (permit, tokio::runtime::Handle::try_current()) else {
@@ -49,9 +49,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.tasks.spawn_on(work, &runtime);
     }
 
-    /// As [`Self::deliver`], skipped where fewer than half of the clean-ups are free: cancels come first, since
-    /// a failed attempt blocks a resource that nobody holds on as many nodes, and a silent node under load would
-    /// take them all.
+    /// As [`Self::deliver`], but skipped if fewer than half of the clean-ups are free. Cancels come first: a failed
+    /// attempt blocks a resource without a holder on as many nodes, and releases to a silent node under load would
+    /// use up all clean-ups.
     pub(super) fn deliver_release(&self, request: Request, targets: Vec<usize>, until: BootTime) {
         if self.cleanups.available_permits() < self.settings.cleanup_limit.div_ceil(2) {
             self.count_skipped_cleanup();
@@ -64,7 +64,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(super) async fn deliver_now(&self, request: Request, mut targets: Vec<usize>, until: BootTime) {
         let mut backoff = Backoff::new(RETRY_DELAYS, self.entropy.clone());
         loop {
-            // A node that is down is not tried: its pending requests cost nothing until it is back.
+            // A node that is down gets no request: its pending requests cost nothing until it is back.
             let reachable: Vec<usize> = targets.iter().copied().filter(|i| self.nodes[*i].is_connected()).collect();
             if !reachable.is_empty() {
                 let now = self.clock.now();
@@ -81,10 +81,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// The arguments of an attempt's cancel. Most attempts are never cancelled, so the requests are made when they are needed.
+/// The arguments of an attempt's cancel. Most attempts are never cancelled, so the requests are made only when needed.
 #[derive(Debug, Clone)]
 pub(super) struct Withdrawal {
-    /// The attempt's request.
+    /// The resources of the attempt's request.
     pub(super) resources: Arc<[ResourceName]>,
     /// Hash of the leases' token.
     pub(super) token: TokenHash,
@@ -123,7 +123,7 @@ impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
         self.targets = targets;
     }
 
-    /// The attempt needs no cancel: it is kept, or it set no key.
+    /// Records that the attempt needs no cancel: it is kept, or it set no key.
     pub(super) fn disarm(&mut self) {
         self.armed = None;
     }

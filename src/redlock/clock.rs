@@ -1,4 +1,4 @@
-//! The clock of the algorithm, which it shares with the client; for tests one that is moved.
+//! The clock of the algorithm, which the client shares, and a clock for tests that move it.
 
 pub use redlockd_common::clock::{BootTime, Clock, SystemClock};
 

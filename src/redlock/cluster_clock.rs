@@ -9,7 +9,7 @@ use super::clock::{BootTime, Clock};
 use crate::mutant::{self, Mutant};
 use crate::protocol::RequestTime;
 
-/// Shared by all requests of an instance.
+/// The cluster clock, shared by all requests of an instance.
 #[derive(Debug, Clone)]
 pub struct ClusterClock<C> {
     clock: C,
@@ -18,7 +18,7 @@ pub struct ClusterClock<C> {
 }
 
 impl<C: Clock> ClusterClock<C> {
-    /// Follows the host's wall clock until the node monitor has anchored it.
+    /// A clock that follows the host's wall clock until the node monitor has anchored it.
     pub fn new(clock: C) -> Self {
         let offset = offset_between(clock.now(), clock.wall_ms().saturating_mul(1_000));
         Self { clock, offset_us: Arc::new(AtomicI64::new(offset)), is_anchored: Arc::default() }
@@ -39,14 +39,14 @@ impl<C: Clock> ClusterClock<C> {
         RequestTime(u64::try_from(us).unwrap_or(0))
     }
 
-    /// The nodes' time was measured: it is by so many microseconds ahead of the estimate, which follows it from now on.
+    /// Records a measurement of the nodes' time: it is `by_us` microseconds ahead of the estimate, which follows it from now on.
     pub fn anchor(&self, by_us: i64) {
         self.slew(by_us);
         self.is_anchored.store(true, Ordering::Release);
     }
 
-    /// Whether the nodes' time was measured. Before that nobody may be asked for a vote: a node whose clock is off as much as
-    /// this host's would grant, with a fence from there.
+    /// Whether the nodes' time was measured. Before that no votes may be requested: a node whose clock is wrong by
+    /// the same amount as this host's would grant, with a fence from that wrong time.
     pub fn is_anchored(&self) -> bool {
         self.is_anchored.load(Ordering::Acquire)
     }

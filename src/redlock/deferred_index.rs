@@ -1,4 +1,4 @@
-//! Adds leases to the nodes' index of held leases, later than the acquire, since most leases end soon: those that are still held
+//! Adds leases to the nodes' index of held leases, later than the acquire, since most leases end soon: leases that are still held
 //! after [`LATE`] are indexed together. Only lists need the index; operations that need every lease scan the nodes' keys.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use super::round::Until;
 use crate::protocol::{INDEX_MAX, IndexArgs, Request};
 use crate::types::{ResourceName, TokenHash};
 
-/// After the first of them, all that wait are indexed: a lease that ended before is in no index.
+/// This time after the first of them, all waiting leases are indexed; a lease that ended before is never indexed.
 const LATE: Duration = Duration::from_millis(250);
-/// How long a node may take for it.
+/// How long a node may take to index leases.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// As many wait at most; if there are more, they are indexed at once.
+/// Maximum number of leases that wait; if there are more, they are indexed at once.
 const LATE_MAX: usize = 8_192;
 
 /// Leases that no node has in its index yet.
@@ -28,14 +28,14 @@ pub(super) struct DeferredIndex(Mutex<Late>);
 
 #[derive(Debug, Default)]
 struct Late {
-    /// By name, so that a simulation's seed determines the requests. The newest lease of each.
+    /// The newest lease of each resource, by name, so that a simulation's seed determines the requests.
     leases: BTreeMap<ResourceName, TokenHash>,
-    /// A task will take them.
+    /// Whether a task will take these leases.
     is_awaited: bool,
 }
 
 impl DeferredIndex {
-    /// Whether a task is to be started for it.
+    /// Adds a lease. Returns whether a task must be started for it.
     fn add(&self, resource: ResourceName, token: TokenHash) -> bool {
         let mut late = self.0.lock();
         late.leases.insert(resource, token);
@@ -44,7 +44,7 @@ impl DeferredIndex {
         starts
     }
 
-    /// It is over: no node needs to check it.
+    /// Removes a lease that has ended: no node needs to check it.
     pub(super) fn remove(&self, resource: &ResourceName, token: &TokenHash) {
         let mut late = self.0.lock();
         if late.leases.get(resource) == Some(token) {
@@ -62,7 +62,7 @@ impl DeferredIndex {
         requests(leases.into_iter().collect())
     }
 
-    /// The same, and leaves them to the task: they are indexed twice.
+    /// All leases, as requests. They remain for the task, so they are indexed twice.
     fn peek(&self) -> Vec<Request> {
         let late = self.0.lock();
         requests(late.leases.iter().map(|(resource, token)| (resource.clone(), token.clone())).collect())
@@ -78,8 +78,8 @@ fn requests(leases: Vec<(ResourceName, TokenHash)>) -> Vec<Request> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Has the nodes index the lease, if it is still held after [`LATE`]. Without a runtime it is not listed before it is
-    /// extended.
+    /// Lets the nodes index the lease, if it is still held after [`LATE`]. Without a runtime the lease is not listed
+    /// before it is extended.
     pub(super) fn index_late(&self, resource: &ResourceName, token: &TokenHash) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.late.add(resource.clone(), token.clone()) {
@@ -97,17 +97,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.tasks.spawn_on(work, &runtime);
     }
 
-    /// Has them indexed now, for a list that is to show what this instance granted just now. Returns when all nodes have
-    /// answered, or had the time to.
+    /// Lets the nodes index the waiting leases now, for a list that must show what this instance just granted.
+    /// Returns when all nodes have answered or timed out.
     ///
-    /// Cancel: they are indexed late, as without it.
+    /// Cancel: the leases are indexed late, as without this call.
     pub async fn index_now(&self) {
         for request in self.late.peek() {
             self.index(request, self.node_timeout()).await;
         }
     }
 
-    /// Not repeated where a node fails: a list needs a quorum of the nodes only.
+    /// Sends one index request. It is not repeated if a node fails: a list needs only a quorum of the nodes.
     async fn index(&self, request: Request, patience: Duration) {
         let now = self.clock.now();
         self.round(&self.everyone(), request, now, now.plus(patience), Until::All, Result::is_ok).await;

@@ -1,5 +1,5 @@
-//! Downgrade: an exclusive lease becomes a shared one, with its token, fence and end. From the moment that it is sent the lease
-//! counts as shared, whatever the answer is: a node that missed it stays exclusive until the end, which keeps more callers out.
+//! Downgrade: an exclusive lease becomes a shared one, with its token, fence and end. Once the request is sent, the lease counts
+//! as shared, whatever the answer: a node that missed the request stays exclusive until the end, which blocks more callers.
 
 use std::cmp::Reverse;
 
@@ -16,11 +16,11 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{DowngradeArgs, LeaseRecord, NodeInspection, NodeResult, Reply, Request};
 use crate::types::{Mode, ResourceName, TokenHash, Ttl};
 
-/// A lease that a quorum has as a shared one.
+/// A lease that a quorum has as a shared lease.
 #[derive(Debug, Clone)]
 pub struct ConfirmedDowngrade {
     pub record: LeaseRecord,
-    /// End of the validity, by what the nodes have: the end stays as it was.
+    /// End of the validity, from the end that the nodes store, which does not change.
     pub deadline: BootTime,
 }
 
@@ -29,18 +29,18 @@ pub struct ConfirmedDowngrade {
 pub enum DowngradeRefusal {
     /// The lease is a permit: only exclusive leases can become shared.
     Permit,
-    /// As for an extend. Of one that is unknown some nodes may have the lease as a shared one: it counts as shared.
+    /// As for an extend. If the outcome is unknown, some nodes may have the lease as a shared one: it counts as shared.
     Lease(ExtendRefusal),
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Makes the lease of this token shared; one that is shared stays as it is. Never lengthens it.
+    /// Makes the lease of this token shared; a shared lease stays as it is. Never lengthens the lease.
     ///
-    /// An attempt that joins the lease meanwhile receives that it is exclusive, so that the nodes compare its claims with those
-    /// that were seen before: one that has another refuses.
+    /// An attempt that joins the lease meanwhile is answered that the lease is exclusive, so that the nodes compare
+    /// its claims with those that were seen before: a node that has another claim refuses.
     ///
     /// Errors: see [`DowngradeRefusal`].
-    /// Cancel: some nodes may have done it.
+    /// Cancel: some nodes may have downgraded the lease.
     pub async fn downgrade(
         &self,
         resource: &ResourceName,

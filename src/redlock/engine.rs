@@ -1,5 +1,5 @@
-//! What the operations (acquire, extend, release, inspect, list) share: the nodes, the clocks, the
-//! settings, and the tasks that outlive a request.
+//! What the operations (acquire, extend, release, inspect, list) share: the nodes, the clocks, the settings, and the
+//! tasks that outlive a request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -28,10 +28,10 @@ use crate::types::{NodeId, Ttl};
 /// Settings of the algorithm. The configuration checks them against each other.
 #[derive(Debug, Clone)]
 pub struct RedlockSettings {
-    /// What all instances agree on.
+    /// The parameters on which all instances agree.
     pub params: Arc<ClusterParams>,
-    /// Minimum of the time for a node's answer, counted from the start of the round. Where nodes are farther away, it follows
-    /// their round trips, up to half of the guard.
+    /// Minimum time for a node's answer, counted from the start of the round. If nodes are farther away, the timeout
+    /// follows their round trips, up to half of the guard.
     pub node_timeout: Duration,
     /// Clock-rate allowance, parts per million of the TTL.
     pub drift_ppm: u32,
@@ -67,39 +67,39 @@ impl<N, C, E> std::ops::Deref for Redlock<N, C, E> {
 
 /// The shared state behind [`Redlock`].
 pub struct Engine<N, C, E> {
-    /// The nodes, in configured order, then those that were added since.
+    /// The configured nodes, in order, then the nodes that were added since.
     pub nodes: KnownNodes<N>,
-    /// So many of them are configured.
+    /// How many nodes are configured.
     configured: usize,
     opener: OnceLock<Opener<N>>,
     list_observers: Mutex<Vec<ListObserver>>,
-    /// Time of all decisions.
+    /// The clock of all decisions.
     pub clock: C,
     /// Source of tokens, attempt ids and jitter.
     pub entropy: E,
-    /// Time that requests carry.
+    /// The time that requests carry.
     pub cluster_clock: ClusterClock<C>,
     /// Settings of the algorithm.
     pub settings: RedlockSettings,
     /// Clean-ups, repairs and late calls: awaited at shutdown.
     pub tasks: TaskTracker,
     pub(super) cleanups: Arc<Semaphore>,
-    /// Leases that no node lists yet.
+    /// Leases that no node has in its index yet.
     pub(super) late: DeferredIndex,
     pub(super) fence_blocks: FenceBlocks,
     /// Which processes vote.
     pub(super) views: CurrentView,
     pub(super) answers: AnswerTimeout,
-    /// The node that an operator moves to another server just now: whoever answers there has what the former process knows only
-    /// by a fill.
+    /// The node that an operator is moving to another server. The process that answers there knows only through a
+    /// fill what the former process knew.
     pub(super) replacing: Mutex<Option<usize>>,
     counts: Counts,
 }
 
-/// Opens a node that is not configured: `None` where it is no address, or such nodes cannot be opened.
+/// Opens a node that is not configured: `None` if the text is not an address, or such nodes cannot be opened.
 pub(crate) type Opener<N> = Box<dyn Fn(&NodeId, &str) -> Option<Arc<N>> + Send + Sync>;
 
-/// Is called when nodes were added, or the list of those that vote is another one.
+/// Called when nodes were added, or the list of voting nodes has changed.
 pub(crate) type ListObserver = Box<dyn Fn() + Send + Sync>;
 
 /// Counters of background work.
@@ -111,7 +111,7 @@ struct Counts {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// An engine over these nodes; the quorum is that of their number, reachable or not.
+    /// An engine over these nodes. The quorum counts all of them, reachable or not.
     pub fn new(nodes: Vec<Arc<N>>, clock: C, entropy: E, settings: RedlockSettings) -> Self {
         let cluster_clock = ClusterClock::new(clock.clone());
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
@@ -150,7 +150,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         quorum_of(self.size())
     }
 
-    /// How many nodes are configured, which vote until the list is changed.
+    /// How many nodes are configured. These nodes vote until the list is changed.
     pub(super) fn configured(&self) -> usize {
         self.configured
     }
@@ -165,7 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.size_in(&self.views.current())
     }
 
-    /// The same of another view.
+    /// The number of nodes of another view's list.
     pub(super) fn size_in(&self, view: &View) -> usize {
         view.list.as_ref().map_or(self.configured, |list| list.names.len())
     }
@@ -175,22 +175,22 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.members_in(&self.views.current())
     }
 
-    /// The same of another view.
+    /// The nodes of another view's list, one bit each.
     pub(super) fn members_in(&self, view: &View) -> u64 {
         let Some(list) = &view.list else { return known_nodes::first(self.configured) };
         let bit = |(i, node): (usize, &Arc<N>)| if list.names.contains(node.id()) { 1 << i } else { 0 };
         self.nodes.iter().enumerate().map(bit).fold(0, std::ops::BitOr::bitor)
     }
 
-    /// Takes a view if it is a higher one and [`Self::may_take`] allows it. `shown_by`: who has installed one with its list.
+    /// Takes a view if it is higher and [`Self::may_take`] allows it. `shown_by`: nodes that installed a view with its list.
     pub(super) fn take_view(&self, view: &Arc<View>, shown_by: &[usize]) {
         if self.may_take(view, shown_by) && self.views.take(view) {
             self.list_changed();
         }
     }
 
-    /// A view with another list than the present one's counts only with the word of more than a minority of that list: one node
-    /// could name itself alone.
+    /// A view whose list differs from the present view's counts only if more than a minority of that list shows it:
+    /// one node could name itself alone.
     pub(super) fn may_take(&self, view: &View, shown_by: &[usize]) -> bool {
         let current = self.views.current();
         let (members, size) = (self.members_in(&current), self.size_in(&current));
@@ -205,17 +205,17 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.nodes.iter().enumerate().find(|(i, node)| members >> i & 1 == 1 && node.id() == name).map(|(i, _)| i)
     }
 
-    /// Whether a node, by index, is of the present view's list.
+    /// Whether a node, by index, is in the present view's list.
     pub fn is_member(&self, node: usize) -> bool {
         self.members() >> node & 1 == 1
     }
 
-    /// Sets how nodes are opened that are not configured. Only the first call counts.
+    /// Sets how nodes that are not configured are opened. Only the first call counts.
     pub(crate) fn set_opener(&self, opener: Opener<N>) {
         let _ = self.opener.set(opener);
     }
 
-    /// Calls this when nodes were added, or the list is another one.
+    /// Sets an observer, which is called when nodes were added or the list has changed.
     pub(crate) fn observe_list(&self, observer: ListObserver) {
         self.list_observers.lock().push(observer);
     }
@@ -224,13 +224,13 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.list_observers.lock().iter().for_each(|observer| observer());
     }
 
-    /// Connects to a node from now on, or closes what is open.
+    /// Connects to a node from now on, or closes its connections.
     pub(super) fn set_open(&self, node: usize, is_open: bool) {
         self.nodes.set_open(node, is_open);
         self.nodes[node].set_open(is_open);
     }
 
-    /// The index of the node of this name, which is connected to from now on. `None` where it cannot be opened.
+    /// Connects to the node with this name and returns its index. `None` if it cannot be opened.
     pub(super) fn open(&self, name: &NodeId, address: &str) -> Option<usize> {
         if let Some(index) = self.nodes.iter().position(|node| node.id() == name) {
             let node = &self.nodes[index];
@@ -253,12 +253,12 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         started.plus(validity::validity(ttl, Duration::ZERO, drift))
     }
 
-    /// How long a round waits for a node's answer now, where its request has no TTL.
+    /// How long a round waits for a node's answer now, if its request has no TTL.
     pub fn node_timeout(&self) -> Duration {
         self.answers.present()
     }
 
-    /// The same for a request that may have a TTL: at most a quarter of it, or the setting if that is longer.
+    /// The timeout for a request that may have a TTL: at most a quarter of it, or the setting if that is longer.
     pub(crate) fn node_timeout_for(&self, ttl: Option<Ttl>) -> Duration {
         self.answers.for_ttl(ttl)
     }
@@ -269,7 +269,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         Duration::from_millis(u64::try_from(share_ms).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
     }
 
-    /// Where each node is reached, if it is a server that can be moved.
+    /// The address of each node that is a server which can be moved.
     pub(super) fn addresses(&self) -> Vec<Option<Arc<str>>> {
         self.nodes.iter().map(|node| node.address()).collect()
     }
@@ -306,7 +306,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.counts.repaired.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Each node's outcome, by its answer.
+    /// Each node's outcome, from its answer.
     pub(crate) fn outcomes(&self, answers: &[Option<NodeResult>]) -> Vec<NodeOutcome> {
         let members = self.members();
         let verdicts = answers.iter().map(|a| Verdict::of(a.as_ref()));

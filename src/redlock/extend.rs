@@ -1,6 +1,6 @@
-//! Extend: more time for an existing lease. It never creates, revives or releases one: where it fails,
-//! the old deadline remains. After a success the lease is restored on healthy nodes that miss it; such
-//! a repair never counts as a vote.
+//! Extend: more time for an existing lease. It never creates, revives or releases a lease: if it fails, the old
+//! deadline remains. After a success the lease is restored on healthy nodes that miss it; such a repair never counts
+//! as a vote.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct ExtendParams {
     pub token: TokenHash,
     /// New lifetime from now; `None`: the lease's own TTL.
     pub ttl: Option<Ttl>,
-    /// With a `ttl`: the end is not to be later than this, on the cluster clock; 0: any. Milliseconds since 1970.
+    /// With a `ttl`: the latest end, on the cluster clock; 0: any. Milliseconds since 1970.
     pub until_ms: u64,
     /// Extend only the lease with this fence.
     pub fence: Option<Fence>,
@@ -35,7 +35,7 @@ pub struct ExtendParams {
 }
 
 impl ExtendParams {
-    /// The remaining lifetime of a request that is sent at `now`. `None`: it would be over already.
+    /// The lifetime for a request that is sent at `now`. `None`: it would be over already.
     fn ttl_at(&self, now: RequestTime) -> Option<Option<Ttl>> {
         if self.until_ms == 0 || mutant::is(Mutant::KeptPastEnd) {
             return Some(self.ttl);
@@ -63,9 +63,9 @@ pub struct ConfirmedExtension {
     pub granted: usize,
 }
 
-/// The fence to answer for a member: that which a quorum shows. Where none does, the lowest: it is not above the one that a
-/// quorum gave to the lease, as one of these nodes gave it too, so that every later lease has a higher one. The highest may be
-/// one node's alone.
+/// The fence to answer for a member: the fence that a quorum shows. If none does, the lowest: it is not above the
+/// fence that a quorum gave to the lease, which one of these nodes also gave, so every later lease has a higher
+/// fence. The highest may come from one node only.
 pub(super) fn certain_fence(tally: &Tally, of: Option<Mode>, quorum: usize) -> Option<Fence> {
     let shown = tally.received().filter_map(|(_, answer)| match answer {
         Ok(Reply::Updated { record, .. } | Reply::Downgraded { record, .. }) => {
@@ -83,11 +83,11 @@ pub(super) fn certain_fence(tally: &Tally, of: Option<Mode>, quorum: usize) -> O
 pub enum ExtendRefusal {
     /// A quorum reports another holder.
     NotHolder,
-    /// A quorum reports that it has ended; the reason is `None` where it expired.
+    /// A quorum reports that the lease has ended; the reason is `None` if it expired.
     Gone(Option<EndReason>),
     /// The nodes have another fence for this token than the requested one.
     Changed(Fence),
-    /// It is not known whether it took effect. The old deadline remains.
+    /// It is not known whether the extend took effect. The old deadline remains.
     Unknown {
         /// Number of nodes that agreed.
         granted: usize,
@@ -97,17 +97,17 @@ pub enum ExtendRefusal {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Extends in one round, or a few more where the nodes show different forms of the lease.
+    /// Extends in one round, or in a few more if the nodes show different forms of the lease.
     ///
     /// Errors: see [`ExtendRefusal`]. Nothing is ever released.
-    /// Cancel: it may or may not have taken effect; the old deadline remains.
+    /// Cancel: the extend may have taken effect; the old deadline remains.
     pub async fn extend(&self, extension: &ExtendParams) -> Result<ConfirmedExtension, ExtendRefusal> {
         let mut fence = extension.fence;
         let mut lower = None;
         let mut renewal = true;
         let mut repeats = VIEW_REPEATS;
         let mut until = Until::Won;
-        // Where the nodes have different ones: that which a quorum has at least, to be set on all.
+        // If the nodes have different TTLs: the TTL that a quorum has at least, which is set on all.
         let mut common_ttl = None;
         loop {
             let started = self.clock.now();
@@ -132,7 +132,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 && tally.decision() != Decision::Reached
                 && tally.received().any(|(_, a)| matches!(a, Ok(Reply::FenceTooFarAhead)))
             {
-                // It came from one node, whose clock was once ahead, or which is faulty.
+                // The fence came from one node whose clock was once ahead, or which is faulty.
                 fence = Some(next);
                 continue;
             }
@@ -143,7 +143,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let member = member_mode(records(&tally), tally.quorum());
             let mode = member.map_or(Mode::Exclusive, |(mode, _)| mode);
             let (most_common, votes, highest, next) = fences(&tally, mode);
-            // A slot that an earlier attempt left behind answered first, or a node whose record no quorum has.
+            // A slot that an earlier attempt left behind, or a node whose record no quorum has, may have answered first.
             let is_open = || votes < tally.quorum() || !is_agreed(extension, ttl, &tally);
             if until == Until::Won && !minority && tally.answers().iter().any(Option::is_none) && is_open() {
                 until = Until::All;
@@ -170,7 +170,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// `member`: of a shared lease or a permit.
+    /// `member`: the mode of a shared lease or a permit.
     fn extended(
         &self,
         extension: &ExtendParams,
@@ -191,7 +191,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if let Some(labels) = &extension.labels {
             record.labels = Arc::clone(labels);
         }
-        // All of them have the same one here.
+        // All nodes have the same TTL here.
         let its = all().filter(|record| record.fence == fence || member.is_some());
         let ttl = ttl.unwrap_or_else(|| its.fold(record.ttl, |shortest, record| shortest.min(record.ttl)));
         let deadline = self.deadline(started, ttl);
@@ -201,8 +201,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let misses =
             |a: &NodeResult| misses_the_lease(a) || member.is_some() && matches!(a, Ok(Reply::Other { fence: None }));
         let missing: Vec<usize> = tally.received().filter(|(_, a)| misses(a)).map(|(i, _)| i).collect();
-        // What a node may have made up is put on no other one. A member's fence only if a quorum has given it to this lease, and
-        // one form of it.
+        // What one node may have made up is written to no other node. A member's fence is written only if a quorum
+        // has given it to this lease, and all nodes show one form of the lease.
         let is_one_form = || !records(tally).any(|of| of.mode != mode);
         let is_certain = is_known
             && (member.is_none() || is_one_form() && all().filter(|of| of.fence == fence).count() >= tally.quorum());
@@ -210,7 +210,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
         }
-        // The instance that granted it may have ended before it added it to the index.
+        // The instance that granted the lease may have ended before it added the lease to the index.
         if record.renewals <= 1 {
             self.index_late(&extension.resource, &extension.token);
         }
@@ -252,7 +252,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     changed = changed.max(Some(*found));
                     other += 1;
                 }
-                // This token's lease, with a fence that another round is still bringing to a quorum: unknown.
+                // A node has this token's lease with a fence that another round is still bringing to a quorum: unknown.
                 Ok(Reply::Other { fence: Some(_) }) => {}
                 Ok(Reply::Other { fence: None }) => other += 1,
                 Ok(Reply::Ended { reason }) => ended.push(*reason),
@@ -311,15 +311,15 @@ fn records(tally: &Tally) -> impl Iterator<Item = &LeaseRecord> {
     })
 }
 
-/// A quorum shows one form of the lease, and whatever the request does not set itself.
+/// Whether a quorum shows one form of the lease, and one value of each field that the request does not set.
 fn is_agreed(extension: &ExtendParams, ttl: Option<Ttl>, tally: &Tally) -> bool {
     Agreement::of(&records(tally).collect::<Vec<_>>(), tally.quorum()).is_some_and(|found| {
         found.has_mode && (ttl.is_some() || found.has_ttl) && (extension.labels.is_some() || found.may_be_written())
     })
 }
 
-/// Where nodes that agree on the mode have different TTLs: that which a quorum has at least. It is to be set on all of them: what
-/// each has by itself would be promised by the word of the one with the shortest, or with the longest.
+/// If nodes that agree on the mode have different TTLs, the TTL that a quorum has at least. It must be set on all of
+/// them: otherwise the promise would depend on the one node with the shortest, or the longest, TTL.
 fn ttl_of_a_quorum(tally: &Tally, mode: Mode) -> Option<Ttl> {
     let ttls: Vec<u64> = records(tally).filter(|of| agrees(of.mode, mode)).map(|record| record.ttl.as_ms()).collect();
     if ttls.len() < tally.quorum() || ttls.iter().all(|ttl| *ttl == ttls[0]) {
@@ -328,7 +328,7 @@ fn ttl_of_a_quorum(tally: &Tally, mode: Mode) -> Option<Ttl> {
     Ttl::from_ms(at_least(ttls.into_iter(), tally.quorum())).ok()
 }
 
-/// Of the yes-votes for a lease of this mode the most common fence, its number of votes, the highest fence, and the next lower one.
+/// For the yes-votes for a lease of this mode: the most common fence, its votes, the highest fence, and the next lower fence.
 fn fences(tally: &Tally, mode: Mode) -> (Fence, usize, Fence, Option<Fence>) {
     let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
     for record in records(tally).filter(|record| agrees(record.mode, mode)) {

@@ -27,8 +27,8 @@ pub enum InitError {
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Initialises a new cluster, so that blank nodes vote without a quarantine. All nodes must answer,
-    /// and none may be part of a cluster: the operator confirms that no node was wiped.
+    /// Initialises a new cluster, so that blank nodes vote without a quarantine. All nodes must answer, and none may
+    /// be part of a cluster: the operator confirms that no node was wiped.
     ///
     /// Cancel: some nodes may be initialised, others not. Another call succeeds only if all are still
     /// blank; otherwise the blank ones vote after their quarantine.
@@ -36,7 +36,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let answers = self.send_to_all(self.probe()).await;
         self.record(&answers);
         self.adjust_cluster_clock().await;
-        // Once more: the first probe may have been refused because the cluster clock was not anchored yet.
+        // Probed again: the first probe may have been refused because the cluster clock was not anchored yet.
         let answers = self.send_to_all(self.probe()).await;
         self.check_statuses(&answers.tally, |status| match &status.vote {
             Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => status.why == "blank",

@@ -19,13 +19,13 @@ use crate::types::{Mode, ResourceName, TokenHash};
 pub struct ClusterInspection {
     /// The state on a quorum.
     pub state: ResourceState,
-    /// Number of nodes that report it.
+    /// Number of nodes that report this state.
     pub agreeing: usize,
-    /// Each node's answer, by index; `None` where it was not awaited.
+    /// Each node's answer, by index; `None` if it was not awaited.
     pub answers: Vec<Option<NodeResult>>,
 }
 
-/// What the nodes have of a resource, or their answers where no quorum can say.
+/// The state of a resource on the nodes, or their answers if no quorum can report it.
 pub(crate) type InspectionResult = Result<ClusterInspection, Vec<Option<NodeResult>>>;
 
 /// State of a resource on a quorum.
@@ -33,7 +33,7 @@ pub(crate) type InspectionResult = Result<ClusterInspection, Vec<Option<NodeResu
 pub enum ResourceState {
     /// No lease or lock has a quorum, or can have one.
     Free,
-    /// A lease. `left` is the q-th largest TTL of its key: after it the lease has no quorum.
+    /// A lease. `left` is the q-th largest time left of its key: after it the lease has no quorum.
     Lease { record: LeaseRecord, left: Duration },
     /// Shared leases or permits, each of which has a quorum or may have one; never empty.
     Members(Vec<HeldMember>),
@@ -47,7 +47,7 @@ pub struct HeldMember {
     pub record: LeaseRecord,
     /// The q-th largest time left on a node: after it the lease has no quorum.
     pub left: Duration,
-    /// Number of nodes that report it.
+    /// Number of nodes that report this lease.
     pub agreeing: usize,
 }
 
@@ -70,8 +70,8 @@ impl ResourceState {
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Inspects one resource on all nodes.
     ///
-    /// Errors: `Err` with the answers where fewer than a quorum answered, or where the nodes that show nothing may have
-    /// forgotten a lease: too few of them vote.
+    /// Errors: `Err` with the answers if fewer than a quorum answered, or if nodes that show nothing may have
+    /// forgotten a lease, since too few of them vote.
     pub async fn inspect(&self, resource: &ResourceName) -> InspectionResult {
         let request = Request::Inspect { resource: resource.clone() };
         let round = async |until| {
@@ -84,12 +84,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         loop {
             let tally = round(until).await;
             let found = majority_state(&tally).filter(|_| tally.yes() >= tally.quorum());
-            // Its votes count in a view that others have left meanwhile.
+            // The votes count in a view that others have left meanwhile.
             if found.is_none() && repeats > 0 && self.has_moved_on(&tally) {
                 repeats -= 1;
                 continue;
             }
-            // Where leases come and go, or a node lies, the first answers may differ: then those of all nodes say what a quorum has.
+            // If leases come and go, or a node lies, the first answers may differ: all nodes' answers show what a quorum has.
             let is_open = found.as_ref().is_none_or(|found| found.agreeing < tally.quorum() || !found.is_complete);
             if until == Until::WonAndGrace && is_open && tally.answers().iter().any(Option::is_none) {
                 until = Until::All;
@@ -108,7 +108,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         join_all(resources.iter().map(|resource| self.inspect(resource))).await
     }
 
-    /// The lease of this token as a single node has it, for display only: no quorum says so. The token chooses the node.
+    /// The lease of this token as a single node has it, for display only: no quorum confirms it. The token selects the node.
     pub async fn inspect_on_one(&self, resource: &ResourceName, token: &TokenHash) -> Option<LeaseRecord> {
         let connected: Vec<usize> = self.everyone().into_iter().filter(|i| self.nodes[*i].is_connected()).collect();
         let spread = token.as_str().bytes().map(usize::from).sum::<usize>();
@@ -123,16 +123,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// What most nodes report.
+/// The state that most nodes report.
 struct MajorityState {
     state: ResourceState,
-    /// Number of nodes that report it.
+    /// Number of nodes that report this state.
     agreeing: usize,
-    /// What a quorum reports, it reports alike.
+    /// Whether each lease that a quorum reports has the same fields on that quorum.
     is_complete: bool,
 }
 
-/// `None` where it is not known.
+/// `None` if the state is not known.
 fn majority_state(tally: &Tally) -> Option<MajorityState> {
     let mut groups: Vec<Group> = Vec::new();
     let (mut free, mut known) = (0, 0);
@@ -148,7 +148,7 @@ fn majority_state(tally: &Tally) -> Option<MajorityState> {
         for (identity, left_ms) in found {
             let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
             match groups.iter_mut().find(|g| g.shown[0].is_same(&identity)) {
-                // One that is listed twice counts once.
+                // A lease that a node lists twice counts once.
                 Some(group) if group.latest == node => {}
                 Some(group) => {
                     group.latest = node;
@@ -192,7 +192,7 @@ fn majority_state(tally: &Tally) -> Option<MajorityState> {
 }
 
 impl ClusterInspection {
-    /// What the nodes show of this token's lease; `None` if none of them shows it.
+    /// What the nodes show of this token's lease; `None` if no node shows it.
     pub(crate) fn agreement(&self, token: &TokenHash, quorum: usize) -> Option<Agreement> {
         let shown = self.answers.iter().flatten().filter_map(|answer| match answer {
             Ok(Reply::Inspected(inspection)) => inspection.lock.lease_of(token).map(|(record, _)| record),
@@ -208,7 +208,7 @@ enum LockIdentity {
 }
 
 impl LockIdentity {
-    /// All that a node shows, each with its remaining milliseconds.
+    /// Everything that a node shows, each with its remaining milliseconds.
     fn all(lock: &StoredLock) -> Vec<(Self, Option<u64>)> {
         match lock {
             StoredLock::Free => Vec::new(),
@@ -229,13 +229,13 @@ impl LockIdentity {
     }
 }
 
-/// Nodes that report the same lease or lock: what each of them shows.
+/// The nodes that report the same lease or lock, and what each of them shows.
 struct Group {
-    /// The index of the last of them.
+    /// The index of the last node in the group.
     latest: usize,
     shown: Vec<LockIdentity>,
     left: Vec<Duration>,
-    /// Only of a lease: what the nodes agree on.
+    /// What the nodes agree on; only for a lease.
     agreement: Option<Agreement>,
 }
 
@@ -256,7 +256,7 @@ impl Group {
         self.agreement.as_ref().is_none_or(Agreement::is_complete)
     }
 
-    /// The q-th largest time left, or the least where fewer nodes report it.
+    /// The q-th largest time left, or the smallest if fewer nodes report the lease.
     fn left_on_quorum(&mut self, quorum: usize) -> Duration {
         self.left.sort_unstable_by(|a, b| b.cmp(a));
         self.left.get(quorum - 1).or(self.left.last()).copied().unwrap_or_default()

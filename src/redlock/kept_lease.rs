@@ -9,57 +9,57 @@ use crate::types::{ResourceName, TokenHash};
 /// How a kept lease ended, as far as this instance knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptEnd {
-    /// Its time was over, and it was released.
+    /// The time for which it was kept is over, and it was released.
     KeptOut,
-    /// Somebody ended it.
+    /// It was ended for this reason.
     Ended(EndReason),
-    /// It ran out, although its time was not over.
+    /// It expired before the time for which it was to be kept was over.
     Lost,
 }
 
-/// Who renewed a kept lease.
+/// The instance that renewed a kept lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptBy {
-    /// The instance that granted it, or changed its end.
+    /// The instance that granted the lease, or changed its end.
     Granter,
-    /// An instance that took it over.
+    /// An instance that took the lease over.
     Adopter,
 }
 
-/// A kept lease, as an observer gets it.
+/// A kept lease, as an observer receives it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeptView<'a> {
     pub resource: &'a ResourceName,
-    /// Hash of its token.
+    /// Hash of the lease's token.
     pub token: &'a TokenHash,
-    /// The lease as this instance saw it last.
+    /// The lease as this instance last saw it.
     pub record: &'a LeaseRecord,
 }
 
-/// Is called with what becomes of the leases that this instance keeps, and releases them.
+/// Is notified of the outcomes of the leases that this instance keeps, and releases them.
 pub(crate) trait KeptObserver: Send + Sync {
     /// A renewal was confirmed; the lease is promised until `deadline`.
     fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime);
     /// A renewal was not confirmed; it is tried again.
     fn not_renewed(&self, by: KeptBy);
-    /// It is renewed no more. Not called where another instance knows how it ended.
+    /// The lease is no longer renewed. Not called if another instance knows how the lease ended.
     fn ended(&self, lease: KeptView<'_>, end: KeptEnd);
-    /// Releases it. Whether a quorum has ended it.
+    /// Releases the lease. Returns whether a quorum has ended it.
     fn release(&self, resource: &ResourceName, token: &TokenHash) -> impl Future<Output = bool> + Send;
 }
 
-/// Until when a lease is kept, as the nodes show it; 0 where they do not. One of them may have missed the end, or lie about it:
-/// a lease is not renewed, nor ended early, at the word of a single one.
+/// Until when a lease is kept, as the nodes show it; 0 if they do not. One node may have missed the end, or lie about
+/// it: no lease is renewed or ended early on the word of a single node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeptTimes {
-    /// What two nodes show at least, or the only one.
+    /// The end that at least two nodes show, or the only node.
     pub(super) agreed_ms: u64,
-    /// The latest that any shows.
+    /// The latest end that any node shows.
     pub(super) latest_ms: u64,
 }
 
 impl KeptTimes {
-    /// Of what each node shows, out of so many nodes.
+    /// From the end that each node shows, out of `nodes` nodes.
     pub(super) fn of(mut ends: Vec<u64>, nodes: usize) -> Self {
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let at = |place: usize| ends.get(place).copied().unwrap_or(0);

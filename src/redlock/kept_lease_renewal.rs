@@ -1,7 +1,7 @@
-//! Kept leases: the service renews them until the end that their record has. The instance that granted one renews it after a
-//! third of its TTL. If it has not, any other one does after half of it: the nodes have an index of kept leases, which each
-//! instance reads, and what a quorum of them shows is renewed. There is no election: a renewal is idempotent, so two
-//! instances that renew the same lease cost only time.
+//! Kept leases: the service renews them until the end in their record. The instance that granted a lease renews it
+//! after a third of its TTL. If it has not, any other instance does after half of the TTL: the nodes have an index of
+//! kept leases, which each instance reads, and a lease that a quorum shows is renewed. There is no election: a
+//! renewal is idempotent, so two instances that renew the same lease cost only time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,22 +25,22 @@ use crate::protocol::{
 };
 use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
-/// Time between two passes over what is due.
+/// Time between two passes over the leases that are due.
 const TICK: Duration = Duration::from_millis(500);
 /// An instance indexes each of its kept leases again after this time, for nodes that forgot them.
 const INDEX_REFRESH: Duration = Duration::from_mins(1);
-/// Maximum number of kept leases that one pass renews or ends; further ones follow in the next.
+/// Maximum number of kept leases that one pass renews or ends; the next pass continues.
 const STEPS_MAX: usize = 4_096;
-/// Of these at a time.
+/// Maximum number of these at a time.
 const CONCURRENT_STEPS: usize = 32;
 /// Maximum number of pages that one pass reads from each node.
 const PAGES_MAX: usize = 16;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum number of kept leases that one instance renews, those of others that have ended included.
+/// Maximum number of kept leases that one instance renews, including leases of instances that have ended.
 pub(crate) const KEPT_MAX: usize = 1_000_000;
 
-/// A lease: one token may have leases of several resources.
+/// The key of a lease: one token may have leases of several resources.
 type Key = (ResourceName, TokenHash);
 
 /// The leases that this instance keeps. Cheap to clone.
@@ -59,15 +59,15 @@ impl<N, C, E> Clone for Keeper<N, C, E> {
 struct KeptLease {
     resource: ResourceName,
     record: LeaseRecord,
-    /// Until when it is kept, on the cluster clock.
+    /// Until when the lease is kept, on the cluster clock.
     until_ms: u64,
     by: KeptBy,
-    /// This instance granted it, or has renewed it.
+    /// Whether this instance granted the lease, or has renewed it.
     is_known: bool,
-    /// Until when this instance knows it to be promised.
+    /// Until when the lease is promised, as far as this instance knows.
     deadline: BootTime,
     renew_at: BootTime,
-    /// When this instance indexed it last.
+    /// When this instance last indexed the lease.
     indexed: BootTime,
 }
 
@@ -77,17 +77,17 @@ impl KeptLease {
     }
 }
 
-/// What is to be done with a lease now.
+/// The step that a lease needs now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Renew,
-    /// Its time is over, as far as this instance knows.
+    /// The time for which the lease is kept is over, as far as this instance knows.
     End,
 }
 
-/// What a quorum shows of a resource.
+/// What a quorum shows for a resource.
 enum Confirmed {
-    /// The lease of the token that was asked for, and until when it is kept.
+    /// The lease of the token in question, and until when it is kept.
     Lease(LeaseRecord, KeptTimes),
     /// Something else, or nothing.
     Other,
@@ -95,7 +95,7 @@ enum Confirmed {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
-    /// Keeps nothing yet.
+    /// A keeper without leases.
     pub(crate) fn new(engine: Redlock<N, C, E>) -> Self {
         Self { engine, leases: Arc::default() }
     }
@@ -105,18 +105,18 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         self.leases.lock().len()
     }
 
-    /// The time on the cluster clock, which ends of kept leases refer to. Milliseconds since 1970.
+    /// The time on the cluster clock, to which ends of kept leases refer. Milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> u64 {
         self.engine.cluster_clock.request_time().0 / 1_000
     }
 
-    /// Writes these labels, with an end, to a quorum, and indexes the lease there, so that any instance will renew it. To be
-    /// called when it is granted and before that is answered. Whether a quorum has both.
+    /// Writes these labels, with an end, to a quorum, and indexes the lease there, so that any instance will renew
+    /// it. Must be called between the grant and the answer. Returns whether a quorum has both.
     ///
-    /// Not with the acquire itself: if the instance ended before it answered, the lease would be kept although no caller knows
-    /// it.
+    /// Not part of the acquire: if the instance ended before it answered, the lease would be kept although no caller
+    /// knows it.
     ///
-    /// Cancel: some nodes may have it. No renewal is confirmed, so that the cancel of its attempt still ends the lease.
+    /// Cancel: some nodes may have the labels. No renewal is confirmed, so the cancel of the attempt still ends the lease.
     pub(crate) async fn begin(
         &self,
         resource: &ResourceName,
@@ -138,7 +138,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         marked.yes() >= marked.quorum() && is_indexed
     }
 
-    /// Indexes a lease on a quorum. Whether a quorum has it.
+    /// Indexes a lease on a quorum. Returns whether a quorum has it.
     ///
     /// Cancel: some nodes may have it, for as long as the lease exists.
     pub(crate) async fn index(&self, resource: &ResourceName) -> bool {
@@ -151,8 +151,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         tally.yes() >= tally.quorum()
     }
 
-    /// Renews this lease from now on, as its granter. `record`: as the nodes have it, with its end; without one, which
-    /// only a node that lies shows then, it is renewed no more.
+    /// Renews this lease from now on, as its granter. `record`: the nodes' record, with its end. A record without an
+    /// end, which then only a lying node shows, is not renewed any more.
     pub(crate) fn keep(&self, resource: &ResourceName, record: &LeaseRecord, deadline: BootTime) {
         let (now, key) = (self.engine.clock.now(), (resource.clone(), record.token.clone()));
         match record.labels().kept_until_ms {
@@ -180,12 +180,12 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         }
     }
 
-    /// This instance has ended the lease. Whether it was kept here.
+    /// Records that this instance has ended the lease. Returns whether it was kept here.
     pub(crate) fn forget(&self, resource: &ResourceName, token: &TokenHash) -> bool {
         self.leases.lock().remove(&(resource.clone(), token.clone())).is_some()
     }
 
-    /// Renews and ends what is due, for ever.
+    /// Renews and ends the leases that are due, for ever.
     ///
     /// Cancel: leases that no other instance keeps end with their TTL.
     pub(crate) async fn run(&self, observer: &impl KeptObserver) {
@@ -205,7 +205,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         futures_util::stream::iter(steps).for_each_concurrent(CONCURRENT_STEPS, |step| step).await;
     }
 
-    /// Indexes what is to be indexed again, and reads from each node what is due there.
+    /// Indexes the leases that must be indexed again, and reads from each node the leases that are due there.
     async fn exchange(&self) -> Vec<ListedLease> {
         let now = self.engine.clock.now();
         let add: Vec<ResourceName> = {
@@ -240,7 +240,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         due
     }
 
-    /// Whether nobody renews it: what this instance has granted is renewed by its own time, also if that fails for a while.
+    /// Whether no instance renews it. A granter renews its own leases on its own schedule, even if that fails for a while.
     fn is_to_be_adopted(&self, listed: &ListedLease) -> bool {
         let leases = self.leases.lock();
         let key = (listed.resource.clone(), listed.record.token.clone());
@@ -267,7 +267,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         }
     }
 
-    /// What a quorum shows.
+    /// What a quorum shows for this token.
     async fn confirmed(&self, resource: &ResourceName, token: &TokenHash) -> Confirmed {
         let Ok(found) = self.engine.inspect(resource).await else { return Confirmed::Unknown };
         let Some((record, _)) = found.state.lease_of(token) else { return Confirmed::Other };
@@ -285,7 +285,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         Confirmed::Lease(record, KeptTimes::of(ends, self.engine.size()))
     }
 
-    /// What is due in this instance's own list, that with the earliest deadline first.
+    /// The steps that are due in this instance's own list, ordered by deadline, the earliest first.
     fn due_steps(&self) -> Vec<(Key, Step)> {
         let (now, now_ms) = (self.engine.clock.now(), self.now_ms());
         let mut due: Vec<(BootTime, Key, Step)> = Vec::new();
@@ -333,7 +333,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         }
     }
 
-    /// A renewal was confirmed. Another instance may have set another end meanwhile.
+    /// Handles a confirmed renewal. Another instance may have set another end meanwhile.
     async fn renewed(&self, lease: &KeptLease, extended: ConfirmedExtension, observer: &impl KeptObserver) {
         let (now, token) = (self.engine.clock.now(), &lease.record.token);
         let mut until_ms = lease.until_ms;
@@ -347,7 +347,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let view = KeptView { resource: &lease.resource, token, record: &record };
         observer.renewed(view, lease.by, extended.deadline);
         if let Some(own) = self.leases.lock().get_mut(&lease.key()) {
-            // The nodes report to an adopter when it is due again: somebody else may renew it in between.
+            // For an adopter, the nodes report when the lease is due again: another instance may renew it in between.
             let pause = match own.by {
                 KeptBy::Granter => renewal_interval(own.record.ttl.as_duration()),
                 KeptBy::Adopter => extended.deadline.since(now),
@@ -358,7 +358,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         }
     }
 
-    /// Its time is over, unless another instance has set another end.
+    /// Ends a lease whose time is over, unless another instance has set another end.
     async fn end(&self, lease: KeptLease, observer: &impl KeptObserver) {
         let (token, now_ms) = (&lease.record.token, self.now_ms());
         match self.confirmed(&lease.resource, token).await {
@@ -367,14 +367,14 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
                     own.until_ms = times.agreed_ms;
                 }
             }
-            // One node shows a later end: it is not renewed, and ends with its TTL.
+            // One node shows a later end: the lease is not renewed, and ends with its TTL.
             Confirmed::Lease(_, times) if times.latest_ms > now_ms => drop(self.leases.lock().remove(&lease.key())),
             Confirmed::Lease(..) => {
                 if observer.release(&lease.resource, token).await {
                     self.over(&lease, KeptEnd::KeptOut, observer);
                 }
             }
-            // Another instance has ended it, and has published the event.
+            // Another instance has ended the lease, and has published the event.
             Confirmed::Other => drop(self.leases.lock().remove(&lease.key())),
             Confirmed::Unknown => {
                 if self.engine.clock.now() >= lease.deadline {

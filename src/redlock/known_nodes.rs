@@ -1,5 +1,5 @@
-//! The nodes that an instance knows, by an index that never changes: nodes that are added later get the next ones, and one that
-//! left the list keeps its own.
+//! The nodes that an instance knows, by an index that never changes: nodes that are added later get the next indexes,
+//! and a node that left the list keeps its index.
 
 use std::ops::Index;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,27 +13,27 @@ pub const NODES_KNOWN_MAX: usize = 64;
 pub struct KnownNodes<N> {
     slots: Box<[OnceLock<Arc<N>>]>,
     len: AtomicUsize,
-    /// Those that are connected to, one bit each.
+    /// The nodes that are connected to, one bit each.
     open: AtomicU64,
 }
 
 impl<N> KnownNodes<N> {
-    /// How many there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Whether there are none.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them, also those that left the list, by index.
+    /// All nodes by index, including nodes that left the list.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<N>> + ExactSizeIterator {
         (0..self.len()).map(|i| &self[i])
     }
 
-    /// Adds a node; returns its index, or `None` where there are [`NODES_KNOWN_MAX`]. One caller at a time: the node monitor.
+    /// Adds a node; returns its index, or `None` if there are [`NODES_KNOWN_MAX`]. Has one caller at a time: the node monitor.
     pub(super) fn push(&self, node: Arc<N>) -> Option<usize> {
         let index = self.len();
         self.slots.get(index)?.set(node).ok()?;
@@ -48,7 +48,7 @@ impl<N> KnownNodes<N> {
         (0..self.len()).filter(|i| open >> i & 1 == 1).collect()
     }
 
-    /// Notes whether a node is connected to.
+    /// Records whether a node is connected to.
     pub(super) fn set_open(&self, index: usize, is_open: bool) {
         let bit = 1 << index;
         match is_open {
@@ -58,7 +58,7 @@ impl<N> KnownNodes<N> {
     }
 }
 
-/// A set of the first nodes.
+/// The set of the first `nodes` nodes.
 pub(crate) fn first(nodes: usize) -> u64 {
     (0..nodes.min(NODES_KNOWN_MAX)).fold(0, |set, i| set | 1 << i)
 }

@@ -12,30 +12,30 @@ use super::round::Until;
 use crate::protocol::{ListArgs, ListedLease, Reply, Request, StoredLock};
 use crate::types::ResourceName;
 
-/// Leases per page, which takes a node half a millisecond.
+/// Leases per page; a page takes a node half a millisecond.
 const PAGE: u32 = 250;
 /// Maximum number of pages of one scan: 10 million leases.
 const PAGES_MAX: u32 = 40_000;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many leases more than twice those of a quorum one node may list: it may lie, and its pages would never end.
+/// How many leases beyond twice a quorum's number one node may list: it may lie, and its pages would never end.
 const LEASES_AHEAD_MAX: usize = 10_000;
-/// What a page counts at least, and every so many bytes of labels, as if they were leases.
+/// A page counts as at least `PAGE_COUNTS` leases, and each `BYTES_PER_LEASE` of labels as one more.
 const PAGE_COUNTS: usize = 25;
 const BYTES_PER_LEASE: usize = 1 << 10;
-/// How long a scan that is ahead of the others pauses before it looks again.
+/// How long a scan that is ahead of the others pauses before it checks again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Scans of the nodes that run together, so that none gets far ahead of a quorum of them.
+/// Scans of the nodes that run together, so that no scan gets far ahead of a quorum of them.
 #[derive(Debug)]
 pub struct ScanProgress {
     quorum: usize,
-    /// For each node what it has listed, and whether its scan has ended.
+    /// For each node, how much it has listed, and whether its scan has ended.
     nodes: Mutex<Vec<(usize, bool)>>,
 }
 
 impl ScanProgress {
-    /// Of the scans of these nodes.
+    /// Progress of the scans of these nodes.
     pub fn new(nodes: &[usize], quorum: usize) -> Self {
         let mut all = Vec::new();
         all.resize(nodes.iter().max().map_or(0, |last| last + 1), (0, true));
@@ -67,8 +67,8 @@ impl ScanProgress {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Passes every lease of one node to `take`, some of them twice. `false` where the node did not answer
-    /// every page, or lists far more than a quorum does.
+    /// Passes every lease of one node to `take`, some of them twice. `false` if the node did not answer every page,
+    /// or lists far more than a quorum does.
     pub async fn scan(&self, index: usize, progress: &ScanProgress, take: impl Fn(Vec<ListedLease>)) -> bool {
         let is_read = self.scan_pages(index, progress, take).await.is_some();
         progress.end(index);
@@ -100,7 +100,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         None
     }
 
-    /// The members of a lock that a page names only.
+    /// The members of a lock that a page lists without its members.
     async fn listed_members(&self, index: usize, resource: ResourceName) -> Option<Vec<ListedLease>> {
         let request = Request::Inspect { resource: resource.clone() };
         let Reply::Inspected(inspection) = self.ask_of_list(index, request).await? else { return None };

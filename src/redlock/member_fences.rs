@@ -1,6 +1,6 @@
-//! The fences of leases that are held together: a quorum of nodes gives one number to each lease (`docs/modes.md`). Leases of
-//! one resource that this instance is granted at a time propose theirs together, in one *block* of rising numbers: proposed
-//! each by itself, most would be refused for another one that was higher. Of two instances' blocks, the higher one is taken.
+//! The fences of leases that are held together: a quorum of nodes gives one number to each lease (`docs/modes.md`). This
+//! instance's simultaneous grants of one resource propose their fences together, in one *block* of rising numbers: proposed
+//! separately, most would be refused for a higher one. Of the blocks of two instances, the higher block is taken.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,29 +21,29 @@ use crate::types::{Fence, ResourceName};
 
 /// Maximum number of rounds to have a quorum give one fence to a lease.
 const MEMBER_FENCE_ROUNDS: usize = 8;
-/// By how much a block may lie ahead of the numbers that nodes gave, and of the time: up to this many microseconds, twice as
-/// many in each further round of its first lease. More than a block is long, so that two seldom overlap.
+/// By how much a block may lie ahead of the numbers that nodes gave, and of the time: up to this many microseconds, doubled
+/// in each further round of its first lease. It exceeds the length of a block, so that two blocks seldom overlap.
 const FENCE_LEAD_US: u64 = 2_000;
-/// From one number of a block to the next: new leases that reach a node between two proposals are given those between.
+/// Distance between two numbers of a block: new leases that reach a node between two proposals are given the numbers between.
 const FENCE_GAP: u64 = 8;
 
-/// The blocks that are proposed, by resource. Each entry is of callers whose attempts are being made, and goes with them.
+/// The proposed blocks, by resource. Each entry belongs to callers whose attempts are being made, and ends with them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FenceBlocks(Arc<Mutex<HashMap<ResourceName, Block>>>);
 
 #[derive(Debug)]
 struct Block {
-    /// Proposals of it whose rounds are not over.
+    /// Proposals of this block whose rounds are not over.
     in_flight: usize,
-    /// Who proposes in the next one.
+    /// The callers that propose in the next block.
     next: Vec<Waiting>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    /// The proposal is at least this.
+    /// The minimum of the proposal.
     least: u64,
-    /// How far a block may lie ahead that begins with it.
+    /// How far a block that begins with this proposal may lie ahead.
     lead: u64,
     sender: oneshot::Sender<Proposal>,
 }
@@ -56,9 +56,9 @@ struct Proposal {
 }
 
 impl FenceBlocks {
-    /// The next number to propose, at least `least`. `lead`: how far it is to lie ahead where others propose, too.
+    /// The next number to propose, at least `least`. `lead`: how far it may lie ahead if others propose as well.
     ///
-    /// Cancel: the others go on without it.
+    /// Cancel: the others continue without this proposal.
     async fn next(&self, resource: &ResourceName, least: u64, lead: u64) -> Proposal {
         let receiver = {
             let mut blocks = self.0.lock();
@@ -79,7 +79,7 @@ impl FenceBlocks {
     }
 }
 
-/// One of a block. Dropping the last one begins the next block.
+/// One proposal of a block. Dropping the last one begins the next block.
 #[derive(Debug)]
 struct InFlight {
     blocks: FenceBlocks,
@@ -106,7 +106,7 @@ impl Drop for InFlight {
         let least = next.iter().map(|waiting| waiting.least).max().unwrap_or(0);
         let mut fence = least.saturating_add(next.first().map_or(0, |waiting| waiting.lead));
         for waiting in next {
-            // Where the caller is gone, its number comes back, and ends here.
+            // If the caller is gone, its number comes back here and is dropped.
             drop(waiting.sender.send(self.blocks.proposal(&self.resource, fence)));
             fence = fence.saturating_add(FENCE_GAP);
         }
@@ -114,14 +114,14 @@ impl Drop for InFlight {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Has a quorum give one fence to this lease. A node gives each number once, so that no two leases get the same: the rule
-    /// for exclusive leases, which writes the highest one back whoever has it, would. Where the answers differ, the highest is
-    /// proposed to all; a node gives it if it is above all that it gave, and its next number otherwise. A proposal beside
-    /// others lies ahead, since these have been given numbers meanwhile. `None` where that fails, or the view changes: numbers
-    /// that were given in two views do not add up, and may be of two lists.
+    /// Lets a quorum give one fence to this lease. A node gives each number once, so no two leases get the same one;
+    /// the rule for exclusive leases, which writes the highest fence back whoever has it, would allow that. If the
+    /// answers differ, the highest is proposed to all; a node gives it if it is above all that it gave, and its next
+    /// number otherwise. A proposal beside others lies ahead, since these were given numbers meanwhile. `None` if
+    /// that fails, or the view changes: numbers given in two views do not add up, and may be of two lists.
     ///
-    /// Why a fence is above all that were answered before its caller asked: a node of both quorums gave the earlier one before
-    /// it gave any number to this lease.
+    /// Why a fence is above all fences that were answered before its caller asked: a node of both quorums gave the
+    /// earlier fence before it gave any number to this lease.
     pub(super) async fn settle_member_fence(
         &self,
         args: AcquireSharedArgs,
@@ -139,7 +139,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let possible = given.iter().flatten().filter(|fence| too_far.is_none_or(|far| **fence < far));
             let highest = possible.max().copied()?.0;
             let proposal = match too_far {
-                // Those of others may be too far ahead as well.
+                // The proposals of others may be too far ahead as well.
                 Some(_) => Proposal { fence: Fence(highest), _in_flight: None },
                 None => {
                     let present = if round > 0 { self.cluster_clock.request_time().0 } else { 0 };
@@ -165,14 +165,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     too_far = Some(too_far.map_or(proposed, |far| far.min(proposed)));
                 }
             }
-            // The others have not answered yet, and most will give it.
+            // The other nodes have not answered yet, and most will give this fence.
             others = tally.received().map(|(index, _)| index).collect();
         }
         agreed(&given, quorum)
     }
 
-    /// Stores a fence that a quorum gave on the nodes that gave another one, so that later rounds find one number. Not awaited:
-    /// nothing depends on it.
+    /// Stores a fence that a quorum gave on the nodes that gave another, so that later rounds find one number. Not
+    /// awaited: nothing depends on it.
     fn store_agreed_fence(&self, args: &AcquireSharedArgs, fence: Fence, others: Vec<usize>) {
         if others.is_empty() {
             return;

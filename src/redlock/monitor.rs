@@ -1,6 +1,6 @@
-//! The node monitor: probes every node once a second, measures its clock, and gives a node that lost
-//! its memory the vote back when no lease can depend on what it forgot. Refusing requests without a
-//! vote is done by the node itself, atomically with each request.
+//! The node monitor: probes every node once a second, measures its clock, and gives a node that lost its memory the
+//! vote back when no lease can depend on what it forgot. The node itself refuses requests without a vote, atomically
+//! with each request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,34 +26,34 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, ViewId, Vote};
 use crate::types::NodeId;
 
-/// Two processes under one name for less than this are explained by a restart: a note of the former one counts for 3 s on the
-/// nodes' clocks, and is read a probe later.
+/// A restart explains two processes under one name for less than this time: a report of the former process counts for
+/// 3 s on the nodes' clocks, and is read a probe later.
 const RESTART_EXPLAINS: Duration = Duration::from_secs(5);
 /// Time between two probe rounds.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// The same after a node's state changed, so that a node that forgot is filled at once: a note of its former process is replaced
-/// by each instance's next probe.
+/// Time between two probe rounds after a node's state changed, so that a node that forgot is filled at once: each
+/// instance's next probe replaces its report of the former process.
 const QUICK_PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// For so long after the last change.
+/// How long after the last change the quick interval applies.
 const QUICK_FOR: Duration = Duration::from_secs(3);
-/// An instance notes for the others that it sees a process until its last answer is so old, or another process answers.
+/// An instance reports to the others that it sees a process until the last answer is this old, or another process answers.
 const SEEN_FOR: Duration = Duration::from_secs(2);
 /// Timeout of a probe: longer than the node timeout, since the state of a slow node is worth knowing.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum change of the cluster clock per probe round: 1 % of [`PROBE_INTERVAL`], the assumed maximum
 /// difference of clock rates.
 const SLEW_US_PER_ROUND: i64 = 10_000;
-/// An instance is a witness of the nodes' time when it has followed it for so long. One that began after the clocks were
-/// stepped takes the new time for the right one; those that noticed the step have ordered the quarantines by then.
+/// An instance is a witness of the nodes' time when it has followed it for this long. An instance that began after the clocks
+/// were stepped takes the new time as right; before it is a witness, those that noticed the step order the quarantines.
 const WITNESS_AFTER: Duration = Duration::from_secs(5);
-/// An instance whose orders are refused for so long has a clock that differs from all others: longer than a witness's note counts
-/// on a node (2.5 s), since where the nodes' clocks were stepped, a note of before refuses the order too.
+/// If an instance's orders are refused for this long, its clock differs from all others. Longer than a witness's
+/// report counts on a node (2.5 s), since after a step of the nodes' clocks an earlier report refuses the order, too.
 const ALONE_AFTER: Duration = Duration::from_secs(3);
 
 /// The node monitor of one instance. Cheap to clone.
 pub struct NodeMonitor<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
-    /// The view is to be changed.
+    /// Notified when the view must be changed.
     pub(super) change_needed: Arc<Notify>,
     /// Names this process in its probes.
     instance: Arc<str>,
@@ -72,13 +72,13 @@ pub(super) struct MonitorState {
     began: BootTime,
     /// Since when the cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
     anchored: Option<BootTime>,
-    /// Since when a quorum refuses this instance's orders, and by how much the nodes' clocks were ahead then. Microseconds.
+    /// Since when a quorum refuses this instance's orders, and how far the nodes' clocks were ahead then. Microseconds.
     refused: Option<(BootTime, i64)>,
     /// The processes that nodes wait for, as of the last report.
     pub(super) waits_reported: Vec<NodeId>,
-    /// The name that an operator adds or removes just now.
+    /// The name that an operator is adding or removing.
     pub(super) listing: Option<NodeId>,
-    /// A change of the list that is not complete, and since when this instance knows it.
+    /// A change of the list that is not complete, and when this instance first saw it.
     pub(super) half_done: Option<(ViewId, BootTime)>,
 }
 
@@ -87,14 +87,14 @@ pub(super) struct ProbeAnswers {
     pub(super) tally: Tally,
     asked_in: ViewId,
     sent: BootTime,
-    /// By node index; `None` without an answer.
+    /// The time of each answer, by node index; `None` without an answer.
     received: Vec<Option<BootTime>>,
 }
 
 /// The nodes' clocks, relative to the cluster clock.
 struct Clocks {
     median_us: i64,
-    /// If the median is off by more than the guard: the nodes that are.
+    /// If the median is off by more than the guard: the nodes that are off.
     stepped: Vec<usize>,
 }
 
@@ -117,12 +117,12 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Self { engine, change_needed: Arc::default(), instance, state }
     }
 
-    /// What is known of each node, by its index.
+    /// The health of each node, by its index.
     pub fn health(&self) -> Vec<NodeHealth> {
         self.state().nodes.clone()
     }
 
-    /// With an entry of each node, also of those that were added.
+    /// The state, with an entry of each node, including nodes that were added.
     pub(super) fn state(&self) -> MutexGuard<'_, MonitorState> {
         let (mut state, now) = (self.state.lock(), self.engine.clock.now());
         state.nodes.resize_with(self.engine.nodes.len(), || NodeHealth::new(now));
@@ -134,8 +134,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         self.two_of_one_run(|_, _| true)
     }
 
-    /// The same, where its vote counts twice: the view has both names for it, or there is none yet. Else the name that the view
-    /// has for another process has no vote, and one node that poses as another one does not stop the others.
+    /// Two names of the same server whose vote counts twice: the view has both names for it, or there is no view yet. Otherwise
+    /// the name that the view has for another process has no vote, and a node that poses as another does not stop the others.
     pub fn votes_twice(&self) -> Option<(NodeId, NodeId)> {
         let view = self.engine.views.current();
         let is_named = |name: &NodeId, run: &str| view.entry(name).is_some_and(|entry| *entry.run == *run);
@@ -154,7 +154,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         None
     }
 
-    /// Probes, and changes the view where needed, for ever. Cancel: as of [`Self::change_views`].
+    /// Probes, and changes the view when needed, for ever. Cancel: as for [`Self::change_views`].
     pub async fn watch(self) {
         let probes = async {
             loop {
@@ -165,8 +165,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         futures_util::future::join(probes, self.clone().change_views()).await;
     }
 
-    /// Resolves when the next probe is due: earlier where the view was changed, since nodes may have to be moved on to it, and
-    /// where a node was connected to again, since it may be another process.
+    /// Resolves when the next probe is due: earlier if the view was changed, since nodes may have to be moved to it,
+    /// and if a node was connected to again, since it may be another process.
     /// Cancel: nothing is lost.
     pub async fn until_next_probe(&self) {
         let interval = if self.has_just_changed() { QUICK_PROBE_INTERVAL } else { PROBE_INTERVAL };
@@ -179,13 +179,13 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Whether a node that does not vote has been in its state for a moment only.
+    /// Whether a node that does not vote entered its state only a moment ago.
     fn has_just_changed(&self) -> bool {
         let (now, state) = (self.engine.clock.now(), self.state.lock());
         state.nodes.iter().any(|health| !health.votes(now) && now.since(health.since) <= QUICK_FOR)
     }
 
-    /// Probes all nodes, adjusts the cluster clock, follows the highest view, and asks for a change of it where one is needed.
+    /// Probes all nodes, adjusts the cluster clock, follows the highest view, and requests a change of it if needed.
     pub async fn probe_round(&self) {
         let asked_in = self.probe_all().await;
         self.adjust_cluster_clock().await;
@@ -207,7 +207,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         answers.asked_in
     }
 
-    /// Whether this monitor exists for so long.
+    /// Whether this monitor has existed for this long.
     pub(super) fn is_older_than(&self, age: Duration) -> bool {
         self.engine.clock.now().since(self.state.lock().began) >= age
     }
@@ -218,7 +218,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         self.state.lock().anchored.is_some()
     }
 
-    /// A probe, with this instance's notes as of the last one.
+    /// A probe, with this instance's reports from the last round.
     pub(super) fn probe(&self) -> Request {
         let (state, now) = (self.state(), self.engine.clock.now());
         let named = self.engine.nodes.iter().zip(&state.nodes);
@@ -290,7 +290,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Rounds wait for as long as the nodes need that can be part of a quorum; a node that needs longer is slow.
+    /// Rounds wait as long as the nodes that can be part of a quorum need; a node that needs longer is slow.
     fn adapt_timeout(&self) {
         let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state());
         let members = engine.members();
@@ -305,10 +305,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Keeps the cluster clock at the median of the nodes' clocks. Where the median has jumped by more
-    /// than the guard, and a second probe confirms it, those nodes' clocks were stepped while leases
-    /// were held: the cluster clock follows only once a quorum has confirmed a quarantine, because
-    /// requests with the new time would make the stepped nodes vote again.
+    /// Keeps the cluster clock at the median of the nodes' clocks. If the median has jumped by more than the guard,
+    /// and a second probe confirms it, those nodes' clocks were stepped while leases were held: the cluster clock
+    /// follows only once a quorum has confirmed a quarantine, because requests with the new time would make the
+    /// stepped nodes vote again.
     pub(super) async fn adjust_cluster_clock(&self) {
         let engine = &self.engine;
         let Some(clocks) = self.clocks() else { return };
@@ -337,7 +337,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 self.state.lock().refused = None;
                 engine.cluster_clock.slew(median_us);
             } else if alone_since.is_some_and(|since| now.since(since) >= ALONE_AFTER) {
-                // Another instance's time is right there: this process was stopped, and its clock with it.
+                // The time of the other instances is right: this process was stopped, and its clock with it.
                 self.anchor(median_us);
                 let seconds = Duration::from_micros(median_us.unsigned_abs()).as_secs_f64();
                 let text = if median_us > 0 { "stood still" } else { "ran ahead" };
@@ -346,8 +346,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Since when a quorum refuses this instance's orders without a change of the nodes' clocks: where they were stepped meanwhile,
-    /// a note of before the step may refuse the order, and counting begins anew (seed 65841).
+    /// Since when a quorum refuses this instance's orders without a step of the nodes' clocks. After a step, a report
+    /// from before may refuse the order, so counting begins anew (seed 65841).
     fn alone_since(&self, refused: usize, median_us: i64, now: BootTime) -> Option<BootTime> {
         let guard = self.engine.settings.params.guard.as_micros();
         let is_same = |(_, before): &(BootTime, i64)| u128::from(median_us.abs_diff(*before)) <= guard;
@@ -357,15 +357,15 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         state.refused.map(|(since, _)| since)
     }
 
-    /// Takes the nodes' time for the right one, as at the start.
+    /// Takes the nodes' time as right, as at the start.
     fn anchor(&self, median_us: i64) {
         self.engine.cluster_clock.anchor(median_us);
         let mut state = self.state.lock();
         (state.anchored, state.refused) = (Some(self.engine.clock.now()), None);
     }
 
-    /// Notes which names lead to two processes, and logs those that lead to two servers once. Until a note of the former
-    /// process has run out, a restart cannot be distinguished from a second server: it has no vote and is not logged.
+    /// Records the names that lead to two processes, and logs once each name that leads to two servers. Until a report of the
+    /// former process expires, a restart cannot be distinguished from a second server: the name has no vote and is not logged.
     fn report_rivals(&self) {
         let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
         let (now, mut state) = (self.engine.clock.now(), self.state());

@@ -11,9 +11,9 @@ use crate::types::NodeId;
 /// An older answer does not count as the node's present state.
 pub const HEALTH_MAX_AGE: Duration = Duration::from_secs(5);
 
-/// A node that votes in another view than it was asked in counts as voting for so long: the next probe asks in that view.
+/// A node that votes in another view than the request's counts as voting for this long: the next probe asks in that view.
 const VIEW_CHANGE_TAKES: Duration = Duration::from_secs(2);
-/// A node is slow once so many of its last 8 probes took longer than rounds wait …
+/// A node is slow once this many of its last 8 probes took longer than rounds wait …
 const SLOW_FROM: u32 = 5;
 /// … and until fewer than this have.
 const FAST_BELOW: u32 = 3;
@@ -27,31 +27,31 @@ pub struct NodeHealth {
     pub error: Option<UnreachableKind>,
     /// Time of the last answer.
     pub answered_at: Option<BootTime>,
-    /// Since when it is in the present state (answering or not, voting or not).
+    /// When the node entered its present state (answering or not, voting or not).
     pub since: BootTime,
     /// Round trip of the last answered probe.
     pub latency: Option<Duration>,
-    /// Round trips of all answered probes of this process.
+    /// Round trips of all probes that the present process of the node answered.
     pub round_trip: Option<RoundTrip>,
-    /// Its last probes, the latest in the lowest bit: whether each took longer than rounds wait.
+    /// The node's last probes, the latest in the lowest bit: whether each took longer than rounds wait.
     late: u8,
-    /// It answers probes, most of them later than rounds wait for it.
+    /// Whether the node answers probes, but most of them later than rounds wait.
     pub is_slow: bool,
-    /// Its clock minus the cluster clock, microseconds.
+    /// The node's clock minus the cluster clock, microseconds.
     pub offset_us: Option<i64>,
-    /// How often a probe was answered by another run than the one before.
+    /// How often a probe was answered by a run other than the one before.
     pub restarts: u64,
     /// The run of another process that an instance saw alive under this name within the last seconds.
     pub rival: Option<Arc<str>>,
-    /// Since when there has been one. After a restart that is the former process, for as long as its notes count.
+    /// Since when a rival has been seen. After a restart the rival is the former process, for as long as its reports count.
     pub(super) rival_since: Option<BootTime>,
-    /// When an operator said that its process has ended for good, if it has not answered since.
+    /// When an operator reported that the node's process has ended for good, if it has not answered since.
     pub(super) forgotten_at: Option<BootTime>,
-    /// The view has another process under this name: the name leads elsewhere, or that process is to be filled.
+    /// Whether the view has another process under this name: the name leads elsewhere, or that process must be filled.
     pub is_other_process: bool,
-    /// There has been one for longer than a restart explains: the name leads to two servers.
+    /// Whether a rival has been seen for longer than a restart explains: the name leads to two servers.
     pub has_two_servers: bool,
-    /// The times that it lost its memory, also where it was filled again before the next probe.
+    /// The node's memory losses, including losses after which it was filled before the next probe.
     pub losses: MemoryLosses,
 }
 
@@ -60,9 +60,9 @@ pub struct NodeHealth {
 pub struct MemoryLosses {
     /// Losses since this process watches it.
     pub count: u64,
-    /// When that was noticed last.
+    /// When the last loss was noticed.
     pub noticed_at: Option<BootTime>,
-    /// The reason of the last one, as in [`NodeStatus::why`]; empty if only its new admission was seen.
+    /// The reason of the last loss, as in [`NodeStatus::why`]; empty if only the node's new admission was seen.
     pub why: String,
 }
 
@@ -88,11 +88,11 @@ impl NodeHealth {
         }
     }
 
-    /// To be called with each answer, before it is stored.
+    /// Must be called with each answer, before the answer is stored.
     pub(super) fn note_loss(&mut self, status: &NodeStatus, received: BootTime) {
         let forgot = |vote: &Vote| matches!(vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
         let Some(old) = self.status.as_ref().filter(|old| !forgot(&old.vote)) else { return };
-        // One that voted is admitted again only where the others had to fill it.
+        // A node that voted is admitted again only if the others had to fill it.
         let why = match forgot(&status.vote) {
             true => status.why.clone(),
             false if status.admitted > old.admitted => String::new(),
@@ -101,7 +101,7 @@ impl NodeHealth {
         self.losses = MemoryLosses { count: self.losses.count + 1, noticed_at: Some(received), why };
     }
 
-    /// After a probe: whether it is slow. Rounds wait for `timeout`.
+    /// Determines after a probe whether the node is slow. Rounds wait for `timeout`.
     pub(super) fn check_speed(&mut self, timeout: Duration, now: BootTime) {
         if self.error.is_some() {
             (self.late, self.is_slow) = (0, false);
@@ -118,7 +118,7 @@ impl NodeHealth {
     /// Whether the last probe was answered with a vote, within [`HEALTH_MAX_AGE`].
     pub fn votes(&self, now: BootTime) -> bool {
         let is_recent = self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
-        // About to be asked in the view that it has: a round that meets it now is repeated there.
+        // The node is about to be asked in its own view: a round that meets it now is repeated in that view.
         let changes = |vote: &Vote| {
             matches!(vote, Vote::NoVote(NoVote::OtherView { .. })) && now.since(self.since) <= VIEW_CHANGE_TAKES
         };
@@ -128,7 +128,7 @@ impl NodeHealth {
     }
 }
 
-/// Distinguishes the states of which [`NodeHealth::since`] is the begin.
+/// Distinguishes the states whose beginning [`NodeHealth::since`] records.
 pub(super) fn vote_kind(vote: &Vote) -> u8 {
     match vote {
         Vote::Active => 0,
@@ -143,8 +143,8 @@ pub(super) fn vote_kind(vote: &Vote) -> u8 {
     }
 }
 
-/// The run of another process under a node's name, which an instance saw alive within the last seconds: the name leads to two
-/// servers.
+/// The run of another process under a node's name that an instance saw alive within the last seconds: the name leads
+/// to two servers.
 pub(super) fn rival(names: &[NodeId], states: &[Option<NodeStatus>], node: usize) -> Option<Arc<str>> {
     let (name, own) = (names.get(node)?, states.get(node)?.as_ref()?);
     let mut seen = states.iter().flatten().flat_map(|s| &s.alive);

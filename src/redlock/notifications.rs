@@ -1,5 +1,5 @@
-//! Notices that leases ended on a node, and the handler that receives them. A notice is a hint: a
-//! waiter that it wakes still asks the nodes, so a lost or needless notice costs time only.
+//! Notices that leases ended on a node, and the handler that receives them. A notice is a hint: a waiter that it
+//! wakes still asks the nodes, so a lost or needless notice costs only time.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::types::{ResourceName, TokenHash};
 /// How this instance receives the ends of leases on a node.
 #[derive(Debug, Clone, Copy)]
 pub enum NotificationSource<'a> {
-    /// It does not: waiters poll.
+    /// It receives none: waiters poll.
     PollOnly,
-    /// Only this process ends leases there, so it knows already.
+    /// Only this process ends leases there, so it needs no notices.
     Local,
     /// The node publishes notices.
     Subscriptions(&'a Arc<Subscriptions>),
@@ -44,15 +44,15 @@ impl LeaseTag {
 pub struct Notice {
     /// The lease; `None` for a foreign client's lock.
     pub lease: Option<LeaseTag>,
-    /// An attempt was cancelled, rather than a lease released. Most cancelled attempts never had a quorum.
+    /// Whether an attempt was cancelled, not a lease released. Most cancelled attempts never had a quorum.
     pub withdrawn: bool,
-    /// Of a permit: the slot that it had.
+    /// For a permit: its slot.
     pub slot: Option<u8>,
 }
 
 impl Notice {
-    /// Parses what the scripts publish: nothing, `r` and the tag of a lease that was ended, or `c` and
-    /// the tag of one whose last claim was withdrawn; of a permit with its slot. `None` for anything else.
+    /// Parses what the scripts publish: nothing, `r` and the tag of a lease that was ended, or `c` and the tag of a
+    /// lease whose last claim was withdrawn; for a permit also its slot. `None` for anything else.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let Some((kind, tag)) = text.split_first() else {
             return Some(Self { lease: None, withdrawn: false, slot: None });
@@ -72,8 +72,8 @@ impl Notice {
     }
 }
 
-/// Receives what the nodes publish. Called from the task that reads the connection, so every method
-/// must return at once. `node` is the node's index.
+/// Receives what the nodes publish. It is called from the task that reads the connection, so every method must return
+/// at once. `node` is the node's index.
 pub trait NotificationHandler: Send + Sync + 'static {
     /// A lease of this resource ended on this node.
     fn on_lease_ended(&self, _node: usize, _resource: &ResourceName, _notice: Notice) {}

@@ -1,4 +1,4 @@
-//! Which slot an attempt for a permit requests: one that, by earlier answers, is free on most nodes.
+//! Chooses the slot that an attempt for a permit requests: a slot that, by earlier answers, is free on most nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::random::Entropy;
 use crate::protocol::{HeldByMembers, Reply};
 use crate::types::{PermitLimit, SlotSet, WantedMode};
 
-/// What is known of a resource's slots.
+/// The known state of a resource's slots.
 pub(super) struct PermitSlots {
     limit: PermitLimit,
     /// By slot, the nodes that showed it as taken.
@@ -16,7 +16,7 @@ pub(super) struct PermitSlots {
     /// The slot that this token has on most nodes already.
     pub(super) own: Option<u8>,
     nodes: usize,
-    /// Others here are asking for these.
+    /// Slots that other callers of this instance are asking for.
     avoid: SlotSet,
 }
 
@@ -25,7 +25,7 @@ impl PermitSlots {
         Self { limit, taken: BTreeMap::new(), own: None, nodes: 0, avoid }
     }
 
-    /// What an attempt met.
+    /// Records the answers that an attempt received.
     pub(super) fn see(&mut self, tally: &Tally, wanted: WantedMode) {
         self.nodes = tally.size();
         let mut own: BTreeMap<u8, usize> = BTreeMap::new();
@@ -48,12 +48,12 @@ impl PermitSlots {
         self.own = own.into_iter().max_by_key(|(_, nodes)| *nodes).map(|(slot, _)| slot);
     }
 
-    /// Any slot that a quorum may have free.
+    /// Any slot that may be free on a quorum.
     pub(super) fn draw<E: Entropy>(&self, entropy: &E, quorum: usize) -> u8 {
         self.next_free(u8::MAX, entropy, quorum).unwrap_or_default()
     }
 
-    /// A slot that is free on most nodes, but for `except`; `None` where no quorum can have one.
+    /// A slot that is free on most nodes, except `except`; `None` if no slot can be free on a quorum.
     pub(super) fn next_free<E: Entropy>(&self, except: u8, entropy: &E, quorum: usize) -> Option<u8> {
         let takers = |slot: &u8| self.taken.get(slot).map_or(0, BTreeSet::len);
         let is_free = |slot: &u8| self.nodes == 0 || takers(slot) + quorum <= self.nodes;
@@ -65,7 +65,7 @@ impl PermitSlots {
     }
 }
 
-/// The slots of permits that no quorum has free.
+/// The slots of permits that are not free on any quorum.
 pub(super) fn slots_taken(tally: &Tally) -> SlotSet {
     let mut takers: BTreeMap<u8, usize> = BTreeMap::new();
     held_in(tally).flat_map(|held| &held.taken).for_each(|slot| *takers.entry(*slot).or_default() += 1);

@@ -24,7 +24,7 @@ pub(crate) enum Decision {
     Reached,
     /// A quorum can no longer be reached.
     Impossible,
-    /// It depends on answers that are still missing.
+    /// The decision depends on answers that are still missing.
     Open,
 }
 
@@ -34,18 +34,18 @@ pub(crate) struct Tally {
     answers: Vec<Option<NodeResult>>,
     yes: usize,
     no: usize,
-    /// Number of nodes of the list, whether or not they are known.
+    /// Number of nodes of the list, known or not.
     size: usize,
     view: Arc<View>,
 }
 
 impl Tally {
-    /// For a round over all of `nodes` nodes.
+    /// A tally for a round over all of `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
         Self::of_list(nodes, nodes)
     }
 
-    /// For a round over a list of `size` nodes, of `known` that the instance knows.
+    /// A tally for a round over a list of `size` nodes, for an instance that knows `known` nodes.
     pub(crate) fn of_list(known: usize, size: usize) -> Self {
         Self { answers: vec![None; known], yes: 0, no: 0, size, view: Arc::default() }
     }
@@ -60,7 +60,7 @@ impl Tally {
         self.size
     }
 
-    /// The view of which these are votes.
+    /// Sets the view in which these votes count.
     pub(crate) fn set_view(&mut self, view: &Arc<View>) {
         self.view = Arc::clone(view);
     }
@@ -70,7 +70,7 @@ impl Tally {
         &self.view
     }
 
-    /// Records one node's answer; only its first one counts.
+    /// Records one node's answer; only the node's first answer counts.
     pub(crate) fn record(&mut self, index: usize, answer: NodeResult, is_yes: bool) {
         let Some(slot @ None) = self.answers.get_mut(index) else { return };
         *slot = Some(answer);
@@ -109,7 +109,7 @@ impl Tally {
         Self { answers, yes: self.yes, no: self.no, size: self.size, view: Arc::clone(&self.view) }
     }
 
-    /// Takes one node's answer out.
+    /// Removes and returns one node's answer.
     pub(crate) fn take(&mut self, index: usize) -> Option<NodeResult> {
         self.answers.get_mut(index).and_then(Option::take)
     }
@@ -120,8 +120,8 @@ impl Tally {
     }
 }
 
-/// The earliest time after which a quorum can be free, given how long the resource is still held on
-/// each node: the q-th smallest. `None`: unknown, of a node as of the result.
+/// The earliest time after which a quorum can be free, given how long the resource is still held on each node: the
+/// q-th smallest time. `None`, for a node or as the result: unknown.
 pub(crate) fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>, quorum: usize) -> Option<Duration> {
     let mut known: Vec<Duration> = held.into_iter().flatten().collect();
     known.sort_unstable();
@@ -132,35 +132,35 @@ pub(crate) fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>, q
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOutcome {
     pub node: NodeId,
-    /// Its answer, in short.
+    /// The node's answer, in short.
     pub verdict: Verdict,
 }
 
 /// The part of a node's answer that explains the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It granted, or agreed to the change.
+    /// The node granted, or agreed to the change.
     Granted,
     /// Another lock holds the resource; `left_ms` is `None` for a key without a TTL.
     Held { left_ms: Option<u64>, holder: Option<(TokenHash, Fence)> },
-    /// It does not have the lease.
+    /// The node does not have the lease.
     Missing,
-    /// It has another lease.
+    /// The node has another lease.
     Other,
     /// The token's lease was released, cancelled or revoked.
     Ended(EndReason),
-    /// It refused: too many claims, or a fence too far ahead.
+    /// The node refused: too many claims, or a fence too far ahead.
     Refused,
-    /// It may not vote: why.
+    /// The node may not vote; with the reason.
     NoVote(NoVote),
     /// There was no usable answer.
     Unreachable(UnreachableKind),
-    /// The outcome was certain before it answered.
+    /// The outcome was certain before the node answered.
     NotAwaited,
 }
 
 impl Verdict {
-    /// The verdict of an answer; `None`: there was none yet.
+    /// The verdict of an answer; `None`: there is no answer yet.
     pub fn of(answer: Option<&NodeResult>) -> Self {
         match answer {
             None => Self::NotAwaited,

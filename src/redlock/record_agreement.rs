@@ -1,5 +1,5 @@
-//! What nodes show of one lease, field by field. Their records differ where one of them missed a change, or lies: a field counts
-//! as a quorum shows it, and one node's word is not believed against that of the others.
+//! What nodes show of one lease, field by field. Their records differ if a node missed a change, or lies: a field
+//! counts as a quorum shows it, and one node is not believed against the others.
 
 use crate::protocol::LeaseRecord;
 use crate::types::{Labels, Mode, Ttl};
@@ -7,23 +7,23 @@ use crate::types::{Labels, Mode, Ttl};
 /// One lease as several nodes show it.
 #[derive(Debug, Clone)]
 pub(crate) struct Agreement {
-    /// Each field as a quorum shows it. Where none does, for display: the highest fence, and texts of the latest record, without
-    /// its principal. Times are those that a quorum shows at least, or the shortest.
+    /// Each field as a quorum shows it. If no quorum does, for display: the highest fence, and texts of the latest
+    /// record, without its principal. Times are those that a quorum shows at least, or the shortest.
     pub(crate) record: LeaseRecord,
-    /// A quorum shows one mode. A lease that any node has as a shared one counts as shared.
+    /// Whether a quorum shows one mode. A lease that any node has as a shared one counts as shared.
     pub(crate) has_mode: bool,
-    /// A quorum shows one fence.
+    /// Whether a quorum shows one fence.
     pub(crate) has_fence: bool,
-    /// A quorum shows one TTL.
+    /// Whether a quorum shows one TTL.
     pub(crate) has_ttl: bool,
-    /// A quorum shows one principal.
+    /// Whether a quorum shows one principal.
     pub(crate) has_principal: bool,
-    /// A quorum shows one of each label.
+    /// Whether a quorum shows one value of each label.
     pub(crate) has_labels: bool,
 }
 
 impl Agreement {
-    /// Of the records of one token, one by each node that shows it; `None` if there are none.
+    /// From the records of one token, one record from each node that shows the token; `None` if there are none.
     pub(crate) fn of(shown: &[&LeaseRecord], quorum: usize) -> Option<Self> {
         let latest = shown.iter().max_by_key(|record| record.recency())?;
         let (mode, has_mode) = mode_of(shown, quorum);
@@ -53,25 +53,25 @@ impl Agreement {
         Some(Self { record, has_mode, has_fence, has_ttl, has_principal, has_labels })
     }
 
-    /// A quorum shows one principal and one of each text: they may be written back.
+    /// Whether a quorum shows one principal and one value of each text: they may be written back.
     pub(crate) fn may_be_written(&self) -> bool {
         self.has_principal && self.has_labels
     }
 
-    /// A quorum shows one of each field.
+    /// Whether a quorum shows one value of each field.
     pub(crate) fn is_complete(&self) -> bool {
         self.has_mode && self.has_fence && self.has_ttl && self.may_be_written()
     }
 }
 
-/// A node's record agrees with a lease of this mode: also that of a node that did not get a downgrade, which keeps more callers
-/// out.
+/// Whether a node's record agrees with a lease of this mode. The record of a node that did not receive a downgrade,
+/// which blocks more callers, agrees as well.
 pub(super) fn agrees(shown: Mode, of: Mode) -> bool {
     shown == of || of == Mode::Shared && shown == Mode::Exclusive
 }
 
-/// Of members: the most common mode and slot, and how many nodes agree with it. `None`: the lease excludes all others. No lease
-/// becomes a permit, so that one node's permit does not count where a quorum has the lease as another one.
+/// For members: the most common mode and slot, and how many nodes agree with it. `None`: the lease excludes all
+/// others. No lease becomes a permit, so one node's permit does not count if a quorum has the lease in another mode.
 pub(super) fn member_mode<'a>(shown: impl Iterator<Item = &'a LeaseRecord>, quorum: usize) -> Option<(Mode, usize)> {
     let modes: Vec<Mode> = shown.map(|record| record.mode).collect();
     let votes = |of: Mode| modes.iter().filter(|mode| agrees(**mode, of)).count();
@@ -88,7 +88,7 @@ fn mode_of(shown: &[&LeaseRecord], quorum: usize) -> (Mode, bool) {
     }
 }
 
-/// The labels, and whether a quorum shows the principal and all that are texts.
+/// The labels, and whether a quorum shows the principal and all text labels.
 fn labels_of(all: &[Labels], latest: Labels, quorum: usize) -> (Labels, (bool, bool)) {
     let principal = agreed(all.iter().map(|labels| &labels.principal), quorum);
     let owner = agreed(all.iter().map(|labels| &labels.owner), quorum);
@@ -104,19 +104,19 @@ fn labels_of(all: &[Labels], latest: Labels, quorum: usize) -> (Labels, (bool, b
         note: note.cloned().unwrap_or(latest.note),
         metadata: metadata.cloned().unwrap_or(latest.metadata),
         acquired_at_ms: time(|labels| labels.acquired_at_ms, quorum),
-        // As for its renewal, see `KeptTimes`.
+        // As for the renewal of the lease, see `KeptTimes`.
         kept_until_ms: time(|labels| labels.kept_until_ms, quorum.min(2)),
     };
     (labels, has)
 }
 
-/// What so many nodes show.
+/// The value that at least `quorum` nodes show.
 fn agreed<T: PartialEq>(shown: impl Iterator<Item = T> + Clone, quorum: usize) -> Option<T> {
     let votes = |value: &T| shown.clone().filter(|other| other == value).count();
     shown.clone().find(|value| votes(value) >= quorum)
 }
 
-/// The largest value that so many nodes show at least; the smallest where fewer show any.
+/// The largest value that `nodes` nodes show at least; the smallest if fewer nodes show any.
 pub(super) fn at_least<T: Ord + Copy + Default>(shown: impl Iterator<Item = T>, nodes: usize) -> T {
     let mut shown: Vec<T> = shown.collect();
     shown.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,6 +1,6 @@
-//! Release, forced release and revocation: one idempotent round over all nodes, in a task of its own,
-//! so that it continues if the caller disconnects. The caller is answered as soon as a quorum has
-//! confirmed; nodes that failed or were silent are retried by the clean-up, and the TTL ends the rest.
+//! Release, forced release and revocation: one idempotent round over all nodes, in a task of its own, so that it
+//! continues if the caller disconnects. The caller is answered as soon as a quorum has confirmed. The clean-up
+//! retries nodes that failed or were silent, and the TTL ends the rest.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -29,11 +29,11 @@ pub enum ReleaseOutcome {
     Released,
     /// Another lease holds the resource; nothing was changed.
     NotHolder,
-    /// It had ended already: for this reason, or (`None`) it expired.
+    /// The lease had ended already: for this reason, or (`None`) because it expired.
     Gone(Option<EndReason>),
     /// Too few nodes answered, or have a vote, to know. Nodes that failed are retried in the background.
     Unknown {
-        /// Number of nodes on which it was released.
+        /// Number of nodes on which the lease was released.
         released: usize,
         /// The verdict of each node.
         nodes: Vec<NodeOutcome>,
@@ -49,10 +49,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.release_then(resource, token, reason, || {}, |_| {}).await
     }
 
-    /// The same; `sent` is called when the release was handed to every node's connection: requests sent
-    /// from then on arrive after it on each node. `ended` is called with the outcome.
+    /// As `release`; `sent` is called when the release was handed to every node's connection: requests sent from then
+    /// on arrive after it on each node. `ended` is called with the outcome.
     ///
-    /// Cancel: as [`Self::release`]; both are called all the same.
+    /// Cancel: as [`Self::release`]; both functions are still called.
     pub async fn release_then(
         &self,
         resource: &ResourceName,
@@ -68,7 +68,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// Deletes a foreign client's lock on the nodes where it still has this fingerprint.
     ///
-    /// Cancel: continues in its own task.
+    /// Cancel: the deletion continues in its own task.
     pub async fn delete_foreign(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
         let request = Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint });
         self.end(request, || {}, |_| {}).await
@@ -109,7 +109,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 }
                 (outcome, _) => outcome,
             };
-            // In this task, since the caller may have disconnected.
+            // Called in this task, since the caller may have disconnected.
             ended(&outcome);
             let _ = answer.send(outcome);
             let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
@@ -147,8 +147,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Which nodes have a vote. A release needs no votes, so that it is always possible; this is asked
-    /// after it, and only before a holder is answered that its lease was lost.
+    /// Which nodes have a vote. A release needs no votes, so that it is always possible; they are counted after it,
+    /// and only before a holder is answered that its lease was lost.
     async fn votes_on(&self, resource: ResourceName) -> Tally {
         let started = self.clock.now();
         let deadline = started.plus(self.node_timeout());
@@ -156,10 +156,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, may_vote).await
     }
 
-    /// `Released`, if any node had the lease and a quorum may have had it; otherwise what a quorum reports.
-    /// Where `votes` is given, with the view from before the release, a node without a confirmed vote may have forgotten the
-    /// lease, so that it does not have it counts for nothing. The same for one that was admitted since: it may have been filled
-    /// after the release had ended the lease elsewhere.
+    /// `Released` if any node had the lease and a quorum may have had it; otherwise what a quorum reports. With
+    /// `votes`, and the view from before the release, a node without a confirmed vote may have forgotten the lease,
+    /// so its report that it lacks the lease is ignored. The same applies to a node admitted since: it may have been
+    /// filled after the release had ended the lease elsewhere.
     fn release_outcome(&self, tally: &Tally, votes: Option<(&Tally, &View)>) -> ReleaseOutcome {
         let admitted = |view: &View, index: usize| {
             view.entry(self.nodes[index].id()).map(|entry| (Arc::clone(&entry.run), entry.since))

@@ -1,6 +1,6 @@
-//! One round: the same request to some or all nodes in parallel, with one deadline, ended as soon as
-//! the outcome is certain. Every request is handed to its node before any answer is processed, so that
-//! whatever the caller sends next arrives after it.
+//! One round: the same request to some or all nodes in parallel, with one deadline, ended as soon as the outcome is
+//! certain. Every request is handed to its node before any answer is processed, so that the caller's next request
+//! arrives after it.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -21,18 +21,18 @@ use crate::protocol::{
 /// When a round may end before all nodes have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// As soon as a quorum is reached. Once that is impossible, the round goes on for twice the time that
-    /// it took so far, plus [`GRACE`], so that the refusal can report more nodes' answers.
+    /// As soon as a quorum is reached. Once a quorum is impossible, the round continues for twice the time that it
+    /// took so far, plus [`GRACE`], so that the refusal can report more nodes' answers.
     Decided,
     /// As soon as a quorum is reached; otherwise when all have answered.
     Won,
-    /// As [`Self::Decided`], with the extra time after a quorum was reached.
+    /// As [`Self::Decided`], with the extra time also after a quorum was reached.
     WonAndGrace,
     /// When all have answered.
     All,
 }
 
-/// How often a round is repeated that straddled a change of the view.
+/// How often a round that straddled a change of the view is repeated.
 pub(super) const VIEW_REPEATS: usize = 3;
 /// Minimum extra time after a decision, see [`Until`].
 const GRACE: Duration = Duration::from_millis(2);
@@ -41,7 +41,7 @@ const GRACE: Duration = Duration::from_millis(2);
 /// to the nodes that failed or did not answer.
 pub(super) type LateCalls = Pin<Box<dyn Future<Output = Vec<usize>> + Send>>;
 
-/// A request, and the view in which its answers are to count; `None`: the instance's present one.
+/// A request, and the view in which its answers count; `None`: the instance's present view.
 pub(in crate::redlock) struct Posed {
     pub(super) request: Request,
     pub(super) view: Option<Arc<View>>,
@@ -54,19 +54,19 @@ impl From<Request> for Posed {
 }
 
 impl Request {
-    /// To be answered in this view.
+    /// The request, to be answered in this view.
     pub(in crate::redlock) fn in_view(self, view: &Arc<View>) -> Posed {
         Posed { request: self, view: Some(Arc::clone(view)) }
     }
 }
 
-/// A request that was sent to a node.
+/// The request that was sent to a node.
 #[derive(Clone, Copy)]
 enum Sent {
     Request,
-    /// Instead of the request, why it has no vote: no view is known in which a vote could count, or not the nodes' time.
+    /// Instead of the request, the question why it has no vote: the view for a vote, or the nodes' time, is not known.
     Question,
-    /// The same, and that was the request.
+    /// The same question, where the request is an inspection itself.
     Inspection,
 }
 
@@ -127,7 +127,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         tally
     }
 
-    /// Whether requests for votes are sent: a view is known, and the nodes' time.
+    /// Whether requests for votes are sent: a view and the nodes' time are known.
     pub(crate) fn can_ask(&self) -> bool {
         self.can_ask_in(&self.views.current())
     }
@@ -149,7 +149,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let Posed { request, view } = request.into();
         let view = view.unwrap_or_else(|| self.views.current());
         let mut tally = Tally::of_list(self.nodes.len(), self.size_in(&view));
-        // What is not of the view's list has no vote in it.
+        // A node outside the view's list has no vote in the view.
         let members = if request.is_of_membership() { u64::MAX } else { self.members_in(&view) };
         let targets = targets.iter().filter(|i| members >> **i & 1 == 1);
         let request = Arc::new(request);
@@ -207,7 +207,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         (tally, late)
     }
 
-    /// Whether a higher view than that of this round was seen: the round may be repeated in it.
+    /// Whether a view above this round's was seen: the round may be repeated in it.
     pub(super) fn has_moved_on(&self, tally: &Tally) -> bool {
         self.views.current().id > tally.view().id
     }

@@ -1,5 +1,5 @@
-//! How long nodes take to answer, and how long a round waits for them: the measured time of the
-//! fastest quorum, with an allowance. So nodes in other regions need no setting, and a round does not wait for one slow node.
+//! How long nodes take to answer, and how long a round waits for them: the measured time of the fastest quorum, with
+//! an allowance. Nodes in other regions need no setting, and a round does not wait for one slow node.
 //!
 //! Source: RFC 6298 (a smoothed round trip and four times its deviation).
 
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::types::Ttl;
 
-/// A node that takes longer than this many times what the slowest node of the fastest quorum takes is not waited for.
+/// Rounds do not wait for a node that takes more than this many times as long as the slowest node of the fastest quorum.
 const FARTHEST: u32 = 4;
-/// A round of a request with a TTL waits at most for this part of it, or for the setting `node_timeout` if that is longer.
+/// A round of a request with a TTL waits at most for this part of the TTL, or for the setting `node_timeout` if that is longer.
 const PARTS_OF_TTL: u32 = 4;
 
 /// A node's round trip, as its probes measured it.
@@ -21,17 +21,17 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// After the first answer.
+    /// The round trip after the first answer.
     pub fn first(took: Duration) -> Self {
         Self { smoothed: took, deviation: took / 2 }
     }
 
-    /// Of a node whose answers all take the same time.
+    /// The round trip of a node whose answers all take the same time.
     pub fn steady(took: Duration) -> Self {
         Self { smoothed: took, deviation: Duration::ZERO }
     }
 
-    /// After one more answer.
+    /// The round trip after one more answer.
     #[must_use]
     pub fn and(self, took: Duration) -> Self {
         Self {
@@ -40,12 +40,12 @@ impl RoundTrip {
         }
     }
 
-    /// What an answer takes on average.
+    /// The average duration of an answer.
     pub fn smoothed(self) -> Duration {
         self.smoothed
     }
 
-    /// Nearly every answer is faster.
+    /// A duration that nearly every answer stays below.
     pub fn longest(self) -> Duration {
         self.smoothed.saturating_add(self.deviation * 4)
     }
@@ -60,24 +60,24 @@ pub(crate) struct AnswerTimeout {
 }
 
 impl AnswerTimeout {
-    /// `least`: the setting `node_timeout`. At most half of the guard: nodes refuse requests that are older than the guard, so
-    /// what they answer within this time they do not refuse for its age.
+    /// `least`: the setting `node_timeout`. The timeout is at most half of the guard: nodes refuse requests that are
+    /// older than the guard, so a request that they answer within this time is not refused for its age.
     pub(crate) fn new(least: Duration, guard: Duration) -> Self {
         Self { least, most: (guard / 2).max(least), measured_us: AtomicU64::new(0) }
     }
 
-    /// For a request without a TTL.
+    /// The timeout of a request without a TTL.
     pub(crate) fn present(&self) -> Duration {
         Duration::from_micros(self.measured_us.load(Ordering::Relaxed)).clamp(self.least, self.most)
     }
 
-    /// For a request with this TTL.
+    /// The timeout of a request with this TTL.
     pub(crate) fn for_ttl(&self, ttl: Option<Ttl>) -> Duration {
         let part = ttl.map_or(Duration::MAX, |ttl| ttl.as_duration() / PARTS_OF_TTL);
         self.present().min(part.max(self.least))
     }
 
-    /// Follows the round trips of the nodes that answer. Where they are no quorum, nothing changes: no round succeeds.
+    /// Follows the round trips of the nodes that answer. If they are not a quorum, nothing changes: no round succeeds.
     pub(crate) fn follow(&self, round_trips: &[RoundTrip], quorum: usize) {
         let mut longest: Vec<Duration> = round_trips.iter().map(|trip| trip.longest()).collect();
         longest.sort_unstable();

@@ -1,5 +1,5 @@
-//! The topics that this instance is subscribed to on one node. Waiters (the manager) add and remove
-//! topics; the node's subscriber connection executes the resulting commands and passes notices on.
+//! The topics to which this instance is subscribed on one node. Waiters (the manager) add and remove topics; the
+//! node's subscriber connection executes the resulting commands and passes notices on.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use tokio::sync::{Notify, oneshot};
 use super::notifications::{Notice, NotificationHandler, Topic};
 use crate::types::ResourceName;
 
-/// Events that wait to be published on one node. More are dropped: events inform, nothing depends on them.
+/// Maximum number of events that wait to be published on one node. Further events are dropped: nothing depends on them.
 const OUTBOX_MAX: usize = 1_024;
 
-/// The subscriptions on one node. Bounded by the number of waiters, one topic per resource waited for.
+/// The subscriptions on one node. Bounded by the number of waiters: one topic per resource that is waited for.
 #[derive(Default)]
 pub struct Subscriptions {
     state: Mutex<State>,
@@ -37,9 +37,9 @@ struct State {
 #[derive(Default)]
 struct Subscription {
     users: usize,
-    /// The node has confirmed it.
+    /// Whether the node has confirmed the subscription.
     is_active: bool,
-    /// There was no user at the last sweep.
+    /// Whether the subscription had no user at the last sweep.
     is_idle: bool,
 }
 
@@ -50,15 +50,15 @@ impl std::fmt::Debug for Subscriptions {
     }
 }
 
-/// What waiters call.
+/// For waiters.
 impl Subscriptions {
-    /// Adds a receiver of notices, and the node's index that it is given.
+    /// Adds a receiver of notices, with the node index that it is given.
     pub fn add_handler(&self, node: usize, handler: Weak<dyn NotificationHandler>) {
         self.handlers.write().push((node, handler));
     }
 
-    /// Adds a user of the topic; undone by [`Self::unsubscribe`]. Returns whether
-    /// the node has confirmed it already.
+    /// Adds a user of the topic; [`Self::unsubscribe`] undoes it. Returns whether the node has already confirmed the
+    /// subscription.
     pub fn subscribe(&self, topic: &Topic) -> bool {
         let mut state = self.state.lock();
         if let Some(subscription) = state.topics.get_mut(topic) {
@@ -73,8 +73,8 @@ impl Subscriptions {
         false
     }
 
-    /// Removes a user. Without users the subscription stays for one to two sweeps, because resources
-    /// that were waited for are often waited for again.
+    /// Removes a user. Without users the subscription stays for one to two sweeps, because resources are often waited
+    /// for again.
     pub fn unsubscribe(&self, topic: &Topic) {
         if let Some(subscription) = self.state.lock().topics.get_mut(topic) {
             subscription.users = subscription.users.saturating_sub(1);
@@ -93,7 +93,7 @@ impl Subscriptions {
         self.state.lock().is_connected
     }
 
-    /// How many instances are subscribed to a topic on this node, this one included. `None`: not known.
+    /// How many instances, including this one, are subscribed to a topic on this node. `None`: not known.
     ///
     /// Cancel: the answer is discarded.
     pub async fn subscriber_count(&self, topic: &Topic) -> Option<usize> {
@@ -114,7 +114,7 @@ impl Subscriptions {
         self.event_subscribers.load(Ordering::Relaxed)
     }
 
-    /// Publishes an event to a topic through this node. Best effort: dropped where there is no connection, and
+    /// Publishes an event to a topic through this node. Best effort: the event is dropped without a connection, and
     /// beyond [`OUTBOX_MAX`].
     pub fn publish(&self, topic: Topic, text: &Arc<str>) {
         {
@@ -128,16 +128,16 @@ impl Subscriptions {
     }
 }
 
-/// What the subscriber connection has to execute.
+/// The commands that the subscriber connection must execute.
 #[derive(Debug, Default)]
 pub struct PendingCommands {
-    /// Subscribe to these, then call [`Subscriptions::confirm`].
+    /// Topics to subscribe to; then call [`Subscriptions::confirm`].
     pub subscribe: Vec<Topic>,
-    /// Unsubscribe from these.
+    /// Topics to unsubscribe from.
     pub unsubscribe: Vec<Topic>,
-    /// Count the subscribers of these.
+    /// Topics whose subscribers to count.
     pub count: Vec<(Topic, oneshot::Sender<usize>)>,
-    /// Publish these events.
+    /// Events to publish.
     pub publish: Vec<(Topic, Arc<str>)>,
 }
 
@@ -157,7 +157,7 @@ impl Subscriptions {
         PendingCommands { subscribe, unsubscribe: Vec::new(), count, publish }
     }
 
-    /// Removes topics that had no user since the sweep before; returns them to be unsubscribed.
+    /// Removes topics that had no user since the previous sweep; returns them to be unsubscribed.
     pub fn sweep(&self) -> PendingCommands {
         let mut state = self.state.lock();
         let is_unused = |s: &Subscription| s.users == 0 && s.is_idle && s.is_active;
@@ -183,7 +183,7 @@ impl Subscriptions {
         state.topics.keys().cloned().collect()
     }
 
-    /// The node has confirmed the subscriptions to these topics.
+    /// Records that the node has confirmed the subscriptions to these topics.
     pub fn confirm(&self, topics: &[Topic]) {
         for topic in topics {
             if let Some(subscription) = self.state.lock().topics.get_mut(topic) {
@@ -193,7 +193,7 @@ impl Subscriptions {
         }
     }
 
-    /// Whether the node has confirmed that it reports the ends of some resource's leases here.
+    /// Whether the node has confirmed that it reports the ends of any resource's leases here.
     pub fn has_active_resource(&self) -> bool {
         let is_resource = |(topic, of): (&Topic, &Subscription)| of.is_active && matches!(topic, Topic::LeaseEnded(_));
         self.state.lock().topics.iter().any(is_resource)
@@ -204,13 +204,13 @@ impl Subscriptions {
         self.event_subscribers.store(count, Ordering::Relaxed);
     }
 
-    /// The connection is open, with the topics of [`Self::reconnect`] subscribed.
+    /// Records that the connection is open, with the topics of [`Self::reconnect`] subscribed.
     pub fn connected(&self) {
         self.state.lock().is_connected = true;
         self.notify(|handler, node| handler.on_connection_changed(node, true));
     }
 
-    /// The connection is lost, and every subscription with it.
+    /// Records that the connection is lost, and every subscription with it.
     pub fn disconnected(&self) {
         {
             let mut state = self.state.lock();

@@ -1,7 +1,7 @@
-//! Tickets on the nodes: a register per ticket whose state only rises. It counts where a majority of all nodes that vote shows
-//! it, and its state is the highest that a majority can have had, which is written to a majority before it is acted on (as
-//! the two phases of an atomic register: Attiya, Bar-Noy, Dolev 1995). What one node alone shows is not acted on.
-//! docs/tickets.md has the argument.
+//! Tickets on the nodes: one register per ticket, whose state only rises. A ticket counts if a majority of all voting
+//! nodes shows it. Its state is the highest that a majority can have had, which is written to a majority before it is
+//! acted on (as the two phases of an atomic register: Attiya, Bar-Noy, Dolev 1995). A state that only one node shows
+//! is not acted on. docs/tickets.md has the argument.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,30 +27,30 @@ pub(crate) const TICKET_MEMORY: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "it is handed on at once")]
 pub(crate) enum TicketFound {
-    /// A majority shows it, and has this state.
+    /// A majority shows the ticket, and has this state.
     Known(Ticket, TicketHead),
-    /// No majority can show it: it does not count, if it was ever made.
+    /// No majority can show the ticket: it does not count, if it was ever made.
     Absent,
     /// Too few nodes answered to know.
     Unknown,
 }
 
-/// What became of a new state.
+/// The outcome of writing a new state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketRaised {
-    /// A majority has it.
+    /// A majority has the state.
     Done,
-    /// The ticket is further already.
+    /// The ticket has a higher state already.
     Overtaken(TicketHead),
-    /// Some nodes may have it.
+    /// Some nodes may have the state.
     Unknown,
 }
 
-/// How a ticket is written.
+/// The parameters of writing a ticket.
 pub(crate) struct TicketWriter<'a> {
     pub(crate) id: &'a TicketId,
     pub(crate) server: &'a InstanceName,
-    /// How long the nodes keep it.
+    /// How long the nodes keep the ticket.
     pub(crate) ttl: Duration,
     /// As in [`TicketArgs`].
     pub(crate) due: Duration,
@@ -59,10 +59,10 @@ pub(crate) struct TicketWriter<'a> {
 /// What an exchange with all nodes showed.
 #[derive(Debug, Default)]
 pub(crate) struct TicketsShown {
-    /// For each that was named: how many nodes take the caller for its server, how many another instance, how many have it, how many lack it,
-    /// the highest state that a majority can have, and when it was asked for last, as two nodes say.
+    /// For each named ticket: how many nodes take the caller for its server, how many take another instance, how many have it,
+    /// how many lack it, the highest state that a majority can have, and when it was last asked for, as two nodes report.
     pub(crate) named: Vec<ShownTicket>,
-    /// Nobody serves them, as some node says.
+    /// Tickets that no instance serves, as some node reports.
     pub(crate) due: Vec<TicketId>,
 }
 
@@ -78,13 +78,13 @@ pub(crate) struct ShownTicket {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Stores a new ticket. What counts from now on: the same token's ticket of before, if there is one.
+    /// Stores a new ticket. Returns the ticket that counts from now on: an earlier ticket of the same token, if there is one.
     ///
-    /// Cancel: some nodes may have it; if they are a majority, the instance that takes over unserved tickets finds it.
+    /// Cancel: some nodes may have the ticket; if they are a majority, the instance that takes over unserved tickets finds it.
     pub(crate) async fn put_ticket(&self, writer: &TicketWriter<'_>, ticket: &Ticket, head: TicketHead) -> TicketFound {
         let (Ok(body), started) = (ticket.encode(), self.clock.now()) else { return TicketFound::Unknown };
-        // A node that forgot must not get the first state of a ticket that is further: nothing is stored unless no majority
-        // can have it. What was read is as old as the request says.
+        // A node that forgot must not get the first state of a ticket with a higher state: the ticket is stored only
+        // if no majority can have it. The request carries the time of that read.
         let found = self.read_ticket(writer.id, writer.ttl).await;
         if !matches!(found, TicketFound::Absent) && !mutant::is(Mutant::TicketPutUnread) {
             return found;
@@ -95,7 +95,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// Reads a ticket.
     ///
-    /// Cancel: its state may have been brought to more nodes.
+    /// Cancel: the ticket's state may have been written to more nodes.
     pub(crate) async fn read_ticket(&self, id: &TicketId, ttl: Duration) -> TicketFound {
         let (server, started) = (nobody(), self.clock.now());
         let writer = TicketWriter { id, server: &server, ttl, due: Duration::ZERO };
@@ -130,8 +130,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: some nodes may have it.
     pub(crate) async fn raise_ticket(&self, writer: &TicketWriter<'_>, head: TicketHead) -> TicketRaised {
-        // What reached a minority is written again at once, and all nodes are waited for: while a node is silent, a state that one
-        // other node alone shows leaves the ticket unknown.
+        // A state that reached only a minority is written again at once, and all nodes are awaited: while a node is
+        // silent, a state that only one other node shows leaves the ticket unknown.
         for until in [Until::WonAndGrace, Until::All] {
             let raising = self.write_ticket(writer, TicketOrder::Raise, head, Arc::default(), self.clock.now(), until);
             let tally = raising.await;
@@ -149,7 +149,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         TicketRaised::Unknown
     }
 
-    /// Says which tickets this instance serves, and which were asked for here, and reads what the nodes show.
+    /// Reports which tickets this instance serves, and which were asked for here, and reads what the nodes show.
     pub(crate) async fn exchange_tickets(&self, args: TicketsArgs) -> TicketsShown {
         let mut shown = TicketsShown::default();
         shown.named.resize(args.served.len() + args.asked.len(), ShownTicket::default());
@@ -213,7 +213,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Request::Ticket(TicketArgs { id, order, head, body, server, ttl, due })
     }
 
-    /// What these answers show; the state is on a majority afterwards.
+    /// The ticket that these answers show; afterwards its state is on a majority.
     async fn settled(&self, id: &TicketId, tally: &Tally) -> TicketFound {
         let shown: Vec<&StoredTicket> = tally.received().filter_map(|(_, answer)| stored(answer)).collect();
         let same = |body: &Arc<str>| shown.iter().filter(|stored| stored.body == *body).count();
@@ -239,7 +239,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if is_settled || mutant::is(Mutant::TicketUnsettled) {
             return TicketFound::Known(ticket, head);
         }
-        // The instance that wrote it may have ended in between.
+        // The instance that wrote the state may have ended in between.
         let (server, due, ttl) = (nobody(), due_of_read(head), self.ticket_ttl(&ticket, head));
         let writer = TicketWriter { id, server: &server, ttl, due };
         match self.raise_ticket(&writer, head).await {
@@ -248,9 +248,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Stores it again on nodes that vote and have forgotten it. The request carries the time at which a majority without
-    /// them showed the state: a node that took a higher one since then, and forgot that too, has no vote for longer than
-    /// the request is valid.
+    /// Stores the ticket again on voting nodes that have forgotten it. The request carries the time at which a
+    /// majority without them showed the state: a node that took a higher state since then, and forgot that too, has
+    /// no vote for longer than the request is valid.
     async fn put_back(
         &self,
         writer: &TicketWriter<'_>,
@@ -271,20 +271,20 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.round(&lacking, request, started, deadline, Until::All, Result::is_ok).await;
     }
 
-    /// For how long a ticket in this state is kept on the nodes, at least: as long as anything may become of it.
+    /// Minimum time for which the nodes keep a ticket in this state: as long as its state can still change.
     pub(crate) fn ticket_ttl(&self, ticket: &Ticket, head: TicketHead) -> Duration {
         let now_ms = self.cluster_clock.request_time().0 / 1_000;
         let keep_ms = ticket.body.keep_ms;
         let until_ms = match head.phase {
             TicketPhase::Waiting => ticket.body.wait_until_ms.saturating_add(keep_ms),
-            // No lease was granted later than now. What the head says may be one node's word.
+            // No lease was granted later than now. The head's time may come from one node only.
             _ => now_ms.saturating_add(keep_ms),
         };
         Duration::from_millis(until_ms.saturating_sub(now_ms)).saturating_add(TICKET_MEMORY)
     }
 }
 
-/// How many nodes must show a state, or a higher one, before it is acted on: one of them does not lie.
+/// How many nodes must show a state, or a higher one, before it is acted on: at least one of them does not lie.
 const VOUCHERS: usize = 2;
 
 fn vouchers_of(nodes: usize) -> usize {
@@ -299,11 +299,11 @@ fn vouchers(tally: &Tally) -> usize {
     vouchers_of(tally.size())
 }
 
-/// The highest of these states that a majority of `nodes` nodes can have had, and how many show it or a higher one. A node that is
-/// not among them may show any. Sorts them, the highest first.
+/// The highest of these states that a majority of `nodes` nodes can have had, and how many show it or a higher one. A
+/// node whose state is missing may show any state. Sorts the states, the highest first.
 ///
-/// A state that a majority had is at most this: of that majority, each node shows it or a higher one, or is not among them. So
-/// whoever reads later never finds an earlier state.
+/// A state that a majority had is at most this one: each node of that majority shows it or a higher one, or is
+/// missing. So a later reader never finds an earlier state.
 fn highest_possible(heads: &mut [TicketHead], nodes: usize) -> Option<(TicketHead, usize)> {
     heads.sort_unstable_by(|a, b| b.cmp(a));
     let unknown = nodes.saturating_sub(heads.len());
@@ -315,7 +315,7 @@ fn highest_possible(heads: &mut [TicketHead], nodes: usize) -> Option<(TicketHea
     Some((head, heads.iter().filter(|shown| **shown >= head).count()))
 }
 
-/// Whether the service can have written this state: no time in it is later than it can be now, apart from clocks that differ.
+/// Whether the service can have written this state: no time in it is later than possible now, apart from differences of clocks.
 fn can_be_written(ticket: &Ticket, head: TicketHead, now_ms: u64) -> bool {
     let latest_ms = now_ms.saturating_add(u64::try_from(TICKET_MEMORY.as_millis()).unwrap_or(u64::MAX));
     let accept_ms = ticket.body.callback.as_ref().map_or(0, |callback| callback.accept_ms);
@@ -324,18 +324,18 @@ fn can_be_written(ticket: &Ticket, head: TicketHead, now_ms: u64) -> bool {
         && head.accept_by_ms <= latest_ms.saturating_add(accept_ms)
 }
 
-/// What a reader writes names no instance: it does not serve the ticket by that.
+/// The server that a reader writes, which names no instance: reading does not make an instance serve the ticket.
 fn nobody() -> InstanceName {
     InstanceName::from_random(0)
 }
 
-/// When a ticket that a reader has written is due. One that waits is so only when the instance that is its only server, as far as it
-/// knows, must have stopped: where a node forgot it, another one would be its server at once.
+/// When a ticket that a reader has written is due. A waiting ticket is due only when the instance that is its only server, as far
+/// as the node knows, must have stopped: otherwise, on a node that forgot it, another instance would become its server at once.
 fn due_of_read(head: TicketHead) -> Duration {
     if head.phase == TicketPhase::Waiting { TICKET_SERVED } else { Duration::ZERO }
 }
 
-/// On how many nodes of the round's list a ticket counts.
+/// The number of nodes of the round's list that a ticket needs to count.
 fn needed(tally: &Tally) -> usize {
     if mutant::is(Mutant::TicketByMinority) { 1 } else { tally.quorum() }
 }

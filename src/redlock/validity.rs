@@ -1,4 +1,4 @@
-//! How long a lease is valid: its TTL less the time that the attempt took and the allowance for clock rates.
+//! How long a lease is valid: its TTL minus the time that the attempt took and the allowance for clock rates.
 //!
 //! Source: the Redis manual's distributed-locks page.
 

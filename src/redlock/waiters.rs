@@ -1,5 +1,5 @@
-//! Exchanges waiters with one node: what this instance publishes, and what the others have published since. No vote depends
-//! on it.
+//! Exchanges waiters with one node: sends what this instance publishes, and reads what the others have published
+//! since. No vote depends on it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::random::Entropy;
 use super::round::Until;
 use crate::protocol::{ListedEntry, Reply, Request, WaitersArgs};
 
-/// Maximum number of pages that are read at a time, of 8 entries each; the next exchange continues from there.
+/// Maximum number of pages, of 8 entries each, that are read at a time; the next exchange continues from there.
 const PAGES_MAX: u32 = 16;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -18,17 +18,17 @@ const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How an exchange with one node ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitersExchange {
-    /// The entry was stored; false if there was none.
+    /// Whether the entry was stored; false if there was none.
     pub is_published: bool,
-    /// For the next exchange with this node.
+    /// Where the next exchange with this node continues.
     pub cursor: u64,
-    /// Everything up to now was read.
+    /// Whether everything up to now was read.
     pub is_complete: bool,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Publishes `args.entry` on one node and passes what others have published there since `args.cursor` to `take`.
-    /// `None` where the node did not answer.
+    /// Publishes `args.entry` on one node and passes the entries that others have published there since `args.cursor`
+    /// to `take`. `None` if the node did not answer.
     ///
     /// Cancel: the entry may be stored.
     pub async fn exchange_waiters(

@@ -1,5 +1,5 @@
-//! Changing the view: promise, derive, install, read, fill, admit (`docs/views.md`, *Changing the view*). Any instance does it,
-//! at any time, and may stop anywhere: another one starts over with a higher number.
+//! Changing the view: promise, derive, install, read, fill, admit (`docs/views.md`, *Changing the view*). Any
+//! instance may do it at any time and stop at any step: another instance starts over with a higher number.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,35 +21,35 @@ use crate::types::{Fence, NodeId};
 
 /// Timeout of one step on one node.
 const STEP_TIMEOUT: Duration = Duration::from_millis(500);
-/// A change whose promises are older installs nothing: this process stood still, and others went on. Two that voted in the view
-/// before could leave it, and a third one have been admitted to it meanwhile (seed 41771 of the simulation).
+/// A change with older promises installs nothing: this process stood still while others continued. Two nodes that voted in
+/// the view before could leave it, and a third could have been admitted to it meanwhile (seed 41771 of the simulation).
 const PROMISES_LAST: Duration = Duration::from_secs(1);
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is done; so many processes were admitted.
+    /// The change is done; this many processes were admitted.
     Done(usize),
-    /// There is nothing to change, or too few answer.
+    /// There is nothing to change, or too few nodes answer.
     Nothing,
-    /// Another instance is changing the view, or a step failed: to be tried again above every number that was seen.
+    /// Another instance is changing the view, or a step failed: the change must be retried above every number that was seen.
     Displaced,
 }
 
-/// What a view is made for.
+/// The purpose of a view.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ViewPurpose<'a> {
-    /// Some node that forgot is to vote again, or what another instance began is to be completed.
+    /// A node that forgot is to vote again, or a change that another instance began is to be completed.
     Healing,
-    /// Nobody but this node is to be admitted.
+    /// Only this node is to be admitted.
     Admission(usize),
     /// These names are to vote.
     List(&'a BTreeSet<NodeId>),
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Makes one view above `above`, and admits who is ready to be. `rivals`: by node, another process under its name is alive.
-    /// `ended`: by node, it has ended for good unless it answers.
+    /// Makes one view above `above`, and admits the processes that are ready. `rivals`: by node, another process
+    /// under its name is alive. `ended`: by node, it has ended for good unless it answers.
     ///
     /// Cancel: a promise, or a view that some nodes have installed, may be left behind; the next change starts above it.
     pub(crate) async fn change_view(
@@ -70,8 +70,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if rivals.len() < names.len() || ended.len() < names.len() {
             return Outcome::Displaced; // a node was added meanwhile
         }
-        // Whoever promised under a name that is being replaced, also since `rivals` was taken, is admitted by the replacement alone:
-        // it follows from a quorum of others, and never from the time that has passed.
+        // A process that promised under a name that is being replaced, even after `rivals` was taken, is admitted
+        // only by the replacement: that follows from a quorum of others, never from the time that has passed.
         let mut rivals = rivals.to_vec();
         if let Some(moving) = self.replacing.lock().filter(|i| !matches!(what, ViewPurpose::Admission(of) if of == *i))
         {
@@ -102,11 +102,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.carry_out(&change, highest).await
     }
 
-    /// An admitted process has the address at which this instance reached it.
+    /// Sets, for an admitted process, the address at which this instance reached it.
     fn name_addresses(&self, change: &mut Change, base: &View) {
         let view = Arc::make_mut(&mut change.view);
         for node in change.targets.iter().map(|i| &self.nodes[*i]) {
-            // Of a new name too, which others may not have configured; it may be admitted later than it was added (seed 6648).
+            // Also for a new name, which others may not have configured; it may be admitted later than added (seed 6648).
             let is_new = view.list.is_some() && base.entry(node.id()).is_none();
             let address = node.moved_to().or_else(|| if is_new { node.address() } else { None });
             if let (Some(address), Some(entry)) = (address, view.roster.get_mut(node.id())) {
@@ -115,13 +115,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Moves nodes that vote in a lower view on to this one. Those that it does not name lose their votes.
+    /// Moves nodes that vote in a lower view to this view. Nodes that the view does not name lose their votes.
     pub(crate) async fn move_on(&self, nodes: &[usize], view: &Arc<View>) {
         self.step(nodes, Request::Install { view: Arc::clone(view) }).await;
     }
 
-    /// Installs the view, then fills and admits each of its targets by itself. `highest`: the highest fence of those that
-    /// promised.
+    /// Installs the view, then fills and admits each of its targets separately. `highest`: the highest fence of the
+    /// processes that promised.
     async fn carry_out(&self, change: &Change, highest: Fence) -> Outcome {
         let Change { view, sound, targets, by_clock, readers } = change;
         let early =
@@ -142,7 +142,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let pages =
             if mutant::is(Mutant::ReadBeforeInstall) { early } else { self.read_all(&entered, *readers, view).await };
         let minimum = if *by_clock { highest.max(Fence(self.cluster_clock.request_time().0)) } else { Fence(0) };
-        // Where the list changes nobody votes meanwhile: all at a time.
+        // During a change of the list no node votes, so all targets are filled at once.
         let mut admitted = 0;
         if is_change_of_list {
             let all = targets.iter().map(|target| self.fill_and_admit(change, *target, &pages, minimum));

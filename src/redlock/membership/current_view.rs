@@ -1,4 +1,4 @@
-//! The view in which an instance requests votes: the highest that it has received.
+//! The view in which an instance requests votes: the highest view that it has received.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::protocol::{NoVote, NodeInspection, NodeResult, NodeStatus, Reply, Vie
 #[derive(Debug, Default)]
 pub(crate) struct CurrentView {
     view: RwLock<Arc<View>>,
-    /// The higher view that each node showed last instead of a vote, by node index.
+    /// The higher view that each node last showed instead of a vote, by node index.
     shown: Mutex<BTreeMap<usize, Arc<View>>>,
     changed: Notify,
 }
 
 impl CurrentView {
-    /// The view now; that with the id [`ViewId::NONE`](crate::protocol::ViewId::NONE) before any was seen.
+    /// The view now; before any was seen, the view with the id [`ViewId::NONE`](crate::protocol::ViewId::NONE).
     pub(crate) fn current(&self) -> Arc<View> {
         Arc::clone(&self.view.read())
     }
 
-    /// Takes a view if it is a higher one. Returns whether it was.
+    /// Takes a view if it is higher. Returns whether it was.
     pub(crate) fn take(&self, view: &Arc<View>) -> bool {
         if view.id <= self.view.read().id || view.roster.is_empty() {
             return false;
@@ -37,14 +37,14 @@ impl CurrentView {
         is_higher
     }
 
-    /// Takes a view whether or not it is a higher one. That is always safe, since each node votes in its own view alone; it is
-    /// needed where every node that had a higher one forgot it.
+    /// Takes a view, even a lower one. That is always safe, since each node votes only in its own view; it is needed
+    /// if every node that had a higher view forgot it.
     pub(crate) fn replace(&self, view: &Arc<View>) {
         *self.view.write() = Arc::clone(view);
     }
 
-    /// Notes the view of a node that votes in a higher one. It is taken when a quorum shows it: what a single node shows may be
-    /// made up, and the next probe asks the others.
+    /// Records the view of a node that votes in a higher view. The view is taken when a quorum shows it: a single
+    /// node may have made it up, and the next probe asks the others.
     pub(crate) fn see(&self, node: usize, answer: &NodeResult, quorum: usize) {
         let Ok(reply) = answer else { return };
         let (Reply::NoVote(NoVote::OtherView { view })

@@ -1,6 +1,6 @@
-//! Fills a process that forgot: reads what a quorum of others stores, and writes that into it (`docs/views.md`, *Changing the
-//! view*, step 5 and the first half of step 6). The caller has installed the view on the others before, and admits
-//! the process afterwards.
+//! Fills a process that forgot: reads what a quorum of others stores, and writes it into the process
+//! (`docs/views.md`, *Changing the view*, step 5 and the first half of step 6). The caller has installed the view on
+//! the others before, and admits the process afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,32 +18,32 @@ use crate::redlock::random::Entropy;
 use crate::redlock::round::Until;
 use crate::types::Fence;
 
-/// Keys that one page of a read walks. It occupies the node for about a millisecond.
+/// Number of keys that one page of a read walks. A page occupies the node for about a millisecond.
 const READ_KEYS: u32 = 500;
 /// Maximum number of pages of one read: 50 million keys.
 const READ_PAGES_MAX: u32 = 100_000;
-/// Maximum number of entries that are kept of one node, and of the bytes of their values: what an honest node has of a million
-/// leases with their tombstones. Beyond that it counts as not read.
+/// Maximum number of entries that are kept of one node, and of the bytes of their values: what an honest node has for
+/// a million leases with their tombstones. A node with more counts as not read.
 const READ_ENTRIES_MAX: usize = 2_000_000;
 const READ_BYTES_MAX: usize = 256 * 1_024 * 1_024;
-/// How long the other nodes may take to be read once enough were.
+/// How long reading the other nodes may take once enough nodes were read.
 const READ_GRACE: Duration = Duration::from_secs(5);
-/// By how much a fence that a node shows may be above the nodes' time and all other fences: higher ones would use up the
-/// numbers. Microseconds; a month.
+/// By how much a fence that a node shows may exceed the nodes' time and all other fences: higher fences would use up
+/// the numbers. Microseconds; a month.
 const FENCE_AHEAD_MAX_US: u64 = 30 * 24 * 60 * 60 * 1_000_000;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often a page is requested. Reading changes nothing, and a page of a fill is applied once.
 const PAGE_TRIES: u32 = 3;
 
-/// A process has every page of a fill.
+/// A process that has received every page of a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Filled {
-    /// Drawn for each fill, so that pages of two are not mixed.
+    /// Drawn for each fill, so that pages of two fills are not mixed.
     pub(crate) nonce: u64,
-    /// How many pages it has.
+    /// The number of pages of the fill.
     pub(crate) pages: u32,
-    /// Every fence of the process must be above it.
+    /// Every later fence of the process must be above this one.
     pub(crate) seed: Fence,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Filled {
 pub(super) struct NodePages {
     node: usize,
     pages: Vec<ReadPage>,
-    /// The node sent its last page.
+    /// Whether the node sent its last page.
     is_complete: bool,
 }
 
@@ -69,10 +69,10 @@ impl NodePages {
     }
 }
 
-/// How long the nodes that are read at the same time may take.
+/// The time limit for nodes that are read at the same time.
 struct ReadLimits {
     end: Mutex<BootTime>,
-    /// So many more are needed.
+    /// How many more nodes are needed.
     left: Mutex<usize>,
 }
 
@@ -101,8 +101,8 @@ fn value_bytes(entry: &ReadEntry) -> usize {
 type ReadPage = (Fence, u64, Vec<ReadEntry>);
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// What these nodes know, in the view that they have installed. They are read at the same time, each completely if it can be;
-    /// once `least` were, the others have a few seconds left: one without an end would stop everybody while the list changes.
+    /// What these nodes know, in the view that they have installed. They are read at the same time, each completely if possible.
+    /// Once `least` were, the others have a few seconds: an endless read would stop all nodes while the list changes.
     pub(super) async fn read_all(&self, readers: &[usize], least: usize, view: &Arc<View>) -> Vec<NodePages> {
         let limits = ReadLimits {
             end: Mutex::new(self.clock.now().plus(self.settings.params.quarantine)),
@@ -113,8 +113,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         pages.map(|(index, (pages, is_complete))| NodePages { node: *index, pages, is_complete }).collect()
     }
 
-    /// Fills node `target` with what the others know. `None`: fewer than `least` of them were read, or the target did not take
-    /// a page.
+    /// Fills node `target` with what the others know. `None`: fewer than `least` of them were read, or the target did
+    /// not accept a page.
     ///
     /// Cancel: the target has some pages, and no vote; another fill begins anew.
     pub(super) async fn fill_with(
@@ -130,7 +130,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if let Some(old) = view.old() {
             let name = self.nodes[target].id();
             let run = view.entry(name).map(|entry| &entry.run);
-            // Only one that was there when the others were read keeps what it knew.
+            // Only a process that was there when the others were read keeps what it knew.
             let was_there = read.iter().any(|of| of.node == target);
             keeps = was_there && old.before.get(name).map(|(run, _)| run) == run;
             plan = plan.for_change(keeps);
@@ -153,7 +153,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Some(Filled { nonce, pages: count, seed })
     }
 
-    /// Its fences are not far above the nodes' time and what the others show.
+    /// Whether the node's fences are not far above the nodes' time and the fences of the others.
     fn is_plausible(&self, pages: &NodePages, read: &[NodePages]) -> bool {
         let others = read.iter().filter(|other| other.node != pages.node).map(NodePages::highest);
         let known = others.fold(Fence(self.cluster_clock.request_time().0), Fence::max);
@@ -165,7 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         is_plausible
     }
 
-    /// Every page of one node, and whether these are all. No longer than a quarantine, after which the target needs none.
+    /// Every page of one node, and whether these are all. Takes at most a quarantine, after which the target needs no fill.
     async fn read_node(&self, index: usize, view: &Arc<View>, limits: &ReadLimits) -> (Vec<ReadPage>, bool) {
         let (mut pages, mut cursor, mut count, mut bytes) = (Vec::new(), 0, 0, 0);
         for _ in 0..READ_PAGES_MAX {
@@ -196,7 +196,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         (pages, false)
     }
 
-    /// `None`: the node did not answer in time, or otherwise.
+    /// `None`: the node did not answer in time, or answered something else.
     async fn ask_for_page(
         &self,
         index: usize,

@@ -1,5 +1,5 @@
-//! What is filled into a process that forgot: a pure function of what the others show (`docs/views.md`, *What is filled*).
-//! A copy counts like a vote, so a lease is copied only if a quorum of others shows it.
+//! What is filled into a process that forgot: a pure function of what the others show (`docs/views.md`, *What is
+//! filled*). A copy counts like a vote, so a lease is copied only if a quorum of others shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use crate::protocol::{EndReason, FillEntry, LeaseRecord, ReadEntry, TOKEN_TOMBST
 use crate::redlock::quorum::quorum_of;
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
-/// Entries of one page: it occupies the process that is filled for two milliseconds at most.
+/// Maximum number of entries of one page: a page occupies the process that is filled for at most two milliseconds.
 const PAGE_ENTRIES_MAX: usize = 250;
-/// Bytes of the values in one page, beyond which the next one begins.
+/// Bytes of values in one page after which the next page begins.
 const PAGE_BYTES_MAX: usize = 128 * 1024;
 /// Allowance for clock rates: a node may count slower by one part in this many, and by the milliseconds below.
 const DRIFT_PART: u64 = 100;
 const DRIFT_FLOOR_MS: u64 = 2;
-/// No lease has more left, whatever a node says: the largest `max_ttl` and `lock_delay` that can be set, and the allowance.
+/// Maximum lifetime left, whatever a node reports: the largest `max_ttl` and `lock_delay` possible, and the allowance.
 const LEFT_MAX_MS: u64 = 50 * 60 * 60 * 1_000;
-/// By how much a lease's fence, which is at least the time of its request, must lie before a tombstone for the tombstone
-/// to be that lease's: more than clocks that vote differ, and than a minute's rates. A token may be used again when its
-/// tombstones are over, and they do not end everywhere at once.
+/// By how much a lease's fence, which is at least the time of its request, must lie before a tombstone for the
+/// tombstone to be that lease's: more than the clocks of voting nodes differ, and more than a minute's difference of
+/// rates. A token may be used again when its tombstones are over, and they do not end everywhere at once.
 const TOMBSTONE_MARGIN: Duration = Duration::from_secs(3);
 
 /// What was read so far. Nodes are numbered as in the list.
@@ -30,17 +30,17 @@ pub(crate) struct FillPlan {
     quorum: usize,
     /// How many others must be read completely.
     least: usize,
-    /// It is for a change of the list, see [`Self::for_change`].
+    /// Set for a change of the list, see [`Self::for_change`].
     change: Option<bool>,
-    /// How many nodes must show a tombstone before it takes anything away: more than a minority, which may lie.
+    /// How many nodes must show a tombstone before it removes anything: more than a minority, which may lie.
     witnesses: usize,
     target: usize,
     without_ttl_ms: u64,
     seed: Fence,
     complete: BTreeSet<usize>,
-    /// Each with the node that shows it.
+    /// Tombstones, each with the node that shows it.
     ended: BTreeMap<(ResourceName, TokenHash), Vec<(usize, Ended)>>,
-    /// The nodes that show it, and the longest remaining lifetime.
+    /// The nodes that show a cancelled attempt, and the longest remaining lifetime.
     cancelled: BTreeMap<(ResourceName, TokenHash, AttemptId), (BTreeSet<usize>, u64)>,
     resources: BTreeMap<ResourceName, Shown>,
 }
@@ -50,16 +50,16 @@ pub(crate) struct FillPlan {
 struct Ended {
     reason: EndReason,
     left_ms: u64,
-    /// When it was made, by the clock of its node. Microseconds since 1970.
+    /// When the tombstone was made, by the clock of its node. Microseconds since 1970.
     made_us: u64,
 }
 
-/// All that is written into the process.
+/// Everything that is written into the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fill {
-    /// Every fence of the process must be above it: the highest of those that were read.
+    /// Every later fence of the process must be above this one: the highest that was read.
     pub(crate) seed: Fence,
-    /// At least one page.
+    /// The entries, in at least one page.
     pub(crate) pages: Vec<Vec<FillEntry>>,
 }
 
@@ -75,7 +75,7 @@ struct Shown {
 /// What the nodes show for one token. Lifetimes in milliseconds, by the clock of the node that was read.
 #[derive(Debug, Default)]
 struct ShownToken {
-    /// The lock's value by node.
+    /// The lock's value, by node.
     keys: BTreeMap<usize, LeaseRecord>,
     /// Claims in blocks.
     claims: Vec<Arc<str>>,
@@ -84,8 +84,8 @@ struct ShownToken {
 }
 
 impl FillPlan {
-    /// For filling the node `target` of `nodes` from a quorum of others. A key without a TTL counts as if it lasted for
-    /// `without_ttl`.
+    /// A plan to fill the node `target` of `nodes` from a quorum of others. A key without a TTL counts as if it
+    /// lasted for `without_ttl`.
     pub(crate) fn new(nodes: usize, target: usize, without_ttl: Duration) -> Self {
         let quorum = quorum_of(nodes);
         Self {
@@ -103,21 +103,21 @@ impl FillPlan {
         }
     }
 
-    /// Where fewer than a quorum vote, those few are all that is to be read. A copy needs a quorum all the same.
+    /// If fewer than a quorum vote, only these few need to be read. A copy still needs a quorum.
     pub(crate) fn of_at_least(mut self, least: usize) -> Self {
         self.least = least;
         self
     }
 
-    /// Where the list of nodes changes, nothing is copied: the process of both lists keeps its keys (`keeps`: the target is one),
-    /// and has blocks for what it does not know.
+    /// During a change of the list nothing is copied: a process of both lists keeps its keys (`keeps`: the target is
+    /// one), and gets blocks for what it does not know.
     pub(crate) fn for_change(mut self, keeps: bool) -> Self {
         self.change = Some(keeps);
         self
     }
 
-    /// Adds a page that `node` answered after it installed the view, with its highest fence and its clock (microseconds
-    /// since 1970). What the target shows counts for nothing. A node may show a key on two pages.
+    /// Adds a page that `node` answered after it installed the view, with its highest fence and its clock
+    /// (microseconds since 1970). What the target itself shows is ignored. A node may show a key on two pages.
     pub(crate) fn add(&mut self, node: usize, high_water: Fence, now_us: u64, page: Vec<ReadEntry>) {
         if node == self.target && !mutant::is(Mutant::TargetCounts) {
             return;
@@ -170,12 +170,12 @@ impl FillPlan {
         }
     }
 
-    /// Every page of `node` was added.
+    /// Records that every page of `node` was added.
     pub(crate) fn complete(&mut self, node: usize) {
         self.complete.insert(node);
     }
 
-    /// The fill; `None` where too few others were read completely.
+    /// The fill; `None` if too few others were read completely.
     pub(crate) fn finish(self) -> Option<Fill> {
         // A process that keeps what it knows need not be read.
         let own = usize::from(self.change == Some(true));
@@ -186,7 +186,7 @@ impl FillPlan {
         for (resource, shown) in &self.resources {
             self.fill_resource(resource, shown, &mut entries);
         }
-        // Before what they may end: the process checks each entry against its own tombstones.
+        // Tombstones come before the entries that they may end: the process checks each entry against its own tombstones.
         let place = if mutant::is(Mutant::TombstonesLast) { entries.len() } else { 0 };
         entries.splice(place..place, self.tombstones());
         Some(Fill { seed: self.seed, pages: pages(entries) })
@@ -199,9 +199,9 @@ impl FillPlan {
             let is_over = shown.is_none_or(|shown| self.is_ended(resource, token, shown));
             let is_revoked = reasons().filter(|reason| *reason == EndReason::Revoked).count() >= self.witnesses;
             let reason = match is_over {
-                // What one node knows to be revoked, and another to be released, is released.
+                // A token that one node reports as revoked, and another as released, is released.
                 true => reasons().find(|reason| *reason != EndReason::Revoked).or(reasons().next())?,
-                // Where something stands for the token all the same, the process would refuse that: only its renewals.
+                // If something remains for the token, the process would refuse that, too: only its renewals are refused.
                 false if is_revoked => EndReason::Revoked,
                 false => return None,
             };
@@ -209,7 +209,7 @@ impl FillPlan {
             let (resource, token) = (resource.clone(), token.clone());
             Some(Tombstone { resource, token, attempt: None, reason, left_ms })
         });
-        // Not where a claim of the attempt stands, which the process would leave out.
+        // Not copied if a claim of the attempt remains, which the process would leave out.
         let is_copied = |((resource, token, attempt), (nodes, _)): &(
             &(ResourceName, TokenHash, AttemptId),
             &(BTreeSet<usize>, u64),
@@ -238,7 +238,7 @@ impl FillPlan {
         let is_exclusive = |of: &ShownToken| of.keys.values().all(|record| record.mode == Mode::Exclusive);
         let mut supported =
             live.iter().filter(|(token, of, _)| is_exclusive(of) && self.is_supported(resource, shown, token, of));
-        // Two are never supported at one moment; pages are read at many.
+        // Two tokens are never supported at one moment, but pages are read at many moments.
         if let (Some((_, of, claims)), None) = (supported.next(), supported.next()) {
             let smallest = mutant::is(Mutant::CopySmallestTtl);
             if let Some(record) = of.keys.values().max_by_key(|record| record.recency()) {
@@ -258,14 +258,14 @@ impl FillPlan {
                 None => block(resource, token, of, claims),
             });
         }
-        // Other Redlock clients know no lists: what they set on a process that keeps its keys is there.
+        // Other Redlock clients know no lists: a process that keeps its keys still has what they set on it.
         if let Some((value, left_ms)) = shown.foreign.as_ref().filter(|_| self.change != Some(true)) {
             let (value, left_ms) = (value.clone(), padded(*left_ms));
             entries.push(FillEntry::Foreign { resource: resource.clone(), value, left_ms });
         }
     }
 
-    /// Leases that are held together: a copy of each that a quorum of others shows alike, else a block. `false`: none is copied.
+    /// Leases that are held together: a copy of each that a quorum of others shows alike, else a block. `false`: no copy.
     fn fill_members(
         &self,
         resource: &ResourceName,
@@ -309,8 +309,8 @@ impl FillPlan {
         members.filter(|record| alike(record) >= self.quorum).max_by_key(|record| record.recency())
     }
 
-    /// At least a quorum of others show the key with this token, none of which has a block for the resource, and none
-    /// shows a tombstone: a lease that was revoked is held until its end, and gets no further votes.
+    /// Whether at least a quorum of others, without a block for the resource, show the key with this token, and no
+    /// node shows a tombstone: a revoked lease is held until its end, and gets no further votes.
     fn is_supported(&self, resource: &ResourceName, shown: &Shown, token: &TokenHash, of: &ShownToken) -> bool {
         let shows = |(node, record): &(&usize, &LeaseRecord)| {
             let counts = !shown.blocked.contains(node) || mutant::is(Mutant::CopyBesideBlock);
@@ -321,9 +321,9 @@ impl FillPlan {
         self.change.is_none() && of.keys.iter().filter(shows).count() >= least && !has_tombstone
     }
 
-    /// Everything that is shown for the token was ended for good, as more than a minority knows: one node that lies would else
-    /// have a lease forgotten. Not what was revoked, which is held until its end; not what the token got after its tombstone;
-    /// and not what blocks stand for, which do not say since when.
+    /// Whether everything shown for the token was ended for good, as more than a minority reports: otherwise one
+    /// lying node could have a lease forgotten. Does not include revoked leases, which are held until their end;
+    /// leases that the token got after its tombstone; or leases behind blocks, which do not show when they began.
     fn is_ended(&self, resource: &ResourceName, token: &TokenHash, of: &ShownToken) -> bool {
         let margin_us = u64::try_from(TOMBSTONE_MARGIN.as_micros()).unwrap_or(u64::MAX);
         let is_of = |ended: &Ended| {
@@ -338,7 +338,7 @@ impl FillPlan {
         tombstones.is_some_and(|all| all.iter().filter(counts).count() >= self.witnesses)
     }
 
-    /// All these claims, each once, without those of attempts that were cancelled.
+    /// All these claims, each once, without claims of attempts that were cancelled.
     fn standing_claims<'a>(
         &self,
         resource: &ResourceName,
@@ -360,7 +360,7 @@ impl FillPlan {
     }
 }
 
-/// No opinion on the resource for the sake of this token.
+/// An entry that blocks the resource for the sake of this token: the process has no opinion on it.
 fn block(resource: &ResourceName, token: &TokenHash, of: &ShownToken, claims: &str) -> FillEntry {
     let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
     FillEntry::Block { resource: resource.clone(), token: token.clone(), claims: claims.into(), left_ms }
@@ -375,13 +375,13 @@ impl Shown {
 }
 
 impl ShownToken {
-    /// A key or a block has a claim of this attempt.
+    /// Whether a key or a block has a claim of this attempt.
     fn has_claim(&self, attempt: &AttemptId) -> bool {
         let mut all = self.keys.values().map(|record| &record.claims).chain(&self.claims);
         all.any(|claims| claims.split(',').any(|claim| claim == attempt.as_str()))
     }
 
-    /// The largest lifetime that a node shows, for another clock.
+    /// The largest lifetime that a node shows, padded for another clock.
     fn left_ms(&self, smallest: bool) -> u64 {
         let lefts = self.lefts_ms.iter().copied();
         padded(if smallest { lefts.min() } else { lefts.max() }.unwrap_or(0))
@@ -396,7 +396,7 @@ fn padded(left_ms: u64) -> u64 {
     left_ms.saturating_add(left_ms.div_ceil(DRIFT_PART)).saturating_add(DRIFT_FLOOR_MS)
 }
 
-/// In pages of bounded size, in this order.
+/// The entries in pages of bounded size, in this order.
 fn pages(entries: Vec<FillEntry>) -> Vec<Vec<FillEntry>> {
     let mut pages: Vec<Vec<FillEntry>> = vec![Vec::new()];
     let mut bytes = 0;

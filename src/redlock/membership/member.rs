@@ -1,32 +1,32 @@
-//! What a process says of itself, and who counts for a view.
+//! What a process reports of itself, and which processes count for a view.
 
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
 use crate::protocol::{MemberStatus, NoVote, NodeStatus, View, ViewId, Vote};
 
-/// By how much the number of a view may be above the highest that any other process knows: a cluster that changes its view each
-/// second gets there in 136 years.
+/// By how much the number of a view may exceed the highest number that any other process knows: a cluster that
+/// changes its view each second gets there in 136 years.
 const NUMBERS_AHEAD_MAX: u64 = 1 << 32;
 
-/// What a process says of itself.
+/// What a process reports of itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
-    /// It votes, in whatever view.
+    /// Whether the process votes, in any view.
     pub(crate) is_sound: bool,
-    /// It has served its quarantine, and waits for a vote.
+    /// Whether the process has served its quarantine, and waits for a vote.
     pub(crate) is_served: bool,
-    /// It could be filled: it is not of another cluster, and its clock is right.
+    /// Whether the process could be filled: it is not of another cluster, and its clock is right.
     pub(crate) is_fillable: bool,
-    /// It is not of another cluster, as far as it says: where this instance's clock is off, it does not say.
+    /// Whether the process reports no other cluster. If this instance's clock is off, the process does not report its cluster.
     pub(crate) is_ours: bool,
-    /// Which process it is.
+    /// The identity of the process.
     pub(crate) run: Arc<str>,
-    /// The view that it has installed.
+    /// The view that the process has installed.
     pub(crate) view: Arc<View>,
-    /// It installs no lower view.
+    /// The process installs no view below this one.
     pub(crate) promised: ViewId,
-    /// Its last admission.
+    /// The last admission of the process.
     pub(crate) admitted: ViewId,
 }
 
@@ -53,8 +53,8 @@ impl From<&MemberStatus> for Member {
     }
 }
 
-/// Leaves out who shows a view, or a promise, whose number is further above all others than numbers ever are: taken as it is, it
-/// would leave no number for the next view. `own`: the view of this instance.
+/// Leaves out processes that show a view, or a promise, whose number exceeds all others by an impossible distance: if
+/// it were accepted, no number would be left for the next view. `own`: the view of this instance.
 pub(crate) fn plausible(members: Vec<Option<Member>>, own: ViewId) -> Vec<Option<Member>> {
     let number = |m: &Member| m.promised.max(m.view.id).number();
     let mut numbers: Vec<u64> = members.iter().flatten().map(number).collect();
@@ -66,8 +66,8 @@ pub(crate) fn plausible(members: Vec<Option<Member>>, own: ViewId) -> Vec<Option
     members.into_iter().map(|member| member.filter(|m| number(m) <= highest)).collect()
 }
 
-/// Whether the process may count for what follows `base`: it has installed no higher view. Nothing is derived below a view that
-/// may be chosen, also where this instance cannot believe that view (`docs/views.md`, *Changing the view*, step 2).
+/// Whether the process may count for a view derived from `base`: it has installed no higher view. No view is derived below
+/// one that may be chosen, even if this instance cannot believe that view (`docs/views.md`, *Changing the view*, step 2).
 pub(crate) fn may_count(base: &View, member: &Member) -> bool {
     member.view.id <= base.id || mutant::is(Mutant::HigherViewCounts)
 }

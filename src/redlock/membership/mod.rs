@@ -1,4 +1,4 @@
-//! Which process votes under each name, and what a process that forgot is filled with (`docs/views.md`).
+//! Which process votes under each name, and what is filled into a process that forgot (`docs/views.md`).
 
 mod change;
 pub(crate) mod current_view;

@@ -1,5 +1,5 @@
-//! Which view a new one is derived from, and which processes it names: pure rules (`docs/views.md`, *Changing the view*, steps
-//! 2 and 3).
+//! The view from which a new view is derived, and the processes that the new view names: pure rules (`docs/views.md`,
+//! *Changing the view*, steps 2 and 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
-/// The nodes, as far as they answered, and those that prevent a new view.
+/// The nodes' answers so far, and the nodes that prevent a new view.
 #[derive(Debug)]
 pub(crate) struct NodeAnswers<'a> {
     /// The names, by node index.
     pub(crate) names: &'a [NodeId],
-    /// By node index; `None` without an answer.
+    /// The members by node index; `None` without an answer.
     pub(crate) members: &'a [Option<Member>],
-    /// By node index: another process under this name was seen alive just now.
+    /// By node index: whether another process under this name was just seen alive.
     pub(crate) rivals: &'a [bool],
-    /// By node index: if it does not answer, it has ended for good.
+    /// By node index: whether the node counts as ended for good if it does not answer.
     pub(crate) ended: &'a [bool],
-    /// By node index: where this instance reaches it, if it is a server that can be moved.
+    /// By node index: the address at which this instance reaches the node, if it is a server that can be moved.
     pub(crate) addresses: &'a [Option<Arc<str>>],
-    /// So many of the names, the first ones, are the list of every view that has none.
+    /// How many names, from the first on, are the list of every view that has no list.
     pub(crate) configured: usize,
     /// The view of this instance.
     pub(crate) own: &'a Arc<View>,
 }
 
-/// A view that is to be installed, and by whom.
+/// A view to be installed, and the nodes that install it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) view: Arc<View>,
-    /// The nodes that vote, and are to install it.
+    /// The nodes that vote, and must install the view.
     pub(crate) sound: Vec<usize>,
-    /// Those that it admits, once they are filled.
+    /// The nodes that the view admits, once they are filled.
     pub(crate) targets: Vec<usize>,
-    /// Too few vote: everybody answered that it votes or has served its quarantine.
+    /// Whether too few nodes vote: every node answered that it votes or has served its quarantine.
     pub(crate) by_clock: bool,
-    /// How many must have installed it before anybody is read.
+    /// How many nodes must have installed the view before any node is read.
     pub(crate) readers: usize,
 }
 
@@ -61,7 +61,7 @@ impl NodeAnswers<'_> {
         quorum_of(view.list.as_ref().map_or(self.configured, |list| list.names.len()))
     }
 
-    /// The view that counts as the highest, and the nodes that vote in it, or in another one that names them alike.
+    /// The view that counts as the highest, and the nodes that vote in it, or in another view that names them alike.
     pub(crate) fn base(&self) -> (Arc<View>, Vec<usize>) {
         let highest = self.believed();
         let named = self.voters(&highest);
@@ -74,10 +74,10 @@ impl NodeAnswers<'_> {
         self.sound().filter(votes).map(|(i, _)| i).collect()
     }
 
-    /// The highest view in which a process votes, of those that no single node can have made up (`docs/views.md`, *What one node
-    /// says*). Where a quorum votes in one view, that is the one, or a higher one that a quorum has promised, with the same list,
-    /// and that names these voters as the lower one does. And none counts that has an address which neither a quorum shows nor
-    /// this instance uses.
+    /// The highest view in which a process votes, except views that a single node may have made up (`docs/views.md`,
+    /// *What one node says*). If a quorum votes in one view, the result is that view, or a higher view with the same
+    /// list that a quorum has promised and that names these voters as the lower view does. A view with an address
+    /// that neither a quorum shows nor this instance uses does not count.
     fn believed(&self) -> Arc<View> {
         let shown = || self.sound().map(|(_, m)| &m.view).filter(|view| self.unconfirmed(view).is_none());
         let votes_in = |view: &Arc<View>| {
@@ -85,7 +85,7 @@ impl NodeAnswers<'_> {
             let votes = |(i, m): &(usize, &Member)| list.contains(i) && m.view == *view && self.is_named(view, *i, m);
             self.sound().filter(votes).count()
         };
-        // Also of those that have a quorum of their own: one node alone is that of a list that it made up.
+        // Also among views with a quorum of their own: one node alone is a quorum of a list that it made up.
         let have_quorum = shown().filter(|view| votes_in(view) >= self.quorum(view));
         let votes = |view: &Arc<View>| if mutant::is(Mutant::ListOfOneNode) { 0 } else { votes_in(view) };
         let chosen = have_quorum.max_by_key(|view| (votes(view), view.id));
@@ -94,7 +94,7 @@ impl NodeAnswers<'_> {
         believed.unwrap_or_else(|| self.remembered())
     }
 
-    /// The view can have been made from the one in which a quorum votes, and leaves each of them its vote.
+    /// Whether the view can derive from the view in which a quorum votes, and leaves each of these voters its vote.
     fn follows(&self, view: &View, chosen: &View) -> bool {
         let voters = self.voters(view);
         let names = |view: &View| view.list.as_ref().map(|list| list.names.clone());
@@ -102,8 +102,8 @@ impl NodeAnswers<'_> {
         is_above && self.voters(chosen).iter().all(|i| voters.contains(i))
     }
 
-    /// Where nobody votes: no view, with the latest list that a process, or this instance, remembers. Else everybody would go back
-    /// to the configured one, and the quorums of two lists need not meet.
+    /// If no node votes: no view, with the latest list that a process, or this instance, remembers. Otherwise all
+    /// would return to the configured list, and the quorums of two lists need not meet.
     fn remembered(&self) -> Arc<View> {
         let views = self.members.iter().flatten().map(|m| &m.view).chain([self.own]);
         let latest = views.filter(|view| view.list.is_some()).max_by_key(|view| view.id);
@@ -122,8 +122,8 @@ impl NodeAnswers<'_> {
         }
     }
 
-    /// The highest view that a quorum of its list shows, admitted as it names them, whether or not they answer votes just now: an
-    /// instance whose own clock is off gets none, and needs to know whose clocks count.
+    /// The highest view that a quorum of its list shows, each admitted as the view names it, whether or not they
+    /// answer votes now: an instance whose own clock is off gets no votes, and must know whose clocks count.
     pub(crate) fn shown(&self) -> Option<&Arc<View>> {
         let all = || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_ours)?)));
         let shows = |view: &Arc<View>| {
@@ -135,20 +135,20 @@ impl NodeAnswers<'_> {
         views.max_by_key(|view| view.id)
     }
 
-    /// A quorum of this base's list has promised, or installed, this view or a higher one.
+    /// Whether a quorum of this base's list has promised, or installed, this view or a higher one.
     fn is_promised(&self, id: ViewId, base: &View) -> bool {
         let promised = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.promised.max(m.view.id) >= id);
         self.list(base).into_iter().filter(promised).count() >= self.quorum(base)
     }
 
-    /// The first node to which the view gives an address that this instance does not use, and that no quorum shows.
+    /// The first node for which the view has an address that this instance does not use and no quorum shows.
     pub(crate) fn unconfirmed(&self, view: &View) -> Option<usize> {
         let is_unconfirmed = |i: &usize| !self.is_confirmed(view, &self.names[*i], self.addresses.get(*i));
         (0..self.names.len()).find(is_unconfirmed)
     }
 
-    /// The name has no address in the view, or the one that is in use, or one that a quorum shows, or more than a minority of the
-    /// list that this instance has: of a longer list it may not know a quorum yet.
+    /// Whether the name has no address in the view, or the address in use, or one that a quorum shows, or one that
+    /// more than a minority of this instance's list shows: of a longer list it may not know a quorum yet.
     pub(crate) fn is_confirmed(&self, view: &View, name: &NodeId, used: Option<&Option<Arc<str>>>) -> bool {
         let Some(entry) = view.entry(name).filter(|entry| entry.address.is_some()) else { return true };
         let is_used = used.is_some_and(|own| *own == entry.address);
@@ -158,13 +158,13 @@ impl NodeAnswers<'_> {
         is_used || shows >= enough || mutant::is(Mutant::AddressOfOneNode)
     }
 
-    /// Of a change of the list: how many votes the old one needed.
+    /// For a change of the list: how many votes the old list needed.
     fn quorum_before(&self, view: &View) -> usize {
         view.old().map_or(usize::MAX, |old| quorum_of(old.names.len()))
     }
 
-    /// A node votes in a higher view than the one that counts, which a quorum has promised: it is to be brought back by a new
-    /// one.
+    /// Whether a node votes in a view above the one that counts, which a quorum has promised: a new view must bring
+    /// it back.
     pub(crate) fn has_stray(&self) -> bool {
         let (base, _) = self.base();
         self.sound().any(|(_, m)| m.view.id > base.id && self.is_promised(m.view.id, &base))
@@ -175,8 +175,8 @@ impl NodeAnswers<'_> {
         self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
     }
 
-    /// Processes that voted before the view, which changes the list, and know all of it: those of the former list, and, where a
-    /// view by the clock was left half done, those that voted in the new one (seed 1775 of the simulation).
+    /// Processes that voted before this view, which changes the list, and know everything from before: processes of the former
+    /// list, and, if a view by the clock was left half done, processes that voted in the new list (seed 1775 of the simulation).
     fn entered(&self, view: &View) -> Vec<usize> {
         let Some(old) = view.old() else { return Vec::new() };
         let is_before = |i: usize, m: &Member| {
@@ -186,20 +186,20 @@ impl NodeAnswers<'_> {
         self.sound().filter_map(|(i, m)| is_before(i, m)).collect()
     }
 
-    /// Those of the former list alone, whose quorum completes the change.
+    /// Only those of the former list, whose quorum completes the change.
     fn entered_of_former_list(&self, view: &View) -> Vec<usize> {
         let former = view.old().map(|old| self.indexes(&old.names)).unwrap_or_default();
         self.entered(view).into_iter().filter(|i| former.contains(i)).collect()
     }
 
-    /// A change of the list began and too few vote in the new one yet, but a quorum of the old one can complete it.
+    /// Whether a change of the list began and too few vote in the new list yet, but a quorum of the old list can complete it.
     pub(crate) fn is_half_done(&self) -> bool {
         let (base, named) = self.base();
         self.can_complete(&base, &named)
     }
 
-    /// A quorum votes in a list that was changed, and the view still has the former one: while it does, everybody of both would
-    /// have to answer where a majority forgot. The next view leaves it out.
+    /// Whether a quorum votes in a changed list, and the view still has the former list: until the next view leaves
+    /// it out, all nodes of both lists would have to answer if a majority forgot.
     pub(crate) fn is_unsettled(&self) -> bool {
         let (base, named) = self.base();
         base.old().is_some() && named.len() >= self.quorum(&base)
@@ -210,8 +210,8 @@ impl NodeAnswers<'_> {
         named.len() < self.quorum(base) && self.entered_of_former_list(base).len() >= quorum_of(old.names.len())
     }
 
-    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows a
-    /// run which the view has under another name: a view with one run under two names stops every instance.
+    /// The nodes that could be admitted by what a quorum of others knows; without such a quorum, none. A node is left out
+    /// if it shows a run that the view has under another name: a view with one run under two names stops every instance.
     pub(crate) fn to_heal(&self) -> Vec<usize> {
         let (base, named) = self.base();
         let is_other = |i: &usize| !named.contains(i) && !self.rivals[*i];
@@ -219,13 +219,13 @@ impl NodeAnswers<'_> {
         if named.len() >= self.quorum(&base) { others.collect() } else { Vec::new() }
     }
 
-    /// It answers, is of no other cluster, and shows no run that the view has under another name.
+    /// Whether the node answers, belongs to no other cluster, and shows no run that the view has under another name.
     pub(crate) fn may_be_filled(&self, base: &View, i: usize) -> bool {
         self.members[i].as_ref().is_some_and(|m| m.is_fillable) && self.has_own_run(base, i)
     }
 
-    /// No other name of the view has the run that node `i` shows, unless another process answers under that name: one that is
-    /// silent may be the one whose run is claimed.
+    /// Whether no other name of the view has the run that node `i` shows. A name does not count if another process
+    /// answers under it; a silent process may be the one whose run is claimed.
     fn has_own_run(&self, base: &View, i: usize) -> bool {
         let run = |j: usize| self.members[j].as_ref().map(|m| &m.run);
         let has_it = |j: usize| {
@@ -235,10 +235,10 @@ impl NodeAnswers<'_> {
         !(0..self.names.len()).any(|j| j != i && has_it(j))
     }
 
-    /// Processes that vote in a lower view, and that the highest does not name, where too few of those that it names are left
-    /// to fill them. While they keep these votes, which count nowhere, nobody can be admitted: neither by the others nor by the
-    /// clock. Only where everybody answers: the votes of who is silent may be what contradicts that view, and as long as one is
-    /// silent nobody is admitted by the clock.
+    /// Processes that vote in a lower view and are not named by the highest view, if too few of the named processes
+    /// are left to fill them. While they keep these votes, which count nowhere, no process can be admitted: neither
+    /// by the others nor by the clock. Only if all nodes answer: the votes of a silent node may contradict that view,
+    /// and while a node is silent no process is admitted by the clock.
     pub(crate) fn to_give_up(&self) -> Vec<usize> {
         let (highest, named) = self.base();
         let (all, entered) = (self.concerned(&highest), self.entered(&highest));
@@ -251,7 +251,7 @@ impl NodeAnswers<'_> {
         if is_stuck { all.into_iter().filter(is_outside).collect() } else { Vec::new() }
     }
 
-    /// The nodes of the view's list, and of the one that it changes.
+    /// The nodes of the view's list, and of the list that it changes.
     fn concerned(&self, view: &View) -> Vec<usize> {
         let mut all = self.list(view);
         all.extend(view.old().map(|old| self.indexes(&old.names)).unwrap_or_default());
@@ -260,15 +260,15 @@ impl NodeAnswers<'_> {
         all
     }
 
-    /// All names of the view's list, and of the one that it changes, are known here.
+    /// Whether all names of the view's list, and of the list that it changes, are known here.
     fn knows_all(&self, view: &View) -> bool {
         let Some(list) = &view.list else { return true };
         list.names.iter().chain(list.old.iter().flat_map(|old| &old.names)).all(|name| self.names.contains(name))
     }
 
-    /// Whether too few vote, and every other process of the list has served its quarantine, or has ended for good and leaves a
-    /// quorum. Where one stays away, two clusters whose lists overlap could each get a quorum: it may vote for the other one
-    /// (seed 1544 of the simulation). While the list changes, everybody of both lists.
+    /// Whether too few vote, and every other process of the list has served its quarantine, or has ended for good and
+    /// leaves a quorum. If a process stays away, it may vote for another cluster, and two clusters with overlapping lists
+    /// could each get a quorum (seed 1544 of the simulation). While the list changes: every process of both lists.
     pub(crate) fn is_cold(&self) -> bool {
         let (base, named) = self.base();
         let entered = self.entered(&base);
@@ -279,7 +279,7 @@ impl NodeAnswers<'_> {
         is_few && left.len() >= self.quorum(&base) && left.iter().all(is_known)
     }
 
-    /// The names that stand in the way of a cold view, except of those that are in quarantine, which time ends.
+    /// The names that prevent a cold view, except names in quarantine, which time ends.
     pub(crate) fn waited_for(&self) -> Vec<usize> {
         let (base, named) = self.base();
         let entered = self.entered(&base);
@@ -300,9 +300,9 @@ impl NodeAnswers<'_> {
         Some((name.clone(), RosterEntry { run, since, address }))
     }
 
-    /// The view `id`, after these nodes promised it. It admits one node that forgot, drawn by `pick`; where too few vote, all of
-    /// them; where a change of the list is half done, all of the new list. `None`: a quorum neither votes, nor has everybody
-    /// else waited.
+    /// The view `id`, after these nodes promised it. It admits one node that forgot, drawn by `pick`; if too few
+    /// vote, all of them; if a change of the list is half done, all of the new list. `None`: neither does a quorum
+    /// vote, nor has every other process waited.
     pub(crate) fn derive(&self, id: ViewId, pick: usize) -> Option<Change> {
         let (base, named) = self.base();
         let (is_cold, old) = (self.is_cold(), base.old());
@@ -312,7 +312,7 @@ impl NodeAnswers<'_> {
             let (mut sound, mut old) = (self.entered_of_former_list(&base), old.clone());
             let mut readers = quorum_of(old.names.len());
             if is_cold {
-                // Too few of either list: whoever voted in the new one is read, too.
+                // Too few of either list vote: processes that voted in the new list are read, too.
                 sound = self.entered(&base);
                 let new: Vec<usize> = named.iter().filter(|i| !sound.contains(i)).copied().collect();
                 old.before.extend(new.iter().filter_map(|i| self.life(*i)));
@@ -326,7 +326,7 @@ impl NodeAnswers<'_> {
         let kept = |i: &usize| self.entry(&base, *i, self.members[*i].as_ref()?.admitted);
         let list = self.list(&base);
         let mut roster: BTreeMap<NodeId, RosterEntry> = base.roster.clone();
-        // One that has ended leaves the roster: should it answer again, it is filled like one that forgot.
+        // A process that has ended leaves the roster: if it answers again, it is filled like a process that forgot.
         let stays = |name: &NodeId| {
             self.names.iter().position(|n| n == name).is_none_or(|i| list.contains(&i) && !self.is_ended(i))
         };
@@ -348,9 +348,9 @@ impl NodeAnswers<'_> {
         Some(Change { view: Arc::new(View { id, roster, list }), sound, targets, by_clock: is_cold, readers })
     }
 
-    /// The view `id`, which changes the list to these names. All of them that answer are filled for it. `None`: too few vote, or
-    /// no name is left, as where two instances each removed another one of two: nobody could change that list any more; or a new
-    /// name would get no entry, so that the view does not say where it is (seeds 6648 and 11379 of the simulation).
+    /// The view `id`, which changes the list to these names. All of them that answer are filled for it. `None`: too few vote; no
+    /// name is left, as when two instances each remove a different one of two names: that list could not be changed any more; or
+    /// a new name would get no entry, so the view would lack its address (seeds 6648 and 11379 of the simulation).
     pub(crate) fn relist(&self, id: ViewId, names: BTreeSet<NodeId>, terms: &Arc<str>) -> Option<Change> {
         let (base, named) = self.base();
         let readers = self.quorum(&base);
@@ -375,14 +375,14 @@ impl NodeAnswers<'_> {
         Some((self.names[i].clone(), (Arc::clone(&member.run), member.admitted)))
     }
 
-    /// A view in which nobody votes before it was filled.
+    /// A view in which no node votes before it was filled.
     fn anew(&self, id: ViewId, base: &View, list: NodeList, sound: Vec<usize>, readers: usize) -> Change {
         let is_target = |i: &usize| !self.rivals[*i] && !self.is_ended(*i);
-        // Who has installed a higher view knows more than the base, and is brought back by a later one.
+        // A node that has installed a higher view knows more than the base, and a later view brings it back.
         let is_stray = |i: usize| self.members[i].as_ref().is_some_and(|m| m.is_sound && !may_count(base, m));
         let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(base, *i) && !is_stray(*i);
         let targets: Vec<usize> = self.indexes(&list.names).into_iter().filter(fills).collect();
-        // Who is silent is to be filled, too, by a later view.
+        // A silent node must be filled, too, by a later view.
         let silent = base.roster.iter().filter(|(name, _)| list.names.contains(name));
         let mut roster: BTreeMap<NodeId, RosterEntry> =
             silent.map(|(name, entry)| (name.clone(), RosterEntry { since: id, ..entry.clone() })).collect();

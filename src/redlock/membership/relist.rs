@@ -1,5 +1,5 @@
-//! Adding and removing names while the service runs (`docs/views.md`, *Changing the view*). All instances follow the list that the
-//! view has: they open who is new, and close who left.
+//! Adding and removing names while the service runs (`docs/views.md`, *Changing the view*). All instances follow the
+//! view's list: they open nodes that are new, and close nodes that left.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::redlock::quorum::quorum_of;
 use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
-/// How long a change of the list may take, from the request on: connecting, and filling all nodes.
+/// How long a change of the list may take from the request on: connecting, and filling all nodes.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Maximum length of a list: a quorum of more is slower, and no safer.
+/// Maximum length of a list: a quorum of a longer list is slower, and no safer.
 pub(crate) const NODES_LISTED_MAX: usize = 15;
-/// A change that another instance began is completed by this one after so long: filling may take seconds, and two instances at it
-/// begin anew in turn.
+/// After this time this instance completes a change that another instance began: filling may take seconds, and two
+/// instances that do it restart each other's change in turn.
 const HALF_DONE_WAITS: Duration = Duration::from_secs(5);
 
-/// Why the list was not changed. It is as before, but for [`ListError::Timeout`].
+/// Why the list was not changed. It is as before, except after [`ListError::Timeout`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     /// No node of the list has this name.
@@ -35,24 +35,24 @@ pub enum ListError {
     /// A node of the list has this name.
     #[error("a node of this cluster has this name already: `nodes replace` moves it")]
     Exists,
-    /// The nodes are embedded, or this is no address.
+    /// The nodes are embedded, or the text is not an address.
     #[error("no node can be reached there")]
     Address,
-    /// There may be no more.
+    /// The list has the maximum length.
     #[error("a cluster has at most 15 nodes")]
     TooMany,
-    /// It is the only one.
+    /// The node is the only one of the list.
     #[error("the last node cannot be removed")]
     Last,
     /// Another change is under way at this instance.
     #[error("the list of nodes is being changed already")]
     Busy,
-    /// Why the list was not changed in time. If a quorum of nodes has taken it before, every instance follows it all the same.
+    /// Why the list was not changed in time. If a quorum of nodes has taken it before, every instance still follows it.
     #[error("the list was not changed within 30 s: {0}")]
     Timeout(String),
 }
 
-/// Ends the change at this instance. What was opened for it is closed with the next probe.
+/// Ends the change at this instance when dropped. Connections that were opened for it are closed with the next probe.
 struct Listing<'a, N, C, E>(&'a NodeMonitor<N, C, E>);
 
 impl<N, C, E> Drop for Listing<'_, N, C, E> {
@@ -62,10 +62,10 @@ impl<N, C, E> Drop for Listing<'_, N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Adds a name with its server, which is filled with blocks for what the others hold, and votes. At least a quorum of the
-    /// present list must vote. Meanwhile nobody votes, for as long as it takes to read and fill the nodes.
+    /// Adds a name with its server, which is filled with blocks for what the others hold, and votes. At least a
+    /// quorum of the present list must vote. No node votes while the nodes are read and filled.
     ///
-    /// Errors: [`ListError`]. Cancel: if the nodes have taken a view with the new list before, every instance completes and follows it.
+    /// Errors: [`ListError`]. Cancel: if the nodes have taken a view with the new list, every instance completes and follows it.
     pub async fn add(&self, name: &NodeId, address: &str) -> Result<(), ListError> {
         let _listing = self.begin(name)?;
         let engine = &self.engine;
@@ -92,7 +92,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         .await
     }
 
-    /// Takes a name out of the list. Its process may live or not; it has no vote from then on. As [`Self::add`] otherwise.
+    /// Removes a name from the list. Its process, alive or not, has no vote from then on. Otherwise as [`Self::add`].
     ///
     /// Errors and Cancel: as of [`Self::add`].
     pub async fn remove(&self, name: &NodeId) -> Result<(), ListError> {
@@ -119,7 +119,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Ok(Listing(self))
     }
 
-    /// Changes the list until the name is, or is not, of the list in which a quorum votes.
+    /// Changes the list until a quorum votes in a list that has the name, or does not have it.
     async fn until_listed(
         &self,
         name: &NodeId,
@@ -161,7 +161,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// A change of the list that has been half done for so long that whoever began it has given up.
+    /// Whether a change of the list has been half done for so long that the instance that began it has given up.
     pub(super) fn is_left_half_done(&self, known: &NodeAnswers<'_>) -> bool {
         let (view, now, mut state) = (known.base().0.id, self.engine.clock.now(), self.state());
         if !known.is_half_done() {
@@ -173,7 +173,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         now.since(since) >= HALF_DONE_WAITS
     }
 
-    /// The change of the list that is under way: the former names, and those that are to vote.
+    /// The change of the list that is under way: the former names, and the names that are to vote.
     pub fn list_change(&self) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
         self.state().half_done?;
         let (view, _) = self.latest().known().base();
@@ -181,7 +181,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Some((names(&view.old()?.names), names(&view.list.as_ref()?.names)))
     }
 
-    /// Connects to the names of the view's list, and to those of the former one until the change is complete (`is_complete`).
+    /// Connects to the names of the view's list, and to the former names until the change is complete (`is_complete`).
     pub(super) fn follow_list(&self, view: &View, latest: &Latest, is_complete: bool) {
         let engine = &self.engine;
         let mut wanted = latest.names_of(view);
@@ -206,9 +206,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Takes the cluster's name from the nodes where this configuration's list is a later one than that under which it was
-    /// declared: most of those that are configured show it, with the same terms, and so does a quorum of a list that one of them shows,
-    /// or of the list that it changes. They may be in several views, where a change of the list is half done.
+    /// Takes the cluster's name from the nodes if this configuration's list is later than the list under which the cluster was
+    /// declared. A quorum of the configured nodes must show the name, with the same terms, and so must a quorum of a list that
+    /// one of them shows, or of the list that it changes. Nodes may be in several views if a change of the list is half done.
     pub(super) fn learn_cluster(&self) {
         let (engine, health) = (&self.engine, self.health());
         let own = &engine.settings.params.cluster;

@@ -1,5 +1,5 @@
-//! Replacing a node by another server while the service runs: the name stays, its process and address change (`docs/views.md`,
-//! *Changing the view*). All instances follow the address that the view has.
+//! Replacing a node by another server while the service runs: the name stays, its process and address change
+//! (`docs/views.md`, *Changing the view*). All instances follow the address in the view.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
-/// How long a replacement may take, from the request on: connecting, and filling the new server.
+/// How long a replacement may take from the request on: connecting, and filling the new server.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Why a node was not replaced. It is as before then.
+/// Why a node was not replaced. The node is as before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplaceError {
     /// No node of the list has this name.
     #[error("no node of this cluster has this name")]
     Unknown,
-    /// It is no Redis node, or this is no address.
+    /// The node is not a Redis node, or the text is not an address.
     #[error("the node cannot be moved there")]
     Address,
     /// Another replacement is under way at this instance.
     #[error("a node is being replaced already")]
     Busy,
-    /// The server that votes already is found there.
+    /// The server at this address votes under this name already.
     #[error("the server at this address is the one that votes already")]
     SameServer,
-    /// It votes under another name.
+    /// The server votes under another name.
     #[error("the server at this address is one that votes already, under another name")]
     OtherName,
-    /// Nobody else knows what the former process voted for.
+    /// No other node knows what the former process voted for.
     #[error(
         "it is the only node, so no other one knows what the new server has to know: add the new server under another \
              name (`nodes add`), then remove this one (`nodes remove`)"
@@ -46,7 +46,7 @@ pub enum ReplaceError {
     Timeout(String),
 }
 
-/// Moves the node back where it was, unless the replacement is done.
+/// Moves the node back to its former address when dropped, unless the replacement is done.
 struct Moving<'a, N, C, E> {
     monitor: &'a NodeMonitor<N, C, E>,
     move_back: Option<Box<dyn Fn() + Send + 'a>>,
@@ -62,11 +62,11 @@ impl<N, C, E> Drop for Moving<'_, N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Connects to another server under this name, fills it with what the others know, and gives it the vote in place of the
-    /// former one, which may live or not. At least a quorum of others must vote.
+    /// Connects to another server under this name, fills it with what the others know, and gives it the vote of the
+    /// former server, which may be alive or not. At least a quorum of others must vote.
     ///
-    /// Errors: [`ReplaceError`]. Cancel: this instance connects to the former server again. If the nodes have taken a view with the
-    /// new one before, every instance follows it all the same.
+    /// Errors: [`ReplaceError`]. Cancel: this instance connects to the former server again. If the nodes have taken a
+    /// view with the new server before, every instance still follows that view.
     pub async fn replace(&self, name: &NodeId, address: &str) -> Result<(), ReplaceError> {
         let engine = &self.engine;
         let index = engine.member(name).ok_or(ReplaceError::Unknown)?;
@@ -107,7 +107,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// One attempt. `None`: it votes. Else why not.
+    /// One attempt. `None`: the new server votes. Otherwise the reason why it does not.
     async fn admit_newcomer(&self, index: usize, former: Option<&str>) -> Result<Option<String>, ReplaceError> {
         self.probe_all().await;
         let mut latest = self.latest();
@@ -125,7 +125,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if !latest.known().may_be_filled(&base, index) {
             return Err(ReplaceError::OtherName);
         }
-        // The former process may live: it is the operator who decides between the two.
+        // The former process may be alive: the operator decides between the two.
         latest.rivals[index] = false;
         let above = self.highest_seen();
         match self.engine.change_view(above, &latest.rivals, &latest.ended, ViewPurpose::Admission(index)).await {

@@ -1,5 +1,5 @@
-//! Nodes that do not answer while others wait for them, and an operator's report that one of them has ended (`docs/views.md`,
-//! *Quarantine*, the cold view).
+//! Nodes that do not answer while others wait for them, and an operator's report that one of them has ended
+//! (`docs/views.md`, *Quarantine*, the cold view).
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
-/// Why a node is not taken for ended.
+/// Why a node does not count as ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ForgetError {
     /// No node of the list has this name.
     #[error("no node of this cluster has this name")]
     Unknown,
-    /// It answered the last probe.
+    /// The node answered the last probe.
     #[error("it answers: only a node that has ended for good can be forgotten")]
     Answers,
     /// Another instance reached a process under this name within the last seconds.
@@ -25,9 +25,9 @@ pub enum ForgetError {
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Records an operator's report that the process under this name has ended for good. Where too few vote, the others then wait
-    /// for it no longer than one more quarantine, in which every lease ends that it may have voted for. The word ends when a
-    /// process answers under the name, or with this instance.
+    /// Records an operator's report that the process under this name has ended for good. If too few vote, the others
+    /// then wait for it at most one more quarantine, in which every lease ends that it may have voted for. The report
+    /// is void when a process answers under the name, or when this instance ends.
     ///
     /// Errors: [`ForgetError`].
     pub fn forget(&self, name: &NodeId) -> Result<(), ForgetError> {
@@ -45,21 +45,21 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Ok(())
     }
 
-    /// The names that the nodes which forgot wait for: until they vote, answer that they have waited, or count as ended.
-    /// Empty where a quorum votes, and where time alone ends the waiting.
+    /// The names that the nodes which forgot wait for, until these vote, answer that they have waited, or count as
+    /// ended. Empty if a quorum votes, or if time alone ends the waiting.
     pub fn waits_for(&self) -> Vec<NodeId> {
         let latest = self.latest();
         let missing = latest.known().waited_for();
         missing.into_iter().map(|i| latest.names[i].clone()).collect()
     }
 
-    /// Until a node that an operator said to have ended counts as ended; zero if it does. `None`: no operator has said so.
+    /// Time until a node that an operator reported as ended counts as ended; zero if it does. `None`: it was not reported.
     pub fn counts_as_ended_in(&self, health: &NodeHealth) -> Option<Duration> {
         let at = health.forgotten_at?;
         Some(self.quarantine(&self.health()).saturating_sub(self.engine.clock.now().since(at)))
     }
 
-    /// By node index: it counts as ended.
+    /// By node index: whether it counts as ended.
     pub(super) fn ended(&self, nodes: &[NodeHealth]) -> Vec<bool> {
         let (now, wait) = (self.engine.clock.now(), self.quarantine(nodes));
         let named = self.engine.nodes.iter().zip(nodes);
@@ -69,14 +69,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         named.map(is_ended).collect()
     }
 
-    /// The longest that any instance asks for, as far as it is known.
+    /// The longest quarantine that any instance asks for, as far as it is known.
     fn quarantine(&self, nodes: &[NodeHealth]) -> Duration {
         let served = nodes.iter().filter_map(|health| health.status.as_ref()).filter(|status| is_waiting(status));
         let longest = served.map(|status| Duration::from_micros(status.until_us.saturating_sub(status.since_us))).max();
         longest.unwrap_or_default().max(self.engine.settings.params.quarantine)
     }
 
-    /// Logs once for whom nodes wait that have served their quarantine: nothing but that node, or an operator, ends it.
+    /// Logs once the nodes that others wait for after their quarantine: only that node, or an operator, ends the waiting.
     pub(in crate::redlock) fn report_waits(&self) {
         let missing = self.waits_for();
         let mut state = self.state.lock();
@@ -102,7 +102,7 @@ fn is_waiting(status: &NodeStatus) -> bool {
     matches!(status.vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }))
 }
 
-/// An instance left a note on some node that it reached a process under this name within the last seconds.
+/// Whether an instance reported to some node that it reached a process under this name within the last seconds.
 fn is_alive_elsewhere(nodes: &[NodeHealth], name: &NodeId) -> bool {
     let answered = nodes.iter().filter(|health| health.error.is_none()).filter_map(|health| health.status.as_ref());
     answered.into_iter().flat_map(|status| &status.alive).any(|(of, _)| of == name)

@@ -1,4 +1,4 @@
-//! The node monitor's part in views: adopts the highest that nodes show, installs it on the others, and makes new ones.
+//! The node monitor's part in views: adopts the highest view that nodes show, installs it on the others, and makes new views.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
-/// Random time before a change of the view: several instances notice that it is needed.
+/// Maximum random pause before a change of the view: several instances notice that it is needed.
 const CHANGE_PAUSE_MIN: Duration = Duration::from_millis(300);
-/// The same after changes that failed: it doubles up to this.
+/// Maximum of this pause after changes that failed: it doubles up to this value.
 const CHANGE_PAUSE_MAX: Duration = Duration::from_secs(4);
-/// The first view over nodes that are in none is made of all that answer, or, after this time, of a quorum.
+/// The first view over nodes without a view is made of all that answer, or, after this time, of a quorum.
 const FIRST_VIEW_WAITS: Duration = Duration::from_secs(5);
 
 /// What is known of the nodes as of the last probe.
@@ -32,7 +32,7 @@ pub(super) struct Latest {
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Changes the view where that is needed, for ever. Cancel: as of a change: another one starts above it.
+    /// Changes the view when needed, for ever. Cancel: as for a change: the next change starts above it.
     pub async fn change_views(self) {
         let mut pause = CHANGE_PAUSE_MIN;
         loop {
@@ -54,7 +54,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Takes the highest view that a node votes in, and moves the others on to it. Returns whether anything changed.
+    /// Takes the highest view in which a node votes, and moves the others to it. Returns whether anything changed.
     pub(in crate::redlock) async fn follow_views(&self, asked_in: ViewId) -> bool {
         let latest = self.latest();
         let (base, named) = latest.known().base();
@@ -76,14 +76,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             if base.list.is_some() {
                 self.follow_list(&base, &latest, false);
             }
-            // A view that this instance may not take is no reason to make others leave it (seed 9000530 of the simulation).
+            // A view that this instance may not take does not justify making others leave it (seed 9000530 of the simulation).
             let is_first = base.id == ViewId::NONE && named.len() >= quorum;
             let is_everybody = named.len() == latest.configured || self.is_older_than(FIRST_VIEW_WAITS);
             return is_first && is_everybody && matches!(self.change().await, Outcome::Done(_));
         }
         self.follow_addresses(&current);
         self.follow_list(&current, &latest, named.len() >= quorum && base.id == current.id);
-        // Those that are left of this instance's list may know a later one, of which it knows nobody (seed 3113 of the simulation).
+        // Nodes left of this instance's list may know a later list, whose nodes are unknown here (seed 3113 of the simulation).
         if base.list.is_some() && base.id != current.id && self.engine.may_take(&base, &latest.who_show_list(&base)) {
             self.follow_list(&base, &latest, false);
         }
@@ -98,7 +98,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         !laggards.is_empty() || !outside.is_empty() || current.id != asked_in
     }
 
-    /// Whether a node can be given the vote by a new view, or has promised one that never came.
+    /// Whether a new view can give a node the vote, or a node has promised a view that never came.
     pub(in crate::redlock) fn needs_change(&self) -> bool {
         let (latest, current) = (self.latest(), self.engine.views.current());
         let known = latest.known();
@@ -149,8 +149,8 @@ impl Latest {
         NodeAnswers { names, members, rivals, ended, addresses, configured: *configured, own }
     }
 
-    /// The nodes that have installed a view with the list of this one. Not this very view: the one that settles a change of the list
-    /// is installed by the new list alone, so that who left it shows the one before (seed 3101 of the simulation).
+    /// The nodes that have installed a view with the same list. Not necessarily this view: the view that settles a change of the
+    /// list is installed only by the new list, so a node that left shows the view before (seed 3101 of the simulation).
     pub(super) fn who_show_list(&self, view: &View) -> Vec<usize> {
         let list = self.names_of(view);
         let shows = |(i, member): (usize, &Option<Member>)| {
@@ -160,7 +160,7 @@ impl Latest {
         self.members.iter().enumerate().filter_map(shows).collect()
     }
 
-    /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.
+    /// Nodes that vote in a lower view and are named by this view: those that may take it, or those that promised a higher one.
     fn laggards(&self, view: &Arc<View>, has_promised_higher: bool) -> Vec<usize> {
         let is_laggard = |(i, member): (usize, &Option<Member>)| {
             let member = member.as_ref().filter(|m| m.is_sound && m.view.id < view.id)?;
