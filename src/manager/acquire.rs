@@ -1,4 +1,4 @@
-//! Translates an acquire into a request to the wait queues, and their answer into one for its caller.
+//! Translates an acquire into a request to the wait queues, and their answer into an answer for the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +23,21 @@ use crate::waiting::deadlock::{Party, WaitEdge};
 use crate::waiting::event::{Admission, WaitError, WaitRequest};
 use crate::waiting::kept_places::{PlaceKey, PlaceRequest};
 
-/// Of the hash: names are the administrator's, so nobody can search for two with the same.
+/// Bytes of the hash. The administrator chooses the names, so nobody can search for two names with the same hash.
 const PRINCIPAL_TAG_BYTES: usize = 8;
 
 /// The parameters of an acquire for the queues, besides those for the nodes.
 pub(super) struct Wanted {
-    /// Who it is in the search for deadlocks.
+    /// The party in the search for deadlocks.
     pub(super) party: Option<Party>,
-    /// The token is the client's own.
+    /// Whether the token is the client's own.
     pub(super) has_own_token: bool,
     /// As in [`super::types::AcquireRequest`].
     pub(super) refuses_deadlock: bool,
     pub(super) principal: Option<Arc<Principal>>,
-    /// For a request that waits.
+    /// The place to keep, for a request that waits.
     pub(super) keep: Option<PlaceRequest>,
-    /// It waits for a ticket.
+    /// Whether the request waits for a ticket.
     pub(super) is_ticket: bool,
 }
 
@@ -49,23 +49,23 @@ pub(super) fn place_key(resources: &[ResourceName], principal: Option<&Principal
     PlaceKey { resources: resources.into(), principal, wait_id: wait_id.clone() }
 }
 
-/// Stands for a principal in the value of a lock, where instances compare holders by it: as long for each name, and
-/// no list of names for those who read the nodes. It need not keep a name secret that somebody guesses. Empty without
-/// authentication.
+/// Stands for a principal in the value of a lock, by which instances compare holders. Its length is the same for each
+/// name, and readers of the nodes see no list of names. It need not keep a name secret that a reader guesses. Empty
+/// without authentication.
 pub(super) fn principal_tag(cluster: &str, principal: Option<&Principal>) -> String {
     principal.map_or_else(String::new, |principal| tag_of(cluster, &principal.name))
 }
 
-/// The same by the name.
+/// As `principal_tag`, from the name.
 pub(crate) fn tag_of(cluster: &str, principal: &PrincipalName) -> String {
     let digest = Sha256::digest(format!("{cluster}\0{principal}"));
     HEXLOWER.encode(&digest[..PRINCIPAL_TAG_BYTES])
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Acquires, and waits until `until`. Where a queue exists the request enters it: no caller of this instance
-    /// overtakes another. Only a client with the token of the present lease passes, since it wants no more than it
-    /// has; and a waiter joins the lease that another request with its token was granted.
+    /// Acquires, and waits until `until`. If a queue exists, the request enters it: no caller of this instance
+    /// overtakes another. Only a client with the token of the present lease passes, since it wants only what it has;
+    /// and a waiter joins the lease that another request with its token was granted.
     pub(super) async fn acquire_or_wait(
         &self,
         params: &AcquireParams,
@@ -97,7 +97,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             is_ticket,
         };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
-            // Rounds without a decision have no latency: they took as long as the time-outs are.
+            // Rounds without a decision have no latency: they took as long as the time-outs.
             match outcome {
                 Ok(_) => self.record_decided_round(Round::Granted, begun),
                 Err(Refusal { kind: RefusalKind::Held, .. }) => self.record_decided_round(Round::Refused, begun),
@@ -115,8 +115,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             Err(error) => {
                 let held = match &error {
-                    // To an exclusive acquire that shared leases or permits refuse, the nodes report only that somebody holds the
-                    // resource, not who.
+                    // When shared leases or permits refuse an exclusive acquire, the nodes report only that the
+                    // resource is held, not the holders.
                     WaitError::Refused(refusal) | WaitError::NotAsked(Some(refusal)) if is_unnamed(refusal) => {
                         let inspected = Box::pin(self.engine().inspect(&refusal.resource)).await.ok();
                         inspected.map(|inspected| self.inspection(&refusal.resource, inspected))
@@ -129,8 +129,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// In which queues a request stands: those of all its resources; of several, not those in which others wait for what its
-    /// token holds already. They wait for the end of that lease, and would keep its holder from the rest.
+    /// The resources in whose queues a request waits: all its resources; if there are several, except those where others wait for
+    /// what its token holds already. They wait for the end of that lease, and would block its holder from the other resources.
     async fn to_queue_for(&self, params: &AcquireParams) -> Arc<[ResourceName]> {
         let (resources, waiting) = (&params.resources, &self.shared.waiting);
         let mut queues = Vec::with_capacity(resources.len());
@@ -144,7 +144,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if queues.is_empty() { Arc::clone(resources) } else { queues.into() }
     }
 
-    /// Counts an acquire for the pages. One that took longer than a round can was refused first, or queued.
+    /// Counts an acquire for the pages. An acquire that took longer than a round can was refused first, or queued.
     pub(super) fn record_acquire(
         &self,
         (resource, owner): (&ResourceName, &str),
@@ -180,7 +180,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             WaitError::Replaced => return AcquireError::Replaced,
             WaitError::Differs(field) => return AcquireError::OtherPlace(field),
-            // Inspected by the caller.
+            // The caller inspects.
             WaitError::OthersWait => return AcquireError::NoQuorum(self.no_quorum(0, Vec::new())),
         };
         match refusal.kind {
@@ -201,8 +201,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The error of a request that did not ask for the lease, since others of this instance are before it; the
-    /// position from which its wait ended, if it waited.
+    /// The error of a request that did not ask for the lease, since others of this instance are before it; with the
+    /// position at which its wait ended, if it waited.
     fn held_or_no_quorum(
         &self,
         params: &AcquireParams,
@@ -226,7 +226,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The same error with the holders that an inspection showed. It keeps the earliest time of a free quorum.
+    /// The error with the holders that an inspection showed. It keeps the earliest time of a free quorum.
     fn with_holders(
         &self,
         params: &AcquireParams,
@@ -242,7 +242,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         error
     }
 
-    /// What counts the waiter whose place such a request may take, if there is one.
+    /// The permit that counts the waiter whose place this request may take, if there is one.
     pub fn kept_permit(
         &self,
         resources: &[ResourceName],
@@ -253,19 +253,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         permit.downcast().ok()
     }
 
-    /// The labels of this token's lease, where a quorum has it.
+    /// The labels of this token's lease, if a quorum has it.
     pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
         let inspected = self.engine().inspect(resource).await.ok()?;
         inspected.state.lease_of(token).map(|(record, _)| record.labels())
     }
 }
 
-/// The nodes named no holder: another client's lock, or leases that are held together.
+/// Whether the nodes named no holder: another client's lock, or leases that are held together.
 fn is_unnamed(refusal: &Refusal) -> bool {
     refusal.kind == RefusalKind::Held && refusal.holder.is_none() && refusal.members.is_empty()
 }
 
-/// A link of a deadlock, as it is shown.
+/// A link of a deadlock, as pages and answers show it.
 pub(super) fn cycle_edge(edge: WaitEdge) -> CycleEdge {
     CycleEdge {
         owner: edge.party.owner().to_owned(),

@@ -1,5 +1,5 @@
-//! What happened to locks in the last hour, by the minute and at all instances: grants, waits, contention, and who held which
-//! name for how long. Each instance counts for itself and publishes its minutes. For people only: nothing depends on it.
+//! What happened to locks in the last hour, by the minute and at all instances: grants, waits, contention, and which owner held
+//! which name for how long. Each instance counts for itself and publishes its minutes. For people only: nothing depends on it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -16,18 +16,18 @@ use crate::types::{OWNER_MAX_BYTES, ResourceName};
 
 /// Minutes that are kept: an hour.
 pub(crate) const MINUTES: usize = 60;
-/// What the message of a minute is called among the events of other instances.
+/// The name of the message of a minute among the events of other instances.
 pub(super) const MESSAGE: &str = "activity";
-/// Names, and pairs of name and owner, that are counted in a minute: where there are twice as many, those with the smallest
-/// counts are dropped.
+/// Maximum number of names, and of pairs of name and owner, that are counted in a minute: at twice as many, those
+/// with the smallest counts are dropped.
 const TRACKED_MAX: usize = 512;
-/// Of these, what is kept of a minute and published: those with the largest counts.
+/// How many of these are kept of a minute and published: those with the largest counts.
 const KEPT_MAX: usize = 16;
-/// Instances whose minutes are kept, one for each run; those that reported last stay.
+/// Maximum number of instances whose minutes are kept, one for each run; those that reported last stay.
 const INSTANCES_MAX: usize = 32;
 /// Time after which the present minute is published again.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
-/// More than an instance can serve in a minute: larger counts of others are made up.
+/// Larger than any count of an instance in a minute: larger counts of others are made up.
 const COUNT_MAX: u64 = 10_000_000;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
@@ -36,19 +36,19 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Minute {
-    /// Minutes since 1970.
+    /// The minute. Minutes since 1970.
     minute: u64,
     grants: u64,
     contended: u64,
-    /// Buckets of the waits, of which there is at least one, and how many.
+    /// The buckets with at least one wait, and their counts.
     waits: Vec<(usize, u32)>,
-    /// Contended requests by name.
+    /// Counts of contended requests by name.
     names: Vec<(String, u64)>,
-    /// Milliseconds by name and owner, of the leases that ended.
+    /// Milliseconds for which ended leases were held, by name and owner.
     held: Vec<((String, String), u64)>,
 }
 
-/// As one instance publishes it to the others.
+/// A minute as one instance publishes it to the others.
 #[derive(Debug, Serialize, Deserialize)]
 struct Message {
     event: String,
@@ -56,7 +56,7 @@ struct Message {
     minute: Minute,
 }
 
-/// Counts by key, of which the smallest are dropped when there are too many.
+/// Counts by key; the smallest are dropped when there are too many.
 #[derive(Debug)]
 struct TopCounts<K>(HashMap<K, u64>);
 
@@ -69,7 +69,7 @@ impl<K: Hash + Eq + Ord + Clone> TopCounts<K> {
         }
     }
 
-    /// The largest first.
+    /// The entries with the largest counts, the largest first.
     fn largest(&self, limit: usize) -> Vec<(K, u64)> {
         let mut all: Vec<(K, u64)> = self.0.iter().map(|(key, count)| (key.clone(), *count)).collect();
         all.sort_unstable_by(|(a, x), (b, y)| y.cmp(x).then_with(|| a.cmp(b)));
@@ -108,14 +108,14 @@ impl Present {
     }
 }
 
-/// What an acquire met.
+/// What happened to an acquire.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AcquireSeen {
     /// How long it waited, if it was ready to wait and was granted or gave up.
     pub waited: Option<Duration>,
-    /// It was refused, or had to wait, since another had the lease.
+    /// Whether it was refused, or had to wait, since another had the lease.
     pub is_contended: bool,
-    /// The nodes granted the lease.
+    /// Whether the nodes granted the lease.
     pub is_granted: bool,
 }
 
@@ -126,12 +126,12 @@ pub(super) struct Activity(Mutex<State>);
 #[derive(Default)]
 struct State {
     present: Option<Present>,
-    /// Since when this instance counts. Milliseconds since 1970.
+    /// When this instance began to count. Milliseconds since 1970.
     since_ms: Option<u64>,
     published_ms: u64,
     /// Finished minutes of this instance that are not published yet.
     unpublished: VecDeque<Minute>,
-    /// By instance and minute, this instance's own under an empty name.
+    /// By instance and minute; this instance's own minutes are under an empty name.
     minutes: BTreeMap<String, BTreeMap<u64, Minute>>,
 }
 
@@ -166,9 +166,9 @@ impl State {
 }
 
 impl Activity {
-    /// An event of this instance.
+    /// Counts an event of this instance.
     pub(super) fn record_event(&self, kind: EventKind, event: &Event) {
-        // A connection that lost its lease reports that too; the lease's end is another event.
+        // A connection that lost its lease reports that as well; the lease's end is another event.
         let is_end = match kind {
             EventKind::Released | EventKind::Expired => true,
             EventKind::Forced => matches!(event.reason.as_deref(), Some("now" | "forced")),
@@ -184,7 +184,7 @@ impl Activity {
         }
     }
 
-    /// An acquire of this instance was decided.
+    /// Counts an acquire of this instance that was decided.
     pub(super) fn record_acquire(&self, resource: &ResourceName, seen: AcquireSeen, wall_ms: u64) {
         let mut state = self.0.lock();
         let present = state.present(wall_ms);
@@ -212,7 +212,7 @@ impl Activity {
         due.into_iter().filter(|minute| !is_quiet(minute)).filter_map(|minute| message(instance, minute, max)).collect()
     }
 
-    /// A message of another instance. Any client of the nodes may publish one: only what is well-formed and recent is kept.
+    /// Receives another instance's message. Any client of the nodes may publish one: only well-formed, recent ones are kept.
     pub(super) fn receive(&self, text: &[u8], own: &str) {
         let Ok(Message { event, instance, mut minute }) = serde_json::from_slice(text) else { return };
         let mut state = self.0.lock();
@@ -221,7 +221,7 @@ impl Activity {
         if event != MESSAGE || InstanceName::parse(&instance).is_none() || instance == own || !is_recent {
             return;
         }
-        // Anybody who may publish on a node may have sent it.
+        // Any client that may publish on a node may have sent it.
         minute.waits.retain(|(bucket, _)| *bucket < BUCKETS);
         minute.waits.truncate(BUCKETS);
         minute.names.retain(|(name, _)| ResourceName::parse(name).is_ok());
@@ -260,7 +260,7 @@ impl Activity {
     }
 }
 
-/// What this minute is as a message, with fewer names if it is too long.
+/// The message for this minute, with fewer names if it is too long.
 fn message(instance: &str, mut minute: Minute, max: usize) -> Option<String> {
     loop {
         let message = Message { event: MESSAGE.to_owned(), instance: instance.to_owned(), minute };
@@ -275,7 +275,7 @@ fn message(instance: &str, mut minute: Minute, max: usize) -> Option<String> {
     }
 }
 
-/// Waits reach farther than latencies: a millisecond of them takes the place of a microsecond.
+/// Waits are longer than latencies: a millisecond of a wait counts as a microsecond.
 fn wait_bucket(waited: Duration) -> usize {
     bucket(Duration::from_micros(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)))
 }
@@ -295,28 +295,28 @@ pub(crate) struct MinuteCounts {
 }
 
 impl MinuteCounts {
-    /// The time that 95 % of the requests that were ready to wait did not exceed; `None` where there was none.
+    /// The time that 95 % of the requests that were ready to wait did not exceed; `None` without such requests.
     pub(crate) fn wait_p95(&self) -> Option<Duration> {
         wait_quantile(&self.waits, 0.95)
     }
 }
 
-/// The last hour of all instances, as far as this one knows.
+/// The last hour of all instances, as far as this instance knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hour {
-    /// [`MINUTES`], the oldest first.
+    /// The [`MINUTES`] minutes, the oldest first.
     pub minutes: Vec<MinuteCounts>,
-    /// All of them together.
+    /// The sum of all minutes.
     pub all: MinuteCounts,
     /// When the first minute begins. Milliseconds since 1970.
     pub from_ms: u64,
-    /// Since when this instance knows what happens. Milliseconds since 1970.
+    /// When this instance's knowledge begins. Milliseconds since 1970.
     pub known_from_ms: u64,
-    /// How many runs of instances it is made of.
+    /// How many runs of instances contributed.
     pub instances: usize,
-    /// Contended requests by name: those with the most of each minute.
+    /// Contended requests by name: the names with the most requests of each minute.
     pub contended: HashMap<String, u64>,
-    /// For how long each owner held each name within this hour: of leases that have ended, the longest of each minute.
+    /// How long each owner held each name within this hour: of leases that have ended, the longest of each minute.
     pub held: HashMap<(String, String), Duration>,
 }
 
@@ -342,7 +342,7 @@ impl Hour {
             let sum = contended.entry(name.clone()).or_default();
             *sum = sum.saturating_add(*count);
         }
-        // Leases of one name do not overlap: within the hour they were held for no longer than its part up to here.
+        // Leases of one name do not overlap: within the hour they were held at most for the part of it up to here.
         let longest = (begins_ms + MINUTE_MS).saturating_sub(self.from_ms);
         for (key, held_ms) in &minute.held {
             let sum = held.entry(key.clone()).or_default();

@@ -1,5 +1,5 @@
-//! Call-backs as the manager sees them: address, message, and result of one. `webhooks` delivers them: it is a layer above, so
-//! the manager and the simulation use only this trait.
+//! Call-backs as the manager uses them: address, message, and result. `webhooks` delivers them: it is a layer above,
+//! so the manager and the simulation use only this trait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::auth::principal::PrincipalName;
 use crate::redlock::clock::BootTime;
 use crate::types::Invalid;
 
-/// Maximum length of a call-back's address, as the request has it.
+/// Maximum length of a call-back's address in a request.
 pub const CALLBACK_MAX_BYTES: usize = 2_048;
 
-/// Where call-backs go: `target:NAME`, or a URL below that target's. The URL is a secret beyond the target's prefix, and
-/// `Debug` shows the target's name only.
+/// The address of call-backs: `target:NAME`, or a URL below that target's. The URL is a secret beyond the target's
+/// prefix, and `Debug` shows only the target's name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Callback {
     target: Arc<str>,
@@ -34,7 +34,7 @@ impl Callback {
         &self.target
     }
 
-    /// The address as the request had it. A secret: only to be stored sealed, and to be sent to.
+    /// The address as in the request. A secret: only to be stored sealed, and to be sent to.
     pub fn reveal(&self) -> &str {
         &self.address
     }
@@ -46,16 +46,16 @@ impl fmt::Debug for Callback {
     }
 }
 
-/// What a call-back reports.
+/// The fact that a call-back reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallbackKind {
     /// The ticket has its lease.
     Granted,
-    /// It will not get one.
+    /// The ticket will not get a lease.
     Refused,
-    /// Its lease ends soon.
+    /// The ticket's lease ends soon.
     Ending,
-    /// Its lease was lost.
+    /// The ticket's lease was lost.
     Lost,
 }
 
@@ -73,63 +73,63 @@ impl CallbackKind {
     }
 }
 
-/// One message of a ticket. It has no secret.
+/// One message of a ticket. It contains no secret.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallbackEvent {
     /// The header `webhook-id`: the same over all tries and all instances, without a dot, such as `tk_…_granted`.
     pub id: String,
     pub kind: CallbackKind,
-    /// When it happened. Milliseconds since 1970.
+    /// When the fact happened. Milliseconds since 1970.
     pub at_ms: u64,
     /// The member `data` of the message.
     pub data: Map<String, Value>,
-    /// Stands for the principal of the ticket, and is not sent: one principal's messages take only a part of the tries at a
-    /// time. Empty without authentication.
+    /// Stands for the principal of the ticket, and is not sent: one principal's messages use only a part of the tries
+    /// at a time. Empty without authentication.
     pub principal: String,
 }
 
-/// What became of a call-back.
+/// The outcome of a call-back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryOutcome {
     /// The receiver answered with 2xx.
     Accepted,
     /// The receiver answered with 410: it wants nothing more of this ticket.
     Gone,
-    /// Nobody accepted it until the deadline.
+    /// No try was accepted until the deadline.
     Undelivered,
-    /// The caller cancelled it before an answer. It may have arrived.
+    /// The caller cancelled the call-back before an answer. It may have arrived.
     Cancelled,
 }
 
 /// Why an address for call-backs is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallbackRefused {
-    /// It is malformed, too long, or has what no such address may have.
+    /// The address is malformed, too long, or has parts that no such address may have.
     Invalid(Invalid),
-    /// No target with this name or above this URL is open to the principal. The sentence names no target that the caller did
-    /// not name itself.
+    /// No target with this name or above this URL is open to the principal. The sentence names only targets that the
+    /// caller named itself.
     NotAllowed(String),
 }
 
 /// Delivers call-backs.
 pub trait CallbackSender: Send + Sync + 'static {
-    /// Checks the address of a request: `target:NAME`, or a URL below a target. `principal`: `None` without authentication,
-    /// where everybody may do everything.
+    /// Checks the address of a request: `target:NAME`, or a URL below a target. `principal`: `None` without
+    /// authentication, where every caller may do everything.
     ///
     /// Errors: [`CallbackRefused`].
     fn resolve(&self, address: &str, principal: Option<&PrincipalName>) -> Result<Callback, CallbackRefused>;
 
-    /// The address as it may be stored on the nodes; `None`: the target's own, which its name stands for. `context`: as for
-    /// [`Self::open`].
+    /// The address in the form that may be stored on the nodes; `None`: the target's own address, which the target's
+    /// name stands for. `context`: as for [`Self::open`].
     ///
-    /// Errors: [`CallbackRefused`] where nothing can seal it.
+    /// Errors: [`CallbackRefused`] if no key can seal it.
     fn seal(&self, callback: &Callback, context: &str) -> Result<Option<String>, CallbackRefused>;
 
-    /// The address that some instance has stored. Where no key of this instance opens it, messages to it fail.
+    /// The address that some instance has stored. If no key of this instance opens it, messages to it fail.
     fn open(&self, target: &str, sealed: Option<&str>, context: &str) -> Callback;
 
-    /// Makes all tries of one message: until the first answer of 2xx or 410, at the latest until `until`, also where others'
-    /// tries leave no slot to begin one. A try that is under way then is awaited (10 s at most), and counts. Targets are looked up anew for each try: a rotated secret is used at once.
+    /// Makes all tries of one message until an answer of 2xx or 410, at the latest until `until`, even if no slot was free. A try
+    /// under way then is awaited (at most 10 s), and counts. Each try looks up its target: a rotated secret is used at once.
     ///
     /// Cancel: the try under way is dropped; it may have arrived.
     fn deliver(

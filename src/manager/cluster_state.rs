@@ -1,5 +1,5 @@
-//! The state of nodes and quorum in one or two sentences: what has failed, since when, until when, why, and what to do. The same
-//! on every page, in each line of the log about nodes and quorum, and in `/health/ready`.
+//! The state of nodes and quorum in one or two sentences: what has failed, since when, until when, why, and what to
+//! do. The text is the same on every page, in each line of the log about nodes and quorum, and in `/health/ready`.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -11,17 +11,17 @@ const DAY_MS: u64 = 86_400_000;
 /// The state in words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Situation {
-    /// What is so, since when, until when and why.
+    /// The state, since when, until when and why.
     pub state: String,
-    /// What an operator does about it, or must not do; empty if nothing.
+    /// What an operator should do, or must not do; empty if nothing.
     pub advice: String,
-    /// Since when there has been no quorum, after a space; empty while there is one.
+    /// Since when there has been no quorum, with a leading space; empty while there is a quorum.
     pub no_quorum_since: String,
 }
 
 impl Situation {
-    /// Of these nodes. `needed`: the quorum; `ready_in`: when enough nodes vote again, where that is known. Units of
-    /// `wall_ms`: milliseconds since 1970.
+    /// The situation of these nodes. `needed`: the quorum; `ready_in`: when enough nodes vote again, where that is
+    /// known. Units of `wall_ms`: milliseconds since 1970.
     pub fn of(
         nodes: &[NodeSummary],
         needed: usize,
@@ -52,7 +52,7 @@ impl Situation {
         Self { state, advice: advice.trim_start().to_owned(), no_quorum_since: base.no_quorum_since }
     }
 
-    /// Without what concerns nodes that vote.
+    /// The situation by votes, without facts about nodes that vote.
     fn of_votes(
         nodes: &[NodeSummary],
         needed: usize,
@@ -102,7 +102,7 @@ impl Situation {
     }
 }
 
-/// Since when, after a space.
+/// Since when there has been no quorum, with a leading space.
 fn no_quorum_since(loss: &QuorumLoss) -> String {
     let at = time_of_day(loss.since_ms);
     if loss.from_start { format!(" since this instance started at {at}") } else { format!(" since {at}") }
@@ -115,7 +115,7 @@ fn healthy(nodes: &[NodeSummary], needed: usize) -> String {
     }
 }
 
-/// Why these nodes have no vote: a sentence for all that have the same reason since the same second.
+/// Why these nodes have no vote: one sentence for all with the same reason since the same second.
 fn reasons(ill: &[&NodeSummary], wall_ms: u64) -> String {
     let sentences = grouped(ill, |node| reason(node, wall_ms)).into_iter().map(|(reason, nodes)| {
         let (subject, verb) = match nodes.len() {
@@ -136,7 +136,7 @@ fn listed(names: &[&str], last: &str) -> String {
     }
 }
 
-/// The names of these nodes by what `of` says of them, in order of the first.
+/// The names of these nodes, grouped by `of`, in order of each group's first node.
 fn grouped<'a, K: PartialEq>(nodes: &[&'a NodeSummary], of: impl Fn(&NodeSummary) -> K) -> Vec<(K, Vec<&'a str>)> {
     let mut groups: Vec<(K, Vec<&str>)> = Vec::new();
     for node in nodes {
@@ -169,7 +169,7 @@ pub(super) fn cause(word: &str) -> &'static str {
     }
 }
 
-/// What, since when, until when.
+/// The state of a node: what, since when, until when.
 fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     let since = time_of_day(wall_ms.saturating_sub(ms(node.since)));
     let has = |rest| Reason { one: "has", several: "have", rest };
@@ -202,14 +202,14 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     }
 }
 
-/// What ends an outage of so many `nodes`: `missing` more votes.
+/// What ends an outage of `nodes` nodes: `missing` more votes.
 fn outage_advice(
     ill: &[&NodeSummary],
     (nodes, missing): (usize, usize),
     ready_in: Option<Duration>,
     wall_ms: u64,
 ) -> String {
-    // Last, since it is nothing to do.
+    // Last, since it requires no action.
     let keep = "Leases stay valid to their deadline.";
     if let Some(left) = ready_in {
         let until = end(wall_ms, left);
@@ -239,7 +239,7 @@ fn degraded_advice(ill: &[&NodeSummary], wall_ms: u64) -> String {
     }
 }
 
-/// The nodes whose state does not end by itself. With another node list, a node in quarantine waits for what is wrong.
+/// The nodes whose state does not end by itself. If a node has another node list, quarantined nodes wait for its correction.
 fn needy<'a>(ill: &[&'a NodeSummary]) -> Vec<&'a NodeSummary> {
     let is_other = ill.iter().any(|node| node.state == "other-cluster");
     let waits_for_it = |node: &NodeSummary| is_other && node.state == "quarantined";
@@ -247,7 +247,7 @@ fn needy<'a>(ill: &[&'a NodeSummary]) -> Vec<&'a NodeSummary> {
     ill.iter().copied().filter(is_needy).collect()
 }
 
-/// What to do about them: a sentence for all that need the same.
+/// What to do about these nodes: one sentence for all that need the same.
 fn repairs(ill: &[&NodeSummary]) -> String {
     let sentences = grouped(&needy(ill), repair)
         .into_iter()
@@ -255,7 +255,7 @@ fn repairs(ill: &[&NodeSummary]) -> String {
     sentences.collect::<Vec<_>>().join(" ")
 }
 
-/// What is said before and after the names of the nodes.
+/// The text before and after the names of the nodes.
 fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
     match node.state.as_str() {
         _ if node.has_two_servers => ("Turn off the wrong server of ", ", or correct its address here"),
@@ -276,7 +276,7 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When something ends that takes so long from now, rounded up.
+/// The time, rounded up, at which something ends that has `left` left.
 fn end(wall_ms: u64, left: Duration) -> String {
     time_of_day(wall_ms.saturating_add(ms(left)).saturating_add(999))
 }

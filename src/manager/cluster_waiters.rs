@@ -1,6 +1,6 @@
-//! The waiters of the whole cluster: this instance publishes its own on the nodes, and knows from there those of the others,
-//! at most two seconds late while a quorum of nodes answers. Each instance serves its
-//! own queues: what it knows of the others is for display, but for the places that callers bring along (`moved_places`).
+//! The waiters of the whole cluster: this instance publishes its own waiters on the nodes, and reads there those of
+//! the others, at most two seconds late while a quorum of nodes answers. Each instance serves its own queues: what it
+//! knows of the others is for display, except the places that callers bring along (`moved_places`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::waiting::state_machine::Queue;
 
 /// Time between two exchanges with the nodes.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(1);
-/// For so long after the last exchange with a quorum, the waiters of other instances count as known.
+/// For this long after the last exchange with a quorum, the waiters of other instances count as known.
 const KNOWN_FOR: Duration = Duration::from_secs(3);
-/// Other instances that are remembered; the waiters of further ones are not shown.
+/// Maximum number of other instances that are remembered; the waiters of further instances are not shown.
 const INSTANCES_MAX: usize = 64;
-/// More than an instance admits: anybody who may write to a node may have made up a larger number.
+/// Larger than an instance admits: any client that may write to a node may have made up a larger number.
 const WAITERS_MAX: usize = 1_000_000;
 
-/// What is known of the waiters of other instances.
+/// The waiters of other instances, as far as they are known.
 #[derive(Default)]
 pub(super) struct ClusterWaiters(Mutex<Others>);
 
@@ -42,7 +42,7 @@ struct Others {
     instances: BTreeMap<InstanceName, OtherInstance>,
     /// When a quorum of nodes was last read to its end.
     complete_at: Option<BootTime>,
-    /// An instance was left out in the last exchange.
+    /// Whether an instance was left out in the last exchange.
     has_overflow: bool,
 }
 
@@ -54,12 +54,12 @@ struct OtherInstance {
     waiting: usize,
     oldest_ms: u64,
     resources: BTreeMap<ResourceName, PublishedResource>,
-    /// How long each place had waited, by tag. Milliseconds.
+    /// How long each place had waited, by its tag. Milliseconds.
     places: HashMap<Arc<str>, u64>,
 }
 
 impl OtherInstance {
-    /// How long a waiter has waited that had waited so long when the entry was written.
+    /// How long a waiter has waited at `now`, given that it had waited for `waiting_ms` when the entry was written.
     fn waited(&self, waiting_ms: u64, now: BootTime) -> Duration {
         Duration::from_millis(waiting_ms).saturating_add(now.since(self.written_at))
     }
@@ -68,7 +68,7 @@ impl OtherInstance {
         waiter.left_ms.map(|left| Duration::from_millis(left).saturating_sub(now.since(self.written_at)))
     }
 
-    /// Leaves out the waiter of this place, if the entry names it: by the time for which both have waited, and its owner.
+    /// Leaves out the waiter of this place, if the entry names it: matched by the time that both have waited, and by owner.
     fn leave_out(&mut self, tag: &Arc<str>, (resource, owner): &(ResourceName, Arc<str>)) {
         let (Some(waited), Some(of)) = (self.places.get(tag), self.resources.get_mut(resource)) else { return };
         let is_moved = |w: &PublishedWaiter| w.waiting_ms == *waited && w.owner == *owner;
@@ -107,21 +107,21 @@ impl OtherInstance {
     }
 }
 
-/// Numbers of the waiters of other instances.
+/// Counts of the waiters of other instances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OthersSummary {
     /// How many wait there in all.
     pub(super) waiting: usize,
-    /// Of these, for resources that are not named.
+    /// How many of these wait for resources that are not named.
     pub(super) unnamed: usize,
     /// How long the oldest has waited.
     pub(super) oldest: Option<Duration>,
-    /// A quorum of nodes was read lately, and no instance was left out.
+    /// Whether a quorum of nodes was read lately, and no instance was left out.
     pub(super) is_known: bool,
 }
 
 impl OthersSummary {
-    /// It is known for which resources they wait.
+    /// Whether the resources of all these waiters are known.
     pub(super) fn all_named(&self) -> bool {
         self.is_known && self.unnamed == 0
     }
@@ -158,15 +158,15 @@ impl ClusterWaiters {
         others.instances.insert(listed.instance.clone(), other);
     }
 
-    /// An exchange begins: what has run out is forgotten.
+    /// Begins an exchange: expired entries are forgotten.
     fn begin(&self, now: BootTime) {
         let mut others = self.0.lock();
         others.instances.retain(|_, other| other.ends_at > now);
         others.has_overflow = false;
     }
 
-    /// Leaves out the waiters whose places are known to wait elsewhere now: at this instance, or at one that wrote its entry later.
-    /// What an instance published that was killed would list them a second time until it runs out.
+    /// Leaves out waiters whose places are known to wait elsewhere now: at this instance, or at an instance that wrote its
+    /// entry later. The entry of an instance that was killed would list them a second time until it expires.
     fn leave_out_moved(&self, own: &OwnWaiters) {
         let mut others = self.0.lock();
         let placed = |other: &OtherInstance| {
@@ -188,7 +188,7 @@ impl ClusterWaiters {
         }
     }
 
-    /// A quorum of nodes was read to its end.
+    /// Records that a quorum of nodes was read to its end.
     fn completed(&self, now: BootTime) {
         self.0.lock().complete_at = Some(now);
     }
@@ -206,8 +206,8 @@ impl ClusterWaiters {
         summary
     }
 
-    /// Whether all that wait for a resource at other instances are known: an instance with many names only the queues of those
-    /// that have waited longest.
+    /// Whether all waiters for a resource at other instances are known: an instance with many names publishes only
+    /// the queues whose waiters have waited longest.
     pub(super) fn knows_of(&self, resource: &ResourceName, now: BootTime) -> bool {
         let others = self.0.lock();
         let is_read = others.complete_at.is_some_and(|at| now.since(at) <= KNOWN_FOR) && !others.has_overflow;
@@ -218,7 +218,7 @@ impl ClusterWaiters {
         is_read && others.live(now).all(|(_, other)| says_all(other))
     }
 
-    /// How long the caller of this place has waited at another instance; zero where none is known to have it.
+    /// How long the caller of this place has waited at another instance; zero if no instance is known to have the place.
     pub(super) fn waited_for(&self, key: &PlaceKey, now: BootTime) -> Duration {
         let (tag, others) = (moved_places::tag(key), self.0.lock());
         let waited =
@@ -232,7 +232,7 @@ impl ClusterWaiters {
         others.live(now).filter_map(|(_, other)| other.resources.get(resource)).map(|r| r.waiting).sum()
     }
 
-    /// The waiters for a resource that other instances name, and how many wait there in all, of one state.
+    /// The waiters for a resource that other instances name, and how many wait there in all, from one state.
     fn waiters_for(&self, resource: &ResourceName, now: BootTime) -> (Vec<WaiterInfo>, usize) {
         let others = self.0.lock();
         let named = others.live(now).filter_map(|(name, other)| Some((name, other, other.resources.get(resource)?)));
@@ -252,8 +252,8 @@ impl Others {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Publishes the waiters of this instance where they changed, and reads those of the others, once a second. Never
-    /// returns; dropping it stops it, and what it published runs out after [`WAITERS_TTL`].
+    /// Publishes the waiters of this instance when they changed, and reads those of the others, once a second. Never
+    /// returns; dropping it stops it, and the published waiters expire after [`WAITERS_TTL`].
     pub async fn run_waiter_exchange(self) {
         let (mut publisher, mut cursors) = (Publisher::new(self.now()), BTreeMap::new());
         loop {
@@ -262,7 +262,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Who waits here. Once this instance stops, its waiters are answered and come back elsewhere: their places stay published.
+    /// The waiters of this instance. When it stops, its waiters are answered and return elsewhere: their places stay published.
     fn own_waiters(&self, last: &OwnWaiters) -> OwnWaiters {
         let (all, oldest) = self.shared.waiting.places(|places, queue| {
             let oldest = places.oldest(queue, PLACES_MAX).into_iter();
@@ -298,13 +298,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         known.leave_out_moved(&publisher.last);
     }
 
-    /// Names this run of this instance.
+    /// The name of this run of this instance.
     pub fn instance(&self) -> &InstanceName {
         &self.shared.instance
     }
 
-    /// The waiters for a resource: those of this instance, then those that the other instances name; and how many wait at
-    /// the others in all.
+    /// The waiters for a resource: those of this instance, then those that the other instances name; and how many
+    /// wait at the others in all.
     pub(super) fn waiters_for(&self, resource: &ResourceName) -> (Vec<WaiterInfo>, usize) {
         let now = self.now();
         let own = |(i, waiter): (usize, WaiterEntry)| WaiterInfo {
@@ -341,7 +341,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         waiting
     }
 
-    /// The longest wait in each queue of this instance, with its owner and how many wait there.
+    /// The longest wait in each queue of this instance, with its owner and the number of waiters in the queue.
     pub fn longest_waits(&self) -> Vec<(ListedWaiter, usize)> {
         let instance = self.instance();
         let mut queues: HashMap<ResourceName, (ListedWaiter, usize)> = HashMap::new();
@@ -359,7 +359,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         queues.into_values().collect()
     }
 
-    /// Every waiter of this instance, and those that the other instances name, the oldest first.
+    /// Every waiter of this instance, and the waiters that the other instances name, the oldest first.
     pub fn waiters(&self) -> Vec<ListedWaiter> {
         let now = self.now();
         let own = |(resource, position, waiter): (ResourceName, usize, WaiterEntry)| ListedWaiter {

@@ -8,7 +8,7 @@ use super::events::{EventHub, EventKind};
 use super::types::{CycleEdge, Deadlock};
 use crate::redlock::clock::BootTime;
 
-/// Deadlocks of this instance that are shown at a time; further ones are only counted and published.
+/// Maximum number of deadlocks of this instance that are shown; further ones are only counted and published.
 const SHOWN_MAX: usize = 16;
 
 /// The deadlocks that this instance has found.
@@ -19,7 +19,7 @@ pub(super) struct Deadlocks {
     refused: AtomicU64,
 }
 
-/// A deadlock whose newest request waits on.
+/// A deadlock whose newest request continues to wait.
 #[derive(Clone)]
 struct Found {
     cycle: Vec<CycleEdge>,
@@ -29,7 +29,7 @@ struct Found {
 }
 
 impl Deadlocks {
-    /// The newest request of this cycle, the first one in it, waits on. `waiters`: the numbers of its waiters.
+    /// Reports a cycle whose newest request, the first in the cycle, continues to wait. `waiters`: the numbers of its waiters.
     pub(super) fn report(
         &self,
         cycle: Vec<CycleEdge>,
@@ -47,19 +47,19 @@ impl Deadlocks {
         }
     }
 
-    /// The newest request of this cycle, the first one in it, is refused, as it asked for.
+    /// Reports a cycle whose newest request, the first in the cycle, is refused, as it asked for.
     pub(super) fn refuse(&self, cycle: &[CycleEdge], wall_ms: u64, events: &EventHub) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         publish(cycle, "refused", wall_ms, events);
     }
 
-    /// How many newest requests waited on, and how many were refused.
+    /// How many newest requests continued to wait, and how many were refused.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.reported.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
 
-    /// Those whose waiters all still wait; the others are forgotten. Not locked while `waits` is called, since deadlocks are
-    /// reported under the lock of the queues.
+    /// The deadlocks whose waiters all still wait; the others are forgotten. Not locked while `waits` is called,
+    /// since deadlocks are reported under the lock of the queues.
     pub(super) fn present(&self, now: BootTime, waits: impl Fn(&CycleEdge, u64) -> bool) -> Vec<Deadlock> {
         let lasts = |known: &&Found| known.cycle.iter().zip(&known.waiters).all(|(edge, waiter)| waits(edge, *waiter));
         let known = self.found.lock().clone();

@@ -14,24 +14,24 @@ use crate::types::{ResourceName, Token};
 /// How a protocol names its locks.
 #[derive(Debug, Clone, Copy)]
 pub struct Naming {
-    /// Distinguishes its tokens from those of other protocols.
+    /// Distinguishes the tokens of this protocol from those of others.
     pub protocol: &'static str,
-    /// The metadata that has the name.
+    /// The member of the metadata that has the name.
     pub member: &'static str,
 }
 
-/// Who holds a resource.
+/// The holder of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DerivedHolder {
     /// No lease has a quorum.
     Nobody,
-    /// A lease with a token of its client's, several leases, or another Redlock client.
+    /// A lease with the client's own token, several leases, or another Redlock client.
     Other,
     /// A lease with a derived token.
     Lease {
-        /// The name that the protocol gave it.
+        /// The name that the protocol gave the lock.
         name: String,
-        /// The same principal acquired it. Without authentication everybody has.
+        /// Whether the same principal acquired it. Without authentication every caller counts as that principal.
         is_own: bool,
         /// The ETag of the lease.
         etag: String,
@@ -44,7 +44,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Token::derived(naming.protocol, &principal_tag(&self.engine().settings.params.cluster.get(), principal), name)
     }
 
-    /// Who holds the resource. Metadata of a client's own choice make no derived lease: the token must derive from them.
+    /// The holder of the resource. Metadata that a client chose make no derived lease: the token must derive from them.
     ///
     /// Errors: too few nodes answered. Cancel: nothing is left behind.
     pub async fn derived_holder(

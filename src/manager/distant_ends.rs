@@ -1,5 +1,5 @@
-//! Ends of leases that another instance made: who granted a lease checks what became of it before the nodes forget how it ended, and
-//! reports no second end. Without this the next look at a lease of some minutes finds nothing: it would be reported as expired, or lost.
+//! Ends of leases by another instance: the granter of a lease checks its end before the nodes forget it, and reports no
+//! second end. Otherwise its next check of a lease of some minutes would find nothing, and report it as expired, or lost.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,40 +19,40 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenHash};
 
-/// The name of its messages.
+/// The name of the messages.
 pub(super) const MESSAGE: &str = "lease_ended";
-/// Maximum of ends to be checked; further ones are found when their leases are looked at next.
+/// Maximum number of ends to be checked; further ends are found when their leases are next checked.
 const PENDING_MAX: usize = 1_024;
-/// Of these in one pass of [`super::maintenance`]: each costs two round trips.
+/// Maximum number of these in one pass of [`super::maintenance`]: each costs two round trips.
 const PER_PASS: usize = 64;
-/// The end of a lease with no more time than this is found by whoever granted it while the nodes remember it.
+/// An instance that granted a lease with at most this time left finds the lease's end while the nodes remember it.
 pub(super) const SHORT: Duration = Duration::from_secs(30);
 const _: () = assert!(SHORT.as_secs() * 2 <= TOKEN_TOMBSTONE.as_secs(), "and there is time to look");
 
-/// An end is published again after so many passes: a granter that no node reaches in one moment may be reached in the next.
+/// An end is published again after this many passes: a granter that no node can reach now may be reachable later.
 const REPEATED_AFTER: [u64; 3] = [3, 10, 30];
 const _: () = assert!(REPEATED_AFTER[2] * 2 <= TOKEN_TOMBSTONE.as_secs(), "and there is time to look");
-/// Maximum of ends that are to be published again; of further ones the oldest are not.
+/// Maximum number of ends that are to be published again; beyond it the oldest are not.
 const REPEATS_MAX: usize = 1_024;
 
-/// As one instance publishes it to the others. Not believed: only what the nodes show counts.
+/// The message that one instance publishes to the others. It is not believed: only what the nodes show counts.
 #[derive(Debug, Serialize, Deserialize)]
 struct Message {
     event: String,
     instance: String,
     resource: String,
-    /// Hash of its token.
+    /// Hash of the lease's token.
     lease: String,
 }
 
-/// The message of this end.
+/// The message about this end.
 pub(super) fn message(instance: &str, resource: &ResourceName, token: &TokenHash) -> Option<String> {
     let (event, instance) = (MESSAGE.to_owned(), instance.to_owned());
     let (resource, lease) = (resource.to_string(), token.as_str().to_owned());
     serde_json::to_string(&Message { event, instance, resource, lease }).ok()
 }
 
-/// What is to be checked, and what is to be published again, each with the passes since it was published.
+/// The ends to be checked, and those to be published again, each with the passes since it was published.
 #[derive(Default)]
 pub(super) struct DistantEnds {
     pending: Mutex<BTreeSet<(ResourceName, TokenHash)>>,
@@ -60,7 +60,7 @@ pub(super) struct DistantEnds {
 }
 
 impl DistantEnds {
-    /// Receives a message; anything malformed is dropped. Each node passes it on.
+    /// Receives a message; malformed messages are dropped. Each node passes it on.
     pub(super) fn receive(&self, text: &[u8], own: &str) {
         let Ok(Message { event, instance, resource, lease }) = serde_json::from_slice(text) else { return };
         if event != MESSAGE || InstanceName::parse(&instance).is_none() || instance == own {
@@ -73,7 +73,7 @@ impl DistantEnds {
         }
     }
 
-    /// This message was published.
+    /// Records that this message was published.
     pub(super) fn published(&self, text: String) {
         let mut repeats = self.repeats.lock();
         repeats.push_back((text, 0));
@@ -82,7 +82,7 @@ impl DistantEnds {
         }
     }
 
-    /// The messages to be published again now; to be called in each pass.
+    /// The messages to be published again now; must be called in each pass.
     pub(super) fn repeats(&self) -> Vec<String> {
         let (mut repeats, mut due) = (self.repeats.lock(), Vec::new());
         repeats.retain_mut(|(text, passes)| {
@@ -100,15 +100,15 @@ impl DistantEnds {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Checks leases of this instance of which another one says that it has ended them. Dropped, it leaves nothing on the nodes; what it
-    /// had not checked is found when the lease is looked at next.
+    /// Checks leases of this instance which another instance reports to have ended. Dropping it leaves nothing on the
+    /// nodes; leases that were not checked are found when they are next checked.
     pub(super) async fn check_distant_ends(&self) {
         let reported = self.shared.events.distant_ends.take().into_iter();
         let own = reported.filter(|(resource, token)| self.shared.own_leases.has(resource, token));
         join_all(own.map(|(resource, token)| Box::pin(self.check_distant_end(resource, token)))).await;
     }
 
-    /// An extend never revives a lease, so its refusal says how it ended.
+    /// An extend never revives a lease, so its refusal shows how the lease ended.
     async fn check_distant_end(&self, resource: ResourceName, token: TokenHash) {
         let found = self.engine().inspect(&resource).await;
         if found.map_or(true, |found| found.state.lease_of(&token).is_some()) {
@@ -117,7 +117,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (name, lease) = (resource.clone(), token.clone());
         let params = ExtendParams { resource: name, token: lease, ttl: None, until_ms: 0, fence: None, labels: None };
         if let Err(ExtendRefusal::Gone(Some(reason))) = self.engine().extend(&params).await {
-            // Whoever ended it has reported that.
+            // The instance that ended it has reported that.
             self.stop_keeping(&resource, &token, reason);
             self.ticket_lease_ended(&resource, &token, ticket_end(KeptEnd::Ended(reason)));
             self.record_change(&resource, |_| LeaseChange::Ended(token.clone()));

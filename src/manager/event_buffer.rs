@@ -1,5 +1,5 @@
-//! The events that one instance keeps: a bounded buffer with sequence numbers. Streams read it with a
-//! cursor each and find out what they missed; the pages show the recent part of it.
+//! The events that one instance keeps: a bounded buffer with sequence numbers. Each stream reads it with its own
+//! cursor and detects what it missed; the pages show the recent part.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::event_kind::EventKind;
 use crate::api::Event;
 
-/// Events that are kept, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
-/// Renewals are counted apart from all others, since they would push everything else off the pages.
+/// Maximum number of kept events, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
+/// Renewals are counted separately, since they would push all other events off the pages.
 pub(crate) const EVENTS_MAX: usize = 1_024;
-/// The size of both together, since any client that can publish on a node can make each as large as the longest deadlock.
+/// Maximum size of both together, since any client that can publish on a node can make each as large as the longest deadlock.
 pub(crate) const EVENTS_BYTES_MAX: usize = 4 << 20;
 
-/// What an event takes in memory: itself and its texts.
+/// The memory that an event uses, with its texts.
 pub(super) fn size_of(event: &Event) -> usize {
     let texts = [&event.at, &event.resource, &event.token_id, &event.owner, &event.reason, &event.detail];
     let more = [&event.principal, &event.instance, &event.node, &event.name];
@@ -46,12 +46,12 @@ pub(super) struct EventBuffer {
     renewals: usize,
     bytes: usize,
     next: u64,
-    /// Nothing with this number or a higher one has been removed.
+    /// No event with this number or a higher one has been removed.
     complete_from: u64,
 }
 
 impl EventBuffer {
-    /// Adds an event, and removes the oldest of its kind (renewal or not) where there are too many, or the oldest of all where
+    /// Adds an event. Removes the oldest of its kind (renewal or not) if there are too many, or the oldest of all if
     /// they are too large.
     pub(super) fn push(&mut self, event: Arc<Event>) {
         let event = NumberedEvent { number: self.next, event };
@@ -83,12 +83,12 @@ impl EventBuffer {
         self.next
     }
 
-    /// Whether something from this number on has been removed.
+    /// Whether an event from this number on has been removed.
     pub(super) fn has_gap_from(&self, number: u64) -> bool {
         number < self.complete_from
     }
 
-    /// What is kept from this number on, oldest first.
+    /// The kept events from this number on, oldest first.
     pub(super) fn from(&self, number: u64) -> impl Iterator<Item = &NumberedEvent> {
         self.events.range(self.index_of(number)..)
     }
@@ -100,12 +100,12 @@ impl EventBuffer {
         span.saturating_sub(kept as u64)
     }
 
-    /// All but renewals, newest first.
+    /// All events except renewals, newest first.
     pub(super) fn recent(&self) -> impl Iterator<Item = &Arc<Event>> {
         self.events.iter().rev().filter(|kept| !kept.is_renewal()).map(|kept| &kept.event)
     }
 
-    /// Events of other instances are not received from here on: a stream that resumes later has a gap.
+    /// Records that events of other instances are not received from here on: a stream that resumes later has a gap.
     pub(super) fn interrupt(&mut self) {
         self.events.retain(|kept| !kept.is_renewal());
         self.bytes = self.events.iter().map(|kept| size_of(&kept.event)).sum();

@@ -7,7 +7,7 @@ use super::own_leases::OwnEnd;
 use crate::api::Event;
 use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
 
-/// Longest name of an event, in bytes: that of an instance and a number take less.
+/// Maximum length of an event's name, in bytes: an instance's name and a number take less.
 const NAME_MAX: usize = 64;
 
 /// Whether the kind and the names of an event are ones that an instance may have published.
@@ -17,8 +17,8 @@ pub(super) fn is_valid(event: &Event) -> bool {
     is_known && event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok())
 }
 
-/// Whether this text is a message of `instance` to other instances, seen without parsing it: each node brings an instance its own,
-/// too. Events of locks and nodes are none.
+/// Whether this text is a message of `instance` to other instances, without parsing it: each node passes an
+/// instance's own messages back to it. Events of locks and nodes are not such messages.
 pub(super) fn is_message_of(text: &[u8], instance: &str) -> bool {
     let Some(rest) = text.strip_prefix(br#"{"event":""#) else { return false };
     let Some(kind) = rest.iter().position(|byte| *byte == b'"') else { return false };
@@ -27,7 +27,7 @@ pub(super) fn is_message_of(text: &[u8], instance: &str) -> bool {
     behind.is_some_and(|rest| rest.starts_with(b"\""))
 }
 
-/// Sets whose lease ended, how it shared its resource, and for how long it was held.
+/// Sets the owner of a lease that ended, how it shared its resource, and for how long it was held.
 pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
     event.owner = Some(end.owner.to_string()).filter(|owner| !owner.is_empty());
     event.after_ms = u64::try_from(held.as_millis()).ok();

@@ -5,25 +5,25 @@
 pub enum EventKind {
     /// A lease was granted.
     Acquired,
-    /// It was renewed, or its labels were edited.
+    /// The lease was renewed, or its labels were edited.
     Extended,
-    /// Its holder released it.
+    /// The holder released the lease.
     Released,
-    /// It ran out. Best effort: reported by the instance that granted it, if that still runs.
+    /// The lease expired. Best effort: reported by the instance that granted it, if that instance still runs.
     Expired,
-    /// An operator ended it, or forbade its renewal.
+    /// An operator ended the lease, or forbade its renewal.
     Forced,
-    /// A connection that held it lost it.
+    /// A connection that held the lease lost it.
     Lost,
     /// Owners wait for each other in a cycle.
     Deadlock,
     /// A node no longer answers.
     NodeDown,
-    /// It answers again.
+    /// The node answers again.
     NodeUp,
-    /// It answers and has no vote.
+    /// The node answers and has no vote.
     Quarantined,
-    /// Its name leads to two servers, or to one again.
+    /// The node's name leads to two servers, or to one server again.
     TwoServers,
     /// Fewer than a quorum of nodes vote.
     QuorumLost,
@@ -33,7 +33,7 @@ pub enum EventKind {
     Started,
     /// An instance is stopping.
     Stopping,
-    /// A changed file was read again: it is in force, or was rejected.
+    /// A changed file was read again: the new content is in force, or was rejected.
     Reloaded,
 }
 
@@ -79,7 +79,7 @@ impl EventKind {
         }
     }
 
-    /// Whether operators ask for it afterwards: it is kept apart from the stream of locks, which would displace it.
+    /// Whether operators ask for the event afterwards: it is kept apart from the stream of locks, which would displace it.
     pub fn is_incident(self) -> bool {
         !matches!(self, Self::Acquired | Self::Extended | Self::Released | Self::Expired)
     }

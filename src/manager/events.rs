@@ -1,5 +1,5 @@
-//! What happens in the whole cluster, for event streams and pages: events of this instance are published
-//! through the nodes, those of other instances are received from them. Best effort; publishing never waits.
+//! What happens in the whole cluster, for event streams and pages: this instance publishes its events through the
+//! nodes, and receives those of other instances from them. Best effort; publishing never waits.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,20 +28,20 @@ use crate::redlock::notifications::{NotificationHandler, Topic};
 use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{ResourceName, TokenHash};
 
-/// Streams of one instance: those of dashboards and log collectors, not one for each client.
+/// Maximum number of streams of one instance: for dashboards and log collectors, not for each client.
 pub(crate) const LISTENERS_MAX: usize = 256;
 /// Names of received events that are remembered, so that an event which several nodes pass on counts once.
 const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
-/// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there. The longest
-/// deadlock, of 16 owners with the longest names, takes less.
+/// Maximum length of a text that is accepted from a node's channel, in bytes: any client of Redis may publish there.
+/// The longest deadlock, of 16 owners with the longest names, takes less.
 const TEXT_MAX: usize = 16_384;
-/// For so long after the last stream ended, events of other instances are still received, so that a
-/// stream which is resumed misses nothing.
+/// For this long after the last stream ended, events of other instances are still received, so that a resumed stream
+/// misses nothing.
 const FOLLOW_LINGER: Duration = Duration::from_secs(60);
 
 /// The events of one instance, their streams, and the nodes' channels to other instances.
 pub struct EventHub {
-    /// Names this run of the instance.
+    /// The name of this run of the instance.
     name: String,
     channels: RwLock<Vec<Arc<Subscriptions>>>,
     listeners: AtomicUsize,
@@ -62,7 +62,7 @@ struct State {
     buffer: EventBuffer,
     history: IncidentHistory,
     seen: SeenNames,
-    /// The nodes' channels are subscribed to.
+    /// Whether the nodes' channels are subscribed to.
     follows_cluster: bool,
     idle_since: Option<BootTime>,
 }
@@ -75,7 +75,7 @@ struct SeenNames {
 }
 
 impl SeenNames {
-    /// False where the name was there already.
+    /// False if the name was there already.
     fn add(&mut self, name: String) -> bool {
         if !self.names.insert(name.clone()) {
             return false;
@@ -94,16 +94,16 @@ impl SeenNames {
 pub struct EventSubscription {
     hub: Arc<EventHub>,
     next: u64,
-    /// Some events after the one that the stream resumes from are no longer known.
+    /// Whether events after the one from which the stream resumes are no longer known.
     pub has_gap: bool,
 }
 
-/// A stream lagged so far behind that so many of its events have been removed.
+/// A stream lagged so far behind that this many of its events have been removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventsMissed(pub u64);
 
 impl EventSubscription {
-    /// What has happened since the event that the stream resumes from, as far as it is known.
+    /// The known events since the event from which the stream resumes.
     pub fn take_backlog(&mut self) -> Vec<NumberedEvent> {
         let state = self.hub.state.lock();
         let backlog = state.buffer.from(self.next).cloned().collect();
@@ -113,7 +113,7 @@ impl EventSubscription {
 
     /// The next event, as soon as there is one.
     ///
-    /// Errors: [`EventsMissed`], once; the stream then goes on with what is left. Cancel: no event is lost.
+    /// Errors: [`EventsMissed`], once; the stream then continues with the events that are left. Cancel: no event is lost.
     pub async fn next(&mut self) -> Result<NumberedEvent, EventsMissed> {
         loop {
             let mut added = std::pin::pin!(self.hub.added.notified());
@@ -167,7 +167,7 @@ impl EventHub {
         }
     }
 
-    /// Sets who is called with the events of this instance. Only the first call counts.
+    /// Sets the observer of this instance's events. Only the first call counts.
     pub(crate) fn observe(&self, observer: EventObserver) {
         let _ = self.observer.set(observer);
     }
@@ -182,7 +182,7 @@ impl EventHub {
         }
     }
 
-    /// Takes over the incidents of former runs, and writes those of this one until it is dropped.
+    /// Takes over the incidents of former runs, and writes the incidents of this run until it is dropped.
     pub async fn run_history(self: Arc<Self>, file: HistoryFile) {
         let unwritten = self.state.lock().history.load(&file);
         file.write(unwritten).await;
@@ -192,7 +192,7 @@ impl EventHub {
         self.channels.read()
     }
 
-    /// Whether a stream is open, here or elsewhere. A few loads, since every request asks.
+    /// Whether a stream is open, here or elsewhere. Costs a few loads, since every request asks.
     pub fn has_listeners(&self) -> bool {
         self.listeners.load(Ordering::Relaxed) > 0 || self.has_remote_listeners()
     }
@@ -201,8 +201,8 @@ impl EventHub {
         self.channels().iter().any(|channel| channel.event_subscribers() > 0)
     }
 
-    /// Publishes an event of this instance to the whole cluster, and keeps it: an incident always, others where anyone
-    /// listens. Renewals without a listener are not even made.
+    /// Publishes an event of this instance to the whole cluster, and keeps it: incidents always, other events if
+    /// there is a listener. Renewals without a listener are not even made.
     pub fn publish(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         if kind.is_incident() || self.has_listeners() {
             let event = self.named_event(kind, wall_ms, describe);
@@ -237,7 +237,7 @@ impl EventHub {
         }
     }
 
-    /// An acquire of this instance, for this owner, was decided.
+    /// Records that an acquire of this instance, for this owner, was decided.
     pub(super) fn record_acquire(&self, resource: &ResourceName, owner: &str, seen: AcquireSeen, wall_ms: u64) {
         self.activity.record_acquire(resource, seen, wall_ms);
         if let Some(waited) = seen.waited.filter(|_| seen.is_contended) {
@@ -246,8 +246,8 @@ impl EventHub {
         }
     }
 
-    /// Publishes the activity of this instance to the others, where it is time to, repeats ends of leases, and asks for what it
-    /// missed. To be called every second.
+    /// Publishes the activity of this instance to the others when it is due, repeats ends of leases, and requests
+    /// what it missed. Must be called every second.
     pub(super) fn publish_activity(&self, wall_ms: u64) {
         let is_listening = {
             let channels = self.channels();
@@ -259,7 +259,7 @@ impl EventHub {
         texts.chain(self.distant_ends.repeats()).for_each(|text| self.publish_to_instances(text));
     }
 
-    /// This instance has ended a lease that another one may have granted.
+    /// Publishes that this instance has ended a lease that another may have granted.
     pub(super) fn publish_end(&self, resource: &ResourceName, token: &TokenHash) {
         let Some(text) = distant_ends::message(&self.name, resource, token) else { return };
         self.distant_ends.published(text.clone());
@@ -276,11 +276,11 @@ impl EventHub {
         self.activity.hour(wall_ms)
     }
 
-    /// Who held, or waited for, these names at any instance since then (milliseconds since 1970; an hour at most).
+    /// The owners that held, or waited for, these names at any instance since then (milliseconds since 1970; at most an hour).
     pub(super) fn tenures(&self, from_ms: u64, now_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
         let (mut known, gaps) = (self.tenures.since(from_ms, is_wanted), self.state.lock().history.gaps_of_run(now_ms));
         for gap in gaps {
-            // The one before the start ends when the messages of others arrive.
+            // The gap before the start ends when messages of other instances arrive.
             if gap.from_ms <= known.since_ms {
                 known.since_ms = known.since_ms.max(gap.to_ms);
             } else {
@@ -290,18 +290,18 @@ impl EventHub {
         known
     }
 
-    /// Of which times [`Self::past`] may lack incidents of other instances, the oldest first. Units: milliseconds since 1970.
+    /// The times in which [`Self::past`] may lack incidents of other instances, the oldest first. Units: milliseconds since 1970.
     pub(crate) fn gaps(&self, now_ms: u64) -> Vec<Gap> {
         self.state.lock().history.gaps(now_ms)
     }
 
-    /// What is known of the recent past, newest first: what this instance did since it started, and what
-    /// the whole cluster did while it was followed.
+    /// The known recent events, newest first: those of this instance since it started, and those of the whole cluster
+    /// while it was followed.
     pub fn recent(&self) -> Vec<Arc<Event>> {
         self.state.lock().buffer.recent().cloned().collect()
     }
 
-    /// The same with the incidents that are kept, of this and former runs, and of all instances. Newest first.
+    /// The recent events with the incidents that are kept, of this and former runs, and of all instances. Newest first.
     pub fn past(&self) -> Vec<Arc<Event>> {
         let state = self.state.lock();
         let is_lock = |event: &&Arc<Event>| EventKind::parse(&event.event).is_some_and(|kind| !kind.is_incident());
@@ -318,7 +318,7 @@ impl EventHub {
         state.history.of_kind(kind).take(limit).cloned().collect()
     }
 
-    /// Receives the events of all instances from now on, until there was no reader for a minute.
+    /// Receives the events of all instances from now on, until there has been no reader for a minute.
     pub fn follow_cluster(&self) {
         self.follow(&mut self.state.lock());
     }
@@ -348,7 +348,7 @@ impl EventHub {
         event
     }
 
-    /// Receives an event that an instance published through a node. Anything malformed is dropped.
+    /// Receives an event that an instance published through a node. Malformed events are dropped.
     pub fn receive(&self, text: &[u8]) {
         if text.len() > TEXT_MAX || is_message_of(text, &self.name) {
             return;
@@ -397,7 +397,7 @@ impl EventHub {
 
     /// Opens a stream, resumed after the event that `last` names (`Last-Event-ID`).
     ///
-    /// Errors: `None` where [`LISTENERS_MAX`] streams are open already.
+    /// Errors: `None` if [`LISTENERS_MAX`] streams are open already.
     pub fn subscribe(self: &Arc<Self>, last: Option<&str>) -> Option<EventSubscription> {
         let before = self.listeners.fetch_add(1, Ordering::Relaxed);
         let mut subscription = EventSubscription { hub: Arc::clone(self), next: 0, has_gap: false };
@@ -416,7 +416,7 @@ impl EventHub {
         Some(subscription)
     }
 
-    /// What a stream sends as `Last-Event-ID` to resume after this event.
+    /// The `Last-Event-ID` with which a stream resumes after this event.
     pub fn event_id(&self, event: &NumberedEvent) -> String {
         format!("{}.{}", self.name, event.number)
     }
@@ -426,7 +426,7 @@ impl EventHub {
         self.listeners.load(Ordering::Relaxed)
     }
 
-    /// Stops to follow the cluster where no stream has been open here for [`FOLLOW_LINGER`].
+    /// Stops following the cluster if no stream has been open here for [`FOLLOW_LINGER`].
     pub fn sweep(&self, now: BootTime) {
         let mut state = self.state.lock();
         if !state.follows_cluster || self.listeners() > 0 {

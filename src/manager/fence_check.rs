@@ -1,5 +1,5 @@
-//! Checks whether a fence is that of the current lease. The answer is about the past, like that of every read: only a
-//! comparison within the protected store's own write fences.
+//! Checks whether a fence is that of the current lease. Like every read, the answer is about the past: only a
+//! comparison within the protected store's own write protects it.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{Fence, ResourceName, TokenId};
 
-/// What a quorum of nodes know of a fence.
+/// What a quorum of nodes knows of a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceState {
-    /// It is that of the current lease.
+    /// The fence belongs to the current lease.
     Current {
         /// Identifies the current lease.
         token_id: TokenId,
-        /// Time left until the lease's deadline, at most.
+        /// Maximum time left until the lease's deadline.
         valid_for: Duration,
     },
-    /// A larger one has been given.
+    /// A larger fence has been given.
     Stale {
         /// The largest fence that the nodes remember.
         newest: Fence,
     },
-    /// It is the largest one that was given, and its lease is over.
+    /// The fence is the largest that was given, and its lease is over.
     Over,
-    /// It is larger than every one that was given.
+    /// The fence is larger than every fence that was given.
     NeverGiven {
         /// The largest fence that the nodes remember.
         newest: Fence,
@@ -42,7 +42,7 @@ pub enum FenceState {
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Checks a fence of one resource.
     ///
-    /// Errors: [`NoQuorum`] where too few nodes answered, or too few of those that answered forgot nothing.
+    /// Errors: [`NoQuorum`] if too few nodes answered, or too few of those that answered forgot nothing.
     /// Cancel: nothing is left behind.
     pub async fn check_fence(&self, resource: &ResourceName, fence: Fence) -> Result<FenceState, NoQuorum> {
         let inspected = self.engine().inspect(resource).await;
@@ -83,7 +83,7 @@ fn fence_state(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_
             Ordering::Equal => FenceState::Current { token_id: record.token.id(), valid_for },
         });
     }
-    // It may stand on this node and on those that did not answer, or be what an ended acquire left behind.
+    // This node and those that did not answer may hold the fence, or an ended acquire may have left it behind.
     if inspected.answers.iter().any(|answer| holds(answer, fence)) {
         return None;
     }
@@ -94,7 +94,7 @@ fn fence_state(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_
     }
     let mut newest: Vec<Fence> = remembering.iter().map(|node| node.fence).collect();
     newest.sort_unstable_by(|a, b| b.cmp(a));
-    // Where every node remembers, what one of them alone has does not count.
+    // If every node remembers, a fence that only one of them has does not count.
     let (largest, is_all) = (newest.first().copied().unwrap_or(Fence(0)), newest.len() == inspected.answers.len());
     let newest = newest.get(usize::from(is_all && newest.len() > 2)).copied().unwrap_or(largest);
     if newest < fence && fence <= largest {
@@ -120,7 +120,7 @@ fn holds(answer: &Option<NodeResult>, fence: Fence) -> bool {
     }
 }
 
-/// The answer of a node that votes, and so remembers what it gave.
+/// The answer of a node that votes, and so remembers the fences that it gave.
 fn remembers(answer: &Option<NodeResult>) -> Option<&NodeInspection> {
     match answer {
         Some(Ok(Reply::Inspected(inspection))) if inspection.no_vote.is_none() => Some(inspection),

@@ -1,21 +1,21 @@
-//! Times of which this instance does not know what the others reported, since it did not run then, or no node passed it on. Pages
-//! and answers name them, so that nobody takes them for quiet.
+//! Times of which this instance does not know what the others reported, since it did not run, or no node passed it
+//! on. Pages and answers name these gaps, so that they are not mistaken for quiet times.
 
 use crate::api::Event;
 
-/// Gaps that are kept; of more, the two oldest become one.
+/// Maximum number of gaps that are kept; beyond it the two oldest become one.
 pub(super) const GAPS_MAX: usize = 32;
 
-/// What a gap is called among the incidents of the file, and what is called so that is known after all.
+/// The name of a gap among the incidents of the file, and the name of a gap that is now known.
 const GAP: &str = "gap";
 const FILLED: &str = "gap_filled";
 
-/// Why nothing is known of a gap.
+/// Why a gap is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GapReason {
     /// This instance did not run, or stood still.
     NotRunning,
-    /// It ran, and no node passed anything on to it.
+    /// This instance ran, but no node passed anything on to it.
     CutOff,
 }
 
@@ -29,12 +29,12 @@ impl GapReason {
     }
 }
 
-/// One. Units: milliseconds since 1970.
+/// One gap. Units: milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// Its begin; 0 where nothing before its end is known.
+    /// The beginning; 0 if nothing before the end is known.
     pub from_ms: u64,
-    /// Its end, which is not part of it.
+    /// The end, exclusive.
     pub to_ms: u64,
     pub reason: GapReason,
 }
@@ -50,18 +50,18 @@ impl Gap {
         }
     }
 
-    /// The line of the file that says that this is a gap.
+    /// The line of the file that records this gap.
     pub(super) fn line(&self) -> Event {
         self.as_event(GAP)
     }
 
-    /// The line that says that it is none any more.
+    /// The line that records that this gap is filled.
     pub(super) fn filled_line(&self) -> Event {
         self.as_event(FILLED)
     }
 }
 
-/// In the order of time, without overlaps.
+/// Gaps in the order of time, without overlaps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Gaps(Vec<Gap>);
 
@@ -83,7 +83,7 @@ impl Gaps {
         }
     }
 
-    /// What happened then is known.
+    /// Removes the time of a gap that is now known.
     pub(super) fn remove(&mut self, from_ms: u64, to_ms: u64) {
         let rest = |gap: &Gap| {
             let before = Gap { to_ms: gap.to_ms.min(from_ms), ..*gap };
@@ -93,7 +93,7 @@ impl Gaps {
         self.0 = self.0.iter().flat_map(rest).collect();
     }
 
-    /// The latest time within this one that is known as a whole; empty where there is none.
+    /// The latest known part of this time without a gap; empty if there is none.
     pub(super) fn known_within(&self, from_ms: u64, to_ms: u64) -> (u64, u64) {
         let (mut begins, mut ends) = (from_ms, to_ms);
         for gap in self.0.iter().rev().filter(|gap| gap.from_ms < to_ms && gap.to_ms > from_ms) {

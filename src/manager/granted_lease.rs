@@ -10,7 +10,7 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{Labels, Token};
 
-/// What was granted to a request, before it is kept.
+/// A request and its grant, before the lease is kept.
 pub(super) struct Asked<N: Node, C: Clock, E: Entropy> {
     pub(super) params: AcquireParams,
     pub(super) token: Token,
@@ -19,7 +19,7 @@ pub(super) struct Asked<N: Node, C: Clock, E: Entropy> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// The labels of the lease of the resource with this index: those that the nodes have where the token had it before.
+    /// The labels of the lease of the resource with this index: the nodes' labels if the token had it before.
     pub(super) async fn labels_of(&self, asked: &Asked<N, C, E>, index: usize) -> Labels {
         let Asked { params, grant, .. } = asked;
         let stored = match grant.leases[index].joined {
@@ -48,7 +48,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A grant is about to be answered: lists, events and the pages know of it from now on.
+    /// Records a grant that is about to be answered: lists, events and the pages show it from now on.
     pub(super) fn record_grant(&self, lease: &GrantedLease) {
         let hash = lease.token.hash();
         self.record_own_lease(&hash, (&lease.resource, &lease.labels, lease.mode), lease.deadline);

@@ -1,4 +1,4 @@
-//! Refusals with their details: what holds a resource, as far as the nodes say it.
+//! Refusals with their details: what holds a resource, as far as the nodes report it.
 
 use super::service::LockManager;
 use super::types::*;
@@ -15,7 +15,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let blocked_by = if params.resources.len() > 1 { self.blocked_by(params, &refusal) } else { Vec::new() };
         let (holders, ends_known) = self.named_holders(&refusal);
         let reason = match holders.first() {
-            // A waiter of another instance is before it.
+            // A waiter of another instance is before this request.
             None if refusal.is_intent => HeldReason::Lease,
             None => HeldReason::Foreign,
             Some(first) if self.is_over(first.mode, params.mode, &refusal) => HeldReason::LockDelay,
@@ -35,8 +35,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The holders that nodes named, and whether they said until when each of them holds. Of several that hold together a
-    /// node says only when the request may be granted, and for all that is known one node alone named each.
+    /// The holders that nodes named, and whether they reported until when each holds. For several that hold together,
+    /// a node reports only when the request may be granted, and each may have been named by one node only.
     fn named_holders(&self, refusal: &Refusal) -> (Vec<HolderInfo>, bool) {
         let left = refusal.holder_left.unwrap_or_default();
         match &refusal.holder {
@@ -50,8 +50,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether all leases of this mode are over, and only the lock delay passes: not where an intent keeps the request out, or
-    /// the first of several permits is over.
+    /// Whether all leases of this mode are over, and only the lock delay remains. Not if an intent blocks the
+    /// request, or if only the first of several permits is over.
     fn is_over(&self, held: Mode, wanted: WantedMode, refusal: &Refusal) -> bool {
         let waits_for_all = match (held, wanted) {
             (Mode::Exclusive, _) => true,
@@ -74,8 +74,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         blocked.collect()
     }
 
-    /// The refusal of a request that did not ask the nodes, since others of this instance are before it; `None` without a
-    /// resource. Leases of its own token do not refuse it.
+    /// The refusal of a request that did not ask the nodes, since others of this instance are before it; `None`
+    /// without a resource. Leases of its own token do not refuse it.
     pub(super) fn held_by_others(&self, params: &AcquireParams, known: Vec<Inspection>) -> Option<HeldRefusal> {
         let own = params.token.id();
         let is_own = |found: &Inspection| found.holders().iter().any(|holder| holder.token_id == own);
@@ -94,7 +94,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
             LockState::Held(holders) => {
-                // The last shared lease ends the wait; of permits any one.
+                // The wait ends with the last shared lease, or with any permit.
                 let ends = || holders.iter().map(|holder| holder.valid_for);
                 let left = if permits_free(&holders).is_some() { ends().min() } else { ends().max() };
                 let left = left.unwrap_or_default().saturating_add(self.engine().settings.params.lock_delay);

@@ -1,5 +1,5 @@
-//! How an instance learns the incidents of a time in which it did not run: it asks another instance, which answers with what it
-//! knows of the latest part of that time, and again for what is left. For people only: nothing depends on it.
+//! How an instance receives the incidents of a time in which it did not run: it asks another instance, which answers with
+//! what it knows of the latest part of that time, and then asks for the rest. For people only: nothing depends on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -11,39 +11,39 @@ use super::incident_file::{HISTORY_AGE, Incidents};
 use crate::api::Event;
 use crate::protocol::InstanceName;
 
-/// What the messages are called among the events of other instances.
+/// The names of the messages among the events of other instances.
 pub(super) const REQUEST: &str = "history_request";
 pub(super) const ANSWER: &str = "history";
-/// Time for an answer; after so many requests without one, the other instance counts as gone.
+/// Time for an answer; after the maximum number of requests without an answer, the other instance counts as gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const TRIES_MAX: u8 = 3;
-/// Other instances that are known at a time.
+/// Maximum number of other instances that are known at a time.
 const PEERS_MAX: usize = 32;
-/// How often all are asked who they are, each time after twice as long, since a gap was found: those that start later know less.
+/// How often all instances are asked for their names after a gap, at doubling intervals: later starters know less.
 const DISCOVERIES: u32 = 7;
-/// Answers of an instance in a second: anybody who can publish on a node can ask.
+/// Maximum number of answers of an instance per second: any client that can publish on a node can ask.
 const ANSWERS_PER_SECOND: u8 = 4;
-/// Requests that are remembered, so that copies through other nodes are answered once.
+/// Maximum number of requests that are remembered, so that copies through other nodes are answered once.
 const ANSWERED_MAX: usize = 64;
 
-/// A question for a time, or, to all, who they are.
+/// A request for the incidents of a time, or, to all instances, for their names.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     event: String,
     instance: String,
     number: u64,
-    /// Who is asked; empty: all.
+    /// The instance that is asked; empty: all.
     of: String,
     from_ms: u64,
     to_ms: u64,
 }
 
-/// What `instance` knows: all incidents from `from_ms` to before `to_ms`, and some of the rest of the time that was asked for.
+/// What `instance` knows: all incidents from `from_ms` until before `to_ms`, and some from the rest of the requested time.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     event: String,
     instance: String,
-    /// Who asked, and the number of the request.
+    /// The instance that asked, and the number of the request.
     of: String,
     number: u64,
     from_ms: u64,
@@ -51,7 +51,7 @@ struct Answer {
     events: Vec<Event>,
 }
 
-/// What an answer has, and which time it fills; none where that is empty.
+/// The incidents of an answer, and the time that they fill; no gap is filled if that time is empty.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FilledGap {
     pub(super) from_ms: u64,
@@ -62,7 +62,7 @@ pub(super) struct FilledGap {
 #[derive(Debug, Default)]
 struct Peer {
     unanswered: u8,
-    /// The ends of the gaps of which it knows nothing.
+    /// The ends of the gaps of which the instance knows nothing.
     useless: BTreeSet<u64>,
 }
 
@@ -88,13 +88,13 @@ pub(super) struct HistoryExchange {
 }
 
 impl HistoryExchange {
-    /// There is a new gap.
+    /// Starts again after a new gap.
     pub(super) fn restart(&mut self) {
         (self.discoveries, self.discover_at_ms) = (0, 0);
         self.peers.values_mut().for_each(|peer| peer.useless.clear());
     }
 
-    /// The request to be published now; to be called every second. `own`: this instance.
+    /// The request to be published now; must be called every second. `own`: this instance.
     pub(super) fn due(&mut self, own: &str, gaps: &Gaps, now_ms: u64) -> Option<String> {
         self.answers_left = ANSWERS_PER_SECOND;
         if let Some(pending) = self.pending.take() {
@@ -129,8 +129,8 @@ impl HistoryExchange {
         serde_json::to_string(&request).ok()
     }
 
-    /// The answer to the request of another instance, of at most `max` bytes: the latest that is known of its time, as `knows` says
-    /// which part that is.
+    /// The answer to the request of another instance, of at most `max` bytes: the latest that is known of the
+    /// requested time; `knows` returns the part that is known.
     pub(super) fn answer(
         &mut self,
         text: &[u8],
@@ -166,7 +166,7 @@ impl HistoryExchange {
         serde_json::to_string(&filled_up(answer, known, asked, max)?).ok()
     }
 
-    /// What an answer to this instance fills. Any client of the nodes may publish one: only what was asked for counts.
+    /// What an answer to this instance fills. Any client of the nodes may publish one: only incidents that were asked for count.
     pub(super) fn receive(&mut self, text: &[u8], own: &str) -> Option<FilledGap> {
         let answer: Answer = serde_json::from_slice(text).ok()?;
         let Answer { event, instance, of, number, from_ms, to_ms, events } = answer;
@@ -188,7 +188,7 @@ impl HistoryExchange {
     }
 }
 
-/// With the latest incidents of its time that fit; it begins after the first one that does not.
+/// Adds the latest incidents of the requested time that fit; the answer begins after the first one that does not fit.
 fn filled_up(mut answer: Answer, known: &Incidents, asked: (u64, u64), max: usize) -> Option<Answer> {
     let within = |event: &&std::sync::Arc<Event>| (asked.0..asked.1).contains(&event.at_ms);
     let mut events: Vec<_> = known.iter().filter(within).collect();
@@ -197,7 +197,7 @@ fn filled_up(mut answer: Answer, known: &Incidents, asked: (u64, u64), max: usiz
     let mut bytes = empty;
     for event in events {
         let size = serde_json::to_string(event).ok()?.len() + 1;
-        // None that an instance makes is so large.
+        // No incident that an instance makes is this large.
         if empty + size > max {
             continue;
         }

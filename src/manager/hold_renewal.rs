@@ -1,5 +1,5 @@
-//! Leases that a connection holds (`hold=true`): renewed by the service, released when the connection
-//! ends, and watched for an end by others.
+//! Leases that a connection holds (`hold=true`): the service renews them, releases them when the connection ends, and
+//! watches for an end by others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::redlock::renewal::{renewal_interval, renewal_retry};
 use crate::redlock::subscriptions::SubscriptionGuard;
 use crate::types::ResourceName;
 
-/// The held leases of this instance, to be notified of their ends. Bounded by the connections.
+/// The held leases of this instance, which are notified of their ends. Bounded by the connections.
 #[derive(Default)]
 pub(crate) struct HeldLeases {
     by_lease: Mutex<HashMap<LeaseTag, Vec<Arc<Notify>>>>,
@@ -67,8 +67,8 @@ impl NotificationHandler for HeldLeases {
     }
 }
 
-/// A lease that is renewed for as long as this is polled. Dropped, it is released in the background,
-/// unless it has ended or moved.
+/// A lease that is renewed for as long as this is polled. When dropped, it is released in the background, unless it
+/// has ended or moved.
 pub struct HeldLease<N: Node, C: Clock, E: Entropy> {
     manager: LockManager<N, C, E>,
     lease: GrantedLease,

@@ -1,5 +1,5 @@
-//! Stores incidents across restarts, as JSON lines in a file of the data directory, if that exists. They are for people only,
-//! so a slow or failing disk loses incidents and delays no request.
+//! Stores incidents across restarts, as JSON lines in a file of the data directory, if that directory exists. They
+//! are for people only, so a slow or failing disk loses incidents and delays no request.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -16,39 +16,39 @@ use super::gaps::{Gap, Gaps};
 use crate::api::Event;
 use crate::bounded_file::{open_private, open_regular};
 
-/// Incidents that are kept in memory and read back at a start, however old they are.
+/// Number of the latest incidents that are kept in memory and read back at a start, of any age.
 pub(crate) const HISTORY_MAX: usize = 10_000;
-/// Further ones are kept for so long.
+/// How long further incidents are kept.
 pub(crate) const HISTORY_AGE: Duration = Duration::from_hours(24);
-/// The size of all, since any client that can publish on a node can make each as large as the longest deadlock. Ordinary ones
-/// take some three hundred bytes each: a day may have a hundred thousand.
+/// Maximum size of all incidents, since any client that can publish on a node can make each as large as the longest
+/// deadlock. Ordinary incidents take some three hundred bytes each: a day may have a hundred thousand.
 pub(crate) const HISTORY_BYTES_MAX: usize = 32 << 20;
-/// Within this time, and among so many of the latest incidents, what another instance reported of a node is the same incident:
-/// each instance sees it with its own probes.
+/// Within this time, and among this many of the latest incidents, another instance's report of a node is the same
+/// incident: each instance sees it with its own probes.
 const SAME_INCIDENT: Duration = Duration::from_secs(10);
 const SAME_INCIDENT_EXAMINED: usize = 64;
-/// Incidents that wait to be written; further ones stay in memory only.
+/// Maximum number of incidents that wait to be written; further ones stay in memory only.
 const UNWRITTEN_MAX: usize = 1_024;
-/// Longest line that is read back, in bytes.
+/// Maximum length of a line that is read back, in bytes.
 const LINE_MAX: usize = 32_768;
 
 const FILE: &str = "incidents.jsonl";
 const LOCK: &str = "incidents.lock";
 
-/// Bytes that are written at a time, and one event more.
+/// Bytes that are written at a time, plus one event.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Incidents that are larger than this are written only while few wait: an instance makes none, but who can publish on a node
-/// may.
+/// Incidents larger than this are written only while few wait: an instance makes none, but a client that can publish
+/// on a node may.
 const LARGE_BYTES: usize = 2_048;
-/// How many may wait when a large one is still written.
+/// Maximum number of waiting incidents at which a large one is still written.
 const LARGE_UNWRITTEN_MAX: usize = 64;
 
-/// What waits to be written.
+/// An entry that waits to be written.
 #[derive(Debug)]
 pub(super) enum Unwritten {
-    /// An incident, or what is said of a gap.
+    /// An incident, or a record of a gap.
     Line(Arc<Event>),
-    /// This instance runs: the time of the lock file says so.
+    /// This instance runs: the time of the lock file shows it.
     Alive,
 }
 
@@ -57,19 +57,19 @@ pub(super) fn may_wait(event: &Event, queue: &mpsc::Sender<Unwritten>) -> bool {
     size_of(event) <= LARGE_BYTES || queue.max_capacity() - queue.capacity() < LARGE_UNWRITTEN_MAX
 }
 
-/// The last incidents: [`HISTORY_MAX`], all of the last [`HISTORY_AGE`], and at most [`HISTORY_BYTES_MAX`] of them.
+/// The last incidents: [`HISTORY_MAX`], and all of the last [`HISTORY_AGE`], but at most [`HISTORY_BYTES_MAX`].
 #[derive(Debug, Clone, Default)]
 pub struct Incidents {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
-    /// Of which times they are not known.
+    /// The times of which the incidents are not known.
     gaps: Gaps,
-    /// All that happened before this was dropped. Milliseconds since 1970.
+    /// The end of the time whose incidents were dropped. Milliseconds since 1970.
     dropped_to_ms: u64,
 }
 
 impl Incidents {
-    /// Adds one, and drops the oldest beyond the limits; or a line of the file about a gap.
+    /// Adds an incident, and drops the oldest beyond the limits; or takes a line of the file about a gap.
     pub(super) fn push(&mut self, event: Arc<Event>) {
         if self.gaps.take_line(&event) {
             return;
@@ -88,7 +88,7 @@ impl Incidents {
         }
     }
 
-    /// Of which times they are not known.
+    /// The times of which the incidents are not known.
     pub(super) fn gaps(&self) -> &Gaps {
         &self.gaps
     }
@@ -97,24 +97,24 @@ impl Incidents {
         self.gaps.add(gap);
     }
 
-    /// All that happened then is known after all.
+    /// Records that all incidents of this gap are now known.
     pub(super) fn fill_gap(&mut self, gap: &Gap) {
         self.gaps.remove(gap.from_ms, gap.to_ms);
     }
 
-    /// The latest part of a time that is known as a whole; empty where there is none. Units: milliseconds since 1970.
+    /// The latest part of a time that is known without a gap; empty if there is none. Units: milliseconds since 1970.
     pub(super) fn known_within(&self, from_ms: u64, to_ms: u64) -> (u64, u64) {
         let (from_ms, to_ms) = self.gaps.known_within(from_ms, to_ms);
         (from_ms.max(self.dropped_to_ms).min(to_ms), to_ms)
     }
 
-    /// Whether this one of any time is there, or what another instance reported of the same.
+    /// Whether this incident, of any time, is there, or another instance's report of the same.
     pub(super) fn has(&self, event: &Event) -> bool {
         let is_near = |known: &&Arc<Event>| Duration::from_millis(known.at_ms.abs_diff(event.at_ms)) <= SAME_INCIDENT;
         self.events.iter().filter(is_near).any(|known| **known == *event || is_same_incident(known, event))
     }
 
-    /// Puts them into the order of their times, after older ones were added.
+    /// Sorts the incidents by time, after older ones were added.
     pub(super) fn sort(&mut self) {
         self.events.make_contiguous().sort_by_key(|event| event.at_ms);
     }
@@ -124,7 +124,7 @@ impl Incidents {
         self.events.iter().rev().take(SAME_INCIDENT_EXAMINED).any(|known| is_same_incident(known, event))
     }
 
-    /// The oldest first.
+    /// The incidents, the oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
         self.events.iter()
     }
@@ -144,9 +144,9 @@ impl Extend<Arc<Event>> for Incidents {
     }
 }
 
-/// The incidents of former runs, and what writes those of this one.
+/// The incidents of former runs, and the writer of those of this run.
 pub struct HistoryFile {
-    /// Those of former runs.
+    /// The incidents of former runs.
     pub past: Incidents,
     /// When the last run ended, as far as the files show; 0 if there was none. Milliseconds since 1970.
     pub(super) ended_ms: u64,
@@ -154,13 +154,13 @@ pub struct HistoryFile {
     file: File,
     lines: usize,
     bytes: usize,
-    /// Held by the one process that writes.
+    /// Held by the only process that writes.
     lock: File,
 }
 
 impl HistoryFile {
-    /// Opens the file of a directory and reads the last incidents; `None` where the directory does not exist
-    /// or another process writes there. Blocks on the disk.
+    /// Opens the file of a directory and reads the last incidents; `None` if the directory does not exist or another
+    /// process writes there. Blocks on the disk.
     ///
     /// Errors: those of the file system.
     pub fn open(dir: &Path) -> io::Result<Option<Self>> {
@@ -185,7 +185,7 @@ impl HistoryFile {
         Ok(Some(Self { lines: past.events.len(), past, ended_ms, path, file, bytes, lock }))
     }
 
-    /// Writes what it is sent until the sender is dropped. Cancel: what waits is not written.
+    /// Writes the entries that it receives until the sender is dropped. Cancel: waiting entries are not written.
     pub(super) async fn write(mut self, mut unwritten: mpsc::Receiver<Unwritten>) {
         let mut recent = std::mem::take(&mut self.past);
         while let Some(first) = unwritten.recv().await {
@@ -200,7 +200,7 @@ impl HistoryFile {
             recent.extend(batch.iter().cloned());
             let text = lines(batch.iter().map(AsRef::as_ref));
             (self.lines, self.bytes) = (self.lines + batch.len(), self.bytes + text.len());
-            // Twice as much as is kept: only what is kept stays.
+            // The file has twice as much as is kept: it is rewritten with what is kept.
             let is_full = self.lines > 2 * recent.events.len().max(HISTORY_MAX) || self.bytes > 2 * HISTORY_BYTES_MAX;
             let kept = is_full.then(|| recent.clone());
             let written = tokio::task::spawn_blocking(move || {
@@ -210,7 +210,7 @@ impl HistoryFile {
                     }),
                     None => self.file.write_all(text.as_bytes()),
                 };
-                // Its content is of no use; the time at which it was written is.
+                // The content does not matter; the time at which it was written does.
                 let result = result.and_then(|()| self.lock.write_all_at(b"\n", 0));
                 (self, result)
             })
@@ -224,7 +224,7 @@ impl HistoryFile {
     }
 }
 
-/// When the file was written last, on the clock of its file system; `None` if it is empty. Milliseconds since 1970.
+/// When the file was last written, on the clock of its file system; `None` if it is empty. Milliseconds since 1970.
 fn written_ms(path: &Path) -> Option<u64> {
     let modified = fs::symlink_metadata(path).ok().filter(|file| file.len() > 0)?.modified().ok()?;
     u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_millis()).ok()
@@ -239,7 +239,7 @@ fn lines<'a>(events: impl Iterator<Item = &'a Event>) -> String {
     events.filter_map(|event| serde_json::to_string(event).ok()).map(|line| line + "\n").collect()
 }
 
-/// The events of a file; lines that are none are skipped, such as one that a crash cut off.
+/// The events of a file; lines that are not events are skipped, such as a line that a crash cut off.
 ///
 /// Errors: those of the input.
 pub fn read(input: impl Read) -> io::Result<Incidents> {
@@ -254,7 +254,7 @@ pub fn read(input: impl Read) -> io::Result<Incidents> {
         );
     }
     events.sort();
-    // Of a full file, what was before has been dropped.
+    // If the file is full, earlier incidents have been dropped.
     let is_full = events.events.len() >= HISTORY_MAX || events.bytes > HISTORY_BYTES_MAX / 2;
     if let Some(oldest) = events.events.front().filter(|_| is_full) {
         events.dropped_to_ms = events.dropped_to_ms.max(oldest.at_ms);
@@ -262,7 +262,7 @@ pub fn read(input: impl Read) -> io::Result<Incidents> {
     Ok(events)
 }
 
-/// Replaces the file by one with these events, and opens it for appending; with its size in bytes.
+/// Replaces the file by one with these events, and opens it for appending. Also returns its size in bytes.
 fn rewrite(path: &Path, events: &Incidents) -> io::Result<(File, usize)> {
     let (new, mut bytes) = (path.with_extension("new"), 0);
     let mut file = BufWriter::new(open_private(OpenOptions::new().write(true).truncate(true), &new)?);

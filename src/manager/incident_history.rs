@@ -1,4 +1,4 @@
-//! The incidents that an instance keeps: of this and former runs and of all instances; and of which times it does not know them.
+//! The incidents that an instance keeps, of this and former runs and of all instances; and the times of which it lacks them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::history_exchange::{FilledGap, HistoryExchange};
 use super::incident_file::{self, HistoryFile, Incidents, Unwritten};
 use crate::api::Event;
 
-/// A pause between two passes of [`IncidentHistory::tick`], each a second after the last one, from which on this instance stood
-/// still.
+/// A longer pause between two passes of [`IncidentHistory::tick`], which should follow each other after a second,
+/// means that this instance stood still.
 const STANDSTILL_MIN: Duration = Duration::from_secs(3);
-/// For so long messages are received before a gap counts as over, since the clocks of other instances may be ahead.
+/// Messages must be received for this long before a gap counts as over, since the clocks of other instances may be ahead.
 const OVERLAP: Duration = Duration::from_secs(2);
-/// A request for a time that ends so much later than the last pass here is answered as one of now.
+/// A request for a time that ends this much later than the last pass here is answered as if it ended now.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
-/// How often the file gets to know that this instance runs.
+/// How often the file records that this instance runs.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
@@ -26,29 +26,29 @@ pub(super) struct IncidentHistory {
     pub(super) incidents: Incidents,
     unwritten: Option<mpsc::Sender<Unwritten>>,
     exchange: HistoryExchange,
-    /// Up to when this instance knows what happened; 0 before it knew anything. Units of all: milliseconds since 1970.
+    /// Until when this instance knows what happened; 0 before it knew anything. Units of all: milliseconds since 1970.
     known_ms: u64,
     tick_ms: u64,
     listens_since_ms: Option<u64>,
     alive_ms: u64,
-    /// Why it knows no more since `known_ms`.
+    /// Why nothing is known since `known_ms`.
     reason: Option<GapReason>,
-    /// The gaps of this run, whether they were filled or not: what is not an incident is never filled.
+    /// The gaps of this run, filled or not: events that are not incidents are never filled in.
     gaps_of_run: Vec<Gap>,
 }
 
 impl IncidentHistory {
-    /// Takes over the incidents of former runs, and returns what waits to be written.
+    /// Takes over the incidents of former runs, and returns the queue of entries to be written.
     pub(super) fn load(&mut self, file: &HistoryFile) -> mpsc::Receiver<Unwritten> {
         let (sender, unwritten) = incident_file::queue();
         let present = std::mem::replace(&mut self.incidents, file.past.clone());
-        // Those of this run so far.
+        // The incidents of this run so far.
         for event in present.iter() {
             self.incidents.push(Arc::clone(event));
             let _ = sender.try_send(Unwritten::Line(Arc::clone(event)));
         }
         self.unwritten = Some(sender);
-        // The first pass may have been earlier: it knew nothing of the file.
+        // The first pass may have been earlier, when it knew nothing of the file.
         for gap in present.gaps().iter().filter(|gap| gap.to_ms > file.ended_ms) {
             self.add_gap(Gap { from_ms: gap.from_ms.max(file.ended_ms), ..*gap });
         }
@@ -56,7 +56,7 @@ impl IncidentHistory {
         unwritten
     }
 
-    /// Adds an incident of now.
+    /// Adds an incident that happened now.
     pub(super) fn add(&mut self, event: Arc<Event>) {
         self.write(Arc::clone(&event));
         self.incidents.push(event);
@@ -64,13 +64,13 @@ impl IncidentHistory {
 
     fn write(&self, event: Arc<Event>) {
         if let Some(unwritten) = self.unwritten.as_ref().filter(|queue| incident_file::may_wait(&event, queue)) {
-            // Beyond the queue it is kept in memory only.
+            // If the queue is full, the incident is kept in memory only.
             let _ = unwritten.try_send(Unwritten::Line(event));
         }
     }
 
-    /// To be called every second: the request for what is not known that is to be published now. `is_listening`: messages of other
-    /// instances arrive.
+    /// Must be called every second. Returns the request, to be published now, for what is not known. `is_listening`:
+    /// messages of other instances arrive.
     pub(super) fn tick(&mut self, own: &str, is_listening: bool, now_ms: u64) -> Option<String> {
         let stood_still = now_ms.saturating_sub(self.tick_ms) >= ms(STANDSTILL_MIN);
         self.tick_ms = now_ms;
@@ -126,12 +126,12 @@ impl IncidentHistory {
         self.incidents.gaps().iter().copied().chain(self.open_gap(now_ms)).collect()
     }
 
-    /// The gaps of this run, also those of which the incidents are known since.
+    /// The gaps of this run, including gaps whose incidents are now known.
     pub(super) fn gaps_of_run(&self, now_ms: u64) -> Vec<Gap> {
         self.gaps_of_run.iter().copied().chain(self.open_gap(now_ms)).collect()
     }
 
-    /// A request of another instance: the answer that is to be published, of at most `max` bytes.
+    /// Handles a request of another instance. Returns the answer to be published, of at most `max` bytes.
     pub(super) fn answer(&mut self, request: &[u8], own: &str, max: usize) -> Option<String> {
         let is_up_to_date = self.reason.is_none();
         let knows = |from_ms, to_ms: u64| {
@@ -143,7 +143,7 @@ impl IncidentHistory {
         self.exchange.answer(request, own, (&self.incidents, &knows), max)
     }
 
-    /// The answer of another instance. `is_valid`: of an incident in it.
+    /// Receives the answer of another instance. `is_valid` checks each incident in it.
     pub(super) fn receive(&mut self, answer: &[u8], own: &str, is_valid: impl Fn(&Event) -> bool) {
         let Some(FilledGap { from_ms, to_ms, events }) = self.exchange.receive(answer, own) else { return };
         for event in events.into_iter().filter(|event| is_valid(event)).map(|event| Event { name: None, ..event }) {

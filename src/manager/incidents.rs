@@ -1,5 +1,5 @@
-//! What happens to the nodes and to the quorum: since when, for how long, why, and how many requests were refused meanwhile.
-//! Each beginning and each end is logged once, published as an event, and counted for metrics.
+//! What happens to the nodes and to the quorum: since when, for how long, why, and how many requests were refused
+//! meanwhile. Each beginning and each end is logged once, published as an event, and counted for metrics.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
-/// The two clocks at one moment: durations come from the first, times that are shown from the second.
+/// The two clocks at one moment: durations are computed from the first, displayed times from the second.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
     pub now: BootTime,
@@ -22,7 +22,7 @@ pub(super) struct Moment {
     pub wall_ms: u64,
 }
 
-/// What is known of nodes and quorum since the start.
+/// The state of nodes and quorum since the start.
 pub(super) struct IncidentTracker {
     /// When this instance started.
     start: Moment,
@@ -44,9 +44,9 @@ struct IncidentState {
 #[derive(Clone, Copy)]
 struct Loss {
     since: Moment,
-    /// How many requests had failed before it.
+    /// How many requests had failed before the loss.
     refused: u64,
-    /// There was no quorum before it either.
+    /// Whether there was no quorum before it either.
     from_start: bool,
 }
 
@@ -54,43 +54,43 @@ struct Loss {
 struct NodeRecord {
     state: String,
     votes: bool,
-    /// Since when it has no vote.
+    /// Since when the node has no vote.
     lost: Option<BootTime>,
     quarantines: QuarantineCounts,
-    /// How often it had lost its memory at the last observation.
+    /// How often the node had lost its memory at the last observation.
     losses: u64,
-    /// Since when its name leads to two servers.
+    /// Since when the node's name leads to two servers.
     doubled: Option<BootTime>,
 }
 
-/// A begin or an end.
+/// The beginning or the end of an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Incident {
-    /// A node (its index) changed to a state without a vote, from this one.
+    /// A node (its index) changed from this state to a state without a vote.
     NodeLost { node: usize, before: String },
-    /// A node lost its memory and was filled by the others, all since the last observation.
+    /// A node lost its memory and was filled by the others, both since the last observation.
     Forgot { node: usize },
-    /// A node votes again after so long.
+    /// A node votes again after this time.
     NodeBack { node: usize, after: Option<Duration> },
     /// The name of a node leads to two servers.
     TwoServers { node: usize },
-    /// It leads to one again after so long.
+    /// The name of a node leads to one server again after this time.
     OneServer { node: usize, after: Duration },
     /// A quorum votes, for the first time.
     Quorum,
     /// Too few nodes vote for a quorum.
     QuorumLost,
-    /// A quorum votes again after so long; so many requests failed.
+    /// A quorum votes again after this time; this many requests failed.
     QuorumBack { after: Duration, refused: u64 },
 }
 
 impl IncidentTracker {
-    /// Of an instance that starts at this moment.
+    /// A tracker of an instance that starts at this moment.
     pub(super) fn new(start: Moment) -> Self {
         Self { start, refused: AtomicU64::new(0), state: Mutex::default() }
     }
 
-    /// A request failed for want of a quorum.
+    /// Counts a request that failed for want of a quorum.
     pub(super) fn count_refusal(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -111,7 +111,7 @@ impl IncidentTracker {
         self.state.lock().nodes.get(node).map(|record| record.quarantines).unwrap_or_default()
     }
 
-    /// For how long the name of a node has led to two servers.
+    /// How long the name of a node has led to two servers.
     pub(super) fn doubled_for(&self, node: &NodeId, now: BootTime) -> Option<Duration> {
         self.state.lock().nodes.get(node)?.doubled.map(|since| now.since(since))
     }
@@ -119,7 +119,7 @@ impl IncidentTracker {
     /// Compares the nodes with the last call. `needed`: the quorum.
     pub(super) fn observe(&self, nodes: &[NodeSummary], needed: usize, at: Moment) -> Vec<Incident> {
         let mut state = self.state.lock();
-        // A node that left the list is no incident, and one that is added again is new.
+        // A node that left the list is no incident, and a node that is added again is new.
         state.nodes.retain(|id, _| nodes.iter().any(|node| node.node == *id));
         let mut incidents = Vec::new();
         for (i, summary) in nodes.iter().enumerate() {
@@ -166,7 +166,7 @@ impl IncidentTracker {
         let has_quorum = nodes.iter().filter(|node| node.votes).count() >= needed;
         let had_quorum = state.has_quorum.replace(has_quorum);
         let refused = self.refused.load(Ordering::Relaxed);
-        // What failed since the last observation failed for a loss that is observed only now.
+        // Requests that failed since the last observation failed for a loss that is observed only now.
         let refused_before = std::mem::replace(&mut state.refused, refused);
         match (had_quorum, has_quorum) {
             (None | Some(true), false) => {
@@ -186,10 +186,10 @@ impl IncidentTracker {
     }
 }
 
-/// The share of late calls of one node; `None` where it is not known.
+/// The share of late calls of one node; `None` if it is not known.
 pub(super) type LateShareOf<'a> = dyn Fn(&NodeId) -> Option<LateShare> + 'a;
 
-/// What the next failure means, as a part of a line in the log.
+/// What the next failure means, as part of a line in the log.
 fn margin_text(voting: usize, needed: usize) -> &'static str {
     match voting.cmp(&needed) {
         std::cmp::Ordering::Greater => "locks are granted as before",
@@ -198,8 +198,8 @@ fn margin_text(voting: usize, needed: usize) -> &'static str {
     }
 }
 
-/// Writes the line of an incident, with the state of all nodes and what to do as on the pages. `rounds_wait`: how long rounds wait
-/// for a node; `late`: its last calls that took longer.
+/// Writes the line of an incident, with the state of all nodes and what to do, as on the pages. `rounds_wait`: how
+/// long rounds wait for a node; `late`: the share of its last calls that took longer.
 pub(super) fn log(
     incident: &Incident,
     nodes: &[NodeSummary],
@@ -232,7 +232,7 @@ pub(super) fn log(
             let (node, after_s) = (&nodes[*node].node, after.map(|after| after.as_secs_f64()));
             tracing::info!(%node, after_s, voting, needed, of, situation, advice, "the node is up and votes");
         }
-        // The node monitor logs the two runs; what they mean for the votes is known here.
+        // The node monitor logs the two runs; their effect on the votes is known only here.
         Incident::TwoServers { node } => {
             let NodeSummary { node, state, .. } = &nodes[*node];
             tracing::error!(%node, state, voting, needed, of, situation, advice, "two servers under one name: {then}");
@@ -272,8 +272,8 @@ fn reasons(nodes: &[NodeSummary]) -> String {
     nodes.iter().filter(|node| !node.votes).map(reason).collect::<Vec<_>>().join(", ")
 }
 
-/// Publishes an incident to all instances: each observes the nodes itself, but one that was cut off from them, or that another
-/// instance observes more closely, would have a gap. The hub keeps what two of them report of a node once.
+/// Publishes an incident to all instances. Each observes the nodes itself, but an instance that was cut off from
+/// them, or that sees less than another, would have a gap. The hub keeps two reports of the same incident once.
 pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub, wall_ms: u64) {
     let ms = |after: &Duration| u64::try_from(after.as_millis()).ok();
     let kind = match incident {

@@ -1,5 +1,5 @@
-//! Kept leases for the manager: events, lists and quotas. When they are renewed and how they
-//! end is in [`crate::redlock::kept_lease_renewal`].
+//! Kept leases for the manager: events, lists and quotas. [`crate::redlock::kept_lease_renewal`] decides when they
+//! are renewed and how they end.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Fence, Labels, Mode, ResourceName, TokenHash};
 
-/// How long, and how many.
+/// The limits of kept leases.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepLimits {
-    /// Maximum time from the grant to the end that a kept lease may be given.
+    /// Maximum time from the grant to the end of a kept lease.
     pub max: Duration,
-    /// Maximum number of kept leases of this instance that new ones may add to.
+    /// Maximum number of kept leases of this instance up to which new ones are accepted.
     pub total: usize,
 }
 
-/// What happens to a kept lease of this instance, for metrics and quotas.
+/// An event of a kept lease of this instance, for metrics and quotas.
 #[derive(Debug, Clone, Copy)]
 pub enum KeptLeaseEvent<'a> {
     /// A renewal was confirmed.
@@ -35,18 +35,18 @@ pub enum KeptLeaseEvent<'a> {
         resource: &'a ResourceName,
         /// Hash of the lease's token.
         token: &'a TokenHash,
-        /// How it shares the resource.
+        /// How the lease shares the resource.
         mode: Mode,
-        /// Who acquired it, see [`Labels::principal`].
+        /// The principal that acquired the lease, see [`Labels::principal`].
         principal: &'a str,
-        /// Until when it is promised.
+        /// Until when the lease is promised.
         deadline: BootTime,
-        /// Whether the instance that granted it renewed it, or another one.
+        /// Whether the instance that granted the lease renewed it, or another one.
         by: KeptBy,
     },
     /// A renewal was not confirmed.
     NotRenewed(KeptBy),
-    /// It is kept no more.
+    /// The lease is no longer kept.
     Ended {
         resource: &'a ResourceName,
         /// Hash of the lease's token.
@@ -55,11 +55,11 @@ pub enum KeptLeaseEvent<'a> {
     },
 }
 
-/// Is called with [`KeptLeaseEvent`]. It must be cheap and never wait.
+/// Called with each [`KeptLeaseEvent`]. It must be cheap and never wait.
 pub type KeptListener = Box<dyn Fn(KeptLeaseEvent<'_>) + Send + Sync>;
 
 impl KeptEnd {
-    /// As in events and metrics.
+    /// The word in events and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::KeptOut => "kept-out",
@@ -77,7 +77,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let _ = self.shared.keeping.set((limits, listener));
     }
 
-    /// The limits of kept leases; none may be kept before [`Self::set_keeping`].
+    /// The limits of kept leases; no lease may be kept before [`Self::set_keeping`].
     pub fn keep_limits(&self) -> KeepLimits {
         self.shared.keeping.get().map_or(KeepLimits { max: Duration::ZERO, total: 0 }, |(limits, _)| *limits)
     }
@@ -92,27 +92,27 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.count()
     }
 
-    /// For how long a lease with these labels is kept from now on; `None` where it is not.
+    /// For how long a lease with these labels is kept from now on; `None` if it is not kept.
     pub(super) fn kept_for(&self, labels: &Labels) -> Option<Duration> {
         let left_ms = labels.kept_until_ms.saturating_sub(self.shared.keeper.now_ms());
         (labels.kept_until_ms > 0).then(|| Duration::from_millis(left_ms))
     }
 
-    /// When a lease that is kept for so long from now on ends. Milliseconds since 1970, on the cluster clock.
+    /// When a lease that is kept for this time from now on ends. Milliseconds since 1970, on the cluster clock.
     pub(super) fn kept_until(&self, kept_for: Duration) -> u64 {
         let ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
         self.shared.keeper.now_ms().saturating_add(ms)
     }
 
-    /// Whether so many more may be kept. Errors: this instance keeps as many leases as it may; their number.
+    /// Checks whether this many more leases may be kept. Errors: this instance keeps the maximum already; their number.
     pub(super) fn check_kept_total(&self, more: usize) -> Result<(), usize> {
         let total = self.keep_limits().total;
         if self.kept_count().saturating_add(more) > total { Err(total) } else { Ok(()) }
     }
 
-    /// A lease that was just granted is kept from now on. Whether a quorum knows it.
+    /// Keeps a lease that was just granted. Returns whether a quorum knows it.
     ///
-    /// Cancel: some nodes may have it.
+    /// Cancel: some nodes may know it.
     pub(super) async fn begin_keeping(
         &self,
         (resource, token): (&ResourceName, &TokenHash),
@@ -132,7 +132,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Gives a lease another end, from now on.
     ///
-    /// Errors: it would be kept for longer than the maximum since its grant, or too many are kept here.
+    /// Errors: the lease would be kept for longer than the maximum since its grant, or too many are kept here.
     pub(super) fn set_kept_until(&self, labels: &mut Labels, kept_for: Duration) -> Result<(), ExtendError> {
         let max = self.keep_limits().max;
         let held = Duration::from_millis(self.shared.keeper.now_ms().saturating_sub(labels.acquired_at_ms));
@@ -147,19 +147,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(())
     }
 
-    /// Whether this principal acquired the lease with these labels, which the service keeps. Without authentication everybody
-    /// has.
+    /// Whether this principal acquired the lease with these labels, which the service keeps. Always true without
+    /// authentication.
     pub fn has_taken(&self, labels: &Labels, principal: Option<&Principal>) -> bool {
         let own = principal_tag(&self.engine().settings.params.cluster.get(), principal);
         labels.kept_until_ms > 0 && labels.principal == own
     }
 
-    /// Whether the record of a lease means this principal.
+    /// Whether the principal in a lease's record is this one.
     pub fn is_for(&self, labels_principal: &str, name: &PrincipalName) -> bool {
         tag_of(&self.engine().settings.params.cluster.get(), name) == labels_principal
     }
 
-    /// Ends a kept lease at the word of the principal that acquired it. Returns for how long it was held, as far as this
+    /// Ends a kept lease for the principal that acquired it. Returns for how long it was held, as far as this
     /// instance knows.
     ///
     /// Cancel: the release continues in the background.
@@ -171,7 +171,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let found = self.engine().inspect(resource).await;
         let found =
             found.map_err(|answers| ReleaseError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))))?;
-        // One node alone may show this principal, or another one.
+        // One node alone may show this principal, or a different one.
         let quorum = self.engine().quorum();
         let is_open = |record: &LeaseRecord| found.agreement(&record.token, quorum).is_none_or(|of| !of.has_principal);
         let taken = found
@@ -188,7 +188,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A request to this instance has ended the lease, or its renewals. Whether it was kept here.
+    /// Records that a request to this instance has ended the lease, or its renewals. Returns whether it was kept here.
     pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash, reason: EndReason) -> bool {
         let was_kept = self.shared.keeper.forget(resource, token);
         if was_kept {
@@ -197,8 +197,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         was_kept
     }
 
-    /// The service could not keep it: the keeper has noticed, or its ticket, which leaves a tombstone that the keeper would take for a
-    /// release.
+    /// Records that the service could not keep the lease. Reported by the keeper, or by the lease's ticket, which
+    /// leaves a tombstone that the keeper would mistake for a release.
     pub(super) fn kept_lease_is_lost(
         &self,
         (resource, token): (&ResourceName, &TokenHash),
@@ -257,12 +257,12 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
         }
         self.report_kept(KeptLeaseEvent::Ended { resource, token, end });
         if end == KeptEnd::KeptOut {
-            // Its release was published.
+            // The release was published.
             return;
         }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let own = self.shared.own_leases.remove(resource, token);
-        // The event was published where the lease was ended.
+        // The instance that ended the lease published the event.
         self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);
     }
 

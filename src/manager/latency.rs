@@ -1,5 +1,5 @@
-//! Latencies and failures of the last quarter of an hour, in histograms by time slot: one series for quorum
-//! rounds and one for each node, for the pages. Metrics cannot answer this, since they count for ever.
+//! Latencies and failures of the last quarter of an hour, in histograms by time slot: one series for quorum rounds
+//! and one for each node, for the pages. Metrics cannot show this, since they count for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::types::NodeId;
 
 /// The time that one slot covers: a chart has sixty points.
 pub(crate) const SLOT: Duration = Duration::from_secs(15);
-/// Slots that are kept: a quarter of an hour.
+/// Number of slots that are kept: a quarter of an hour.
 pub(crate) const SLOTS: usize = 60;
-/// Buckets of a histogram: the first one has what took no microsecond, and each further one ends at the same multiple of
-/// where it begins, so that all of them are equally wide on a logarithmic axis. A quantile is off by at most a sixteenth; the
-/// last one ends at 8.4 s, far beyond every timeout. Instances exchange their numbers ([`super::activity`]).
+/// Number of buckets of a histogram. The first has durations below one microsecond; each further bucket ends at the same
+/// multiple of its beginning, so all are equally wide on a logarithmic axis. A quantile is off by at most a sixteenth; the
+/// last bucket ends at 8.4 s, far beyond every timeout. Instances exchange bucket numbers ([`super::activity`]).
 pub(crate) const BUCKETS: usize = 185;
-/// Buckets to each power of two of microseconds.
+/// Number of buckets for each power of two of microseconds.
 const BUCKETS_PER_OCTAVE: f64 = 8.0;
 const KINDS: usize = UnreachableKind::ALL.len();
 
-/// The bucket of a latency; beyond the largest, the last one.
+/// The bucket of a latency; beyond the largest bucket, the last one.
 pub(crate) fn bucket(took: Duration) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -35,15 +35,15 @@ pub(crate) fn bucket(took: Duration) -> usize {
     bucket.min(BUCKETS - 1)
 }
 
-/// Where a latency lies on a logarithmic axis on which each bucket has the width 1, from its number on. Whole microseconds are
-/// on the side of an edge that is theirs: only powers of two are on one, and their logarithms are exact.
+/// The position of a latency on a logarithmic axis on which each bucket has the width 1 and begins at its number. Whole
+/// microseconds at an edge are on the correct side: only powers of two are at an edge, and their logarithms are exact.
 pub(crate) fn axis(took: Duration) -> f64 {
     let micros = took.as_micros();
     #[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 microseconds")]
     if micros == 0 { 0.0 } else { 1.0 + (micros as f64).log2() * BUCKETS_PER_OCTAVE }
 }
 
-/// Where a bucket begins and where the next one does. Units: microseconds.
+/// The beginning of a bucket and of the next one. Units: microseconds.
 pub(crate) fn bounds(bucket: usize) -> (f64, f64) {
     let edge = |number: usize| (f64::from(u32::try_from(number).unwrap_or(u32::MAX)) / BUCKETS_PER_OCTAVE).exp2();
     bucket.checked_sub(1).map_or((0.0, 1.0), |number| (edge(number), edge(number + 1)))
@@ -52,7 +52,7 @@ pub(crate) fn bounds(bucket: usize) -> (f64, f64) {
 /// How often durations occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// How many are in each bucket; see [`bounds`].
+    /// The count of each bucket; see [`bounds`].
     pub counts: [u32; BUCKETS],
 }
 
@@ -68,8 +68,8 @@ impl Histogram {
         self.counts.iter().map(|n| u64::from(*n)).sum()
     }
 
-    /// The duration that this share (0 to 1) of them did not exceed, to within a sixteenth; `None`
-    /// where there is none.
+    /// The duration that this share (0 to 1) of the values did not exceed, to within a sixteenth; `None` without
+    /// values.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let total = self.total();
         #[expect(
@@ -84,7 +84,7 @@ impl Histogram {
             seen += u64::from(*count);
             if seen >= rank {
                 let (low, high) = bounds(i);
-                // The middle of the bucket, on the same axis, errs least.
+                // The middle of the bucket, on the same axis, has the smallest error.
                 return Some(Duration::from_secs_f64((low * high).sqrt().round() / 1e6));
             }
         }
@@ -102,9 +102,9 @@ impl Histogram {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TimeSlot {
     number: u64,
-    /// Durations of what succeeded.
+    /// Durations of successes.
     pub took: Histogram,
-    /// What failed, in the order of [`UnreachableKind::ALL`].
+    /// Counts of failures, in the order of [`UnreachableKind::ALL`].
     pub failed: [u32; KINDS],
 }
 
@@ -128,14 +128,14 @@ pub struct LatencySeries {
     slots: Mutex<VecDeque<TimeSlot>>,
 }
 
-/// How many of the last calls to a node came too late.
+/// How many of the last calls to a node were late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LateShare {
-    /// How many were late or without an answer.
+    /// How many calls were late or without an answer.
     pub late: u64,
-    /// Of how many calls.
+    /// How many calls there were.
     pub calls: u64,
-    /// Over how long before now.
+    /// The period before now that these calls cover.
     pub over: Duration,
 }
 
@@ -149,9 +149,9 @@ impl LateShare {
 /// The last quarter of an hour.
 #[derive(Debug, Clone, Default)]
 pub struct LatencyWindow {
-    /// Exactly [`SLOTS`], the oldest first, the last one being the present; `None` where nothing happened.
+    /// Exactly [`SLOTS`] slots, the oldest first, the last being the present; `None` if nothing happened.
     pub slots: Vec<Option<TimeSlot>>,
-    /// All of them together.
+    /// The sum of all slots.
     pub all: TimeSlot,
 }
 
@@ -172,7 +172,7 @@ impl LatencySeries {
 
     fn with(&self, now: BootTime, record: impl FnOnce(&mut TimeSlot)) {
         let (number, mut slots) = (number(now), self.slots.lock());
-        // Readings of several threads may arrive in another order: the newest slot takes them.
+        // Readings of several threads may arrive in a different order: they are added to the newest slot.
         if slots.back().is_none_or(|slot| slot.number < number) {
             while slots.len() >= SLOTS {
                 slots.pop_front();
@@ -215,7 +215,7 @@ impl LatencySeries {
 }
 
 impl LatencyWindow {
-    /// Adds another one of the same time.
+    /// Adds the counts of another slot of the same time.
     fn add(&mut self, other: &Self) {
         self.all.add(&other.all);
         for (mine, more) in self.slots.iter_mut().zip(&other.slots) {
@@ -228,12 +228,12 @@ impl LatencyWindow {
     }
 }
 
-/// A quorum round that was decided, by what it was for.
+/// The kind of a decided quorum round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
     /// An acquire that was granted.
     Granted,
-    /// One that was refused, since another holds the resource.
+    /// An acquire that was refused, since another holds the resource.
     Refused,
     /// An extend that was decided.
     Extended,
@@ -248,12 +248,12 @@ impl Round {
 #[derive(Default)]
 pub(crate) struct RoundLatencies {
     decided: [LatencySeries; 4],
-    /// Requests that failed for want of a quorum: without latencies, since they took as long as the time-outs are.
+    /// Requests that failed for want of a quorum: without latencies, since they took as long as the time-outs.
     undecided: LatencySeries,
 }
 
 impl RoundLatencies {
-    /// Records one that was decided.
+    /// Records a decided round.
     pub(crate) fn record(&self, round: Round, now: BootTime, took: Duration) {
         self.decided[round as usize].record_success(now, took);
     }
@@ -263,7 +263,7 @@ impl RoundLatencies {
         self.undecided.with(now, |slot| slot.failed[0] = slot.failed[0].saturating_add(1));
     }
 
-    /// The last quarter of an hour: all rounds, with failures for want of a quorum, and each kind of those that were decided.
+    /// The last quarter of an hour: all rounds, with failures for want of a quorum, and each kind of decided round.
     pub(crate) fn windows(&self, now: BootTime) -> (LatencyWindow, [(Round, LatencyWindow); 4]) {
         let each = Round::ALL.map(|round| (round, self.decided[round as usize].window(now)));
         let mut all = self.undecided.window(now);
@@ -282,7 +282,7 @@ pub struct NodeLatencies {
 }
 
 impl NodeLatencies {
-    /// For these nodes, and those that are added.
+    /// Series for these nodes, and for nodes that are added.
     pub fn new(nodes: &[NodeId]) -> Self {
         Self { nodes: RwLock::new(nodes.iter().map(|id| (id.clone(), Arc::default())).collect()) }
     }
@@ -304,7 +304,7 @@ impl NodeLatencies {
         }
     }
 
-    /// The last quarter of an hour of each.
+    /// The last quarter of an hour of each node.
     pub fn windows(&self, now: BootTime) -> Vec<(NodeId, LatencyWindow)> {
         self.nodes.read().iter().map(|(id, series)| (id.clone(), series.window(now))).collect()
     }

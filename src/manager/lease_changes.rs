@@ -23,7 +23,7 @@ use crate::types::{Labels, ResourceName, Token, TokenHash, Ttl};
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Extends a lease that still exists, or edits its labels.
     ///
-    /// Cancel (drop): it may or may not have taken effect; the old deadline is still valid.
+    /// Cancel (drop): the extend may have taken effect; the old deadline is still valid.
     pub async fn extend(&self, request: ExtendRequest) -> Result<ExtendedLease, ExtendError> {
         let hash = request.token.hash();
         if request.downgrade {
@@ -91,10 +91,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Makes an exclusive lease a shared one, and wakes the waiters that can then be granted.
     ///
-    /// Cancel: some nodes may have done it; it counts as shared.
+    /// Cancel: some nodes may have downgraded it; it counts as shared.
     async fn downgrade(&self, resource: &ResourceName, hash: &TokenHash) -> Result<(), ExtendError> {
         let outcome = self.engine().downgrade(resource, hash).await;
-        // Whatever the answer is, nodes may admit others now.
+        // Whatever the answer, nodes may admit others now.
         self.shared.waiting.lease_may_have_ended(resource);
         match outcome {
             Ok(_) => Ok(()),
@@ -113,7 +113,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             valid_for: self.shared.own_leases.valid_for(&request.resource, hash, self.now()),
         };
         let view = self.engine().inspect(&request.resource).await.map_err(|answers| not_known(&answers))?;
-        // All nodes are to have them: not those of a single one.
+        // All nodes will have these labels, so the labels of a single node are not used.
         let agreement = view.agreement(hash, self.engine().quorum());
         if agreement.is_some_and(|agreement| !agreement.may_be_written()) {
             return Err(not_known(&view.answers));
@@ -139,7 +139,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok((labels, ttl))
     }
 
-    /// A TTL that nodes show, or less where no lease of this cluster can have one so long.
+    /// The TTL that nodes show, or less if no lease of this cluster can have such a long TTL.
     fn possible_ttl(&self, shown: Ttl) -> Ttl {
         let longest = u64::try_from(self.engine().settings.params.longest_ttl().as_millis()).ok();
         longest.and_then(|ms| Ttl::from_ms(ms).ok()).map_or(shown, |longest| shown.min(longest))
@@ -168,7 +168,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.release_by_hash(resource, &token.hash()).await
     }
 
-    /// The same by the token's hash.
+    /// Releases a lease by the token's hash. Otherwise as `release`.
     pub(super) async fn release_by_hash(
         &self,
         resource: &ResourceName,
@@ -184,7 +184,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Releases a lease and hands over to the next waiter here. Also returns for how long it was held, where that is known.
+    /// Releases a lease and hands over to the next waiter here. Returns also for how long it was held, where that is known.
     ///
     /// Cancel: the release continues in the background.
     pub(super) async fn end_lease(
@@ -196,12 +196,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let begun = self.now();
         // Only for a lease that this instance granted: a made-up token must not wake waiters.
         let is_ours = self.shared.own_leases.has(resource, token);
-        // Of a lease that another instance granted, a node is first asked for the owner, for events and metrics.
+        // For a lease that another instance granted, a node is first asked for the owner, for events and metrics.
         let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
         let release = self.shared.waiting.release(resource, token, is_ours);
         let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
         let was_kept = stored.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
-        // Of a plain lease that was granted here no other instance knows, unless it has extended it.
+        // No other instance knows a plain lease that was granted here, unless it has extended the lease.
         let is_long = stored.as_ref().is_some_and(|record| record.ttl.as_duration() > SHORT);
         let end = self.shared.own_leases.remove(resource, token).or_else(|| Some(self.end_of(&stored?)));
         let is_forced = reason == LeaseOutcome::Forced;
@@ -236,8 +236,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         (outcome, held)
     }
 
-    /// Ends somebody else's lease: the one that a quorum has now, if it has the ETag that was given.
-    /// Returns the lease that was ended; `None` where it was another Redlock client's lock.
+    /// Ends another caller's lease: the lease that a quorum has now, if it has the ETag that was given. Returns the
+    /// lease that was ended; `None` if it was another Redlock client's lock.
     ///
     /// Cancel (drop): a forced release continues in the background.
     pub async fn force(&self, request: ForceRequest) -> Result<(Forced, Option<EndedLease>), ForceError> {
@@ -267,7 +267,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (self.engine().release(&request.resource, token, EndReason::Forced).await, None)
             }
             (_, ForceMode::Revoke, Some(token)) => match self.engine().revoke(&request.resource, token).await {
-                // One node alone may show any.
+                // One node alone may show any time.
                 Ok(left_ms) => (ReleaseOutcome::Released, Some(self.possible_left(Duration::from_millis(left_ms)))),
                 Err(outcome) => (outcome, None),
             },
@@ -329,7 +329,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         EndedLease { token_id: record.token.id(), mode: record.mode, fence: record.fence, owner: labels.owner, held }
     }
 
-    /// Who ended whose lease, how and why.
+    /// Publishes which principal ended which lease, how and why.
     fn publish_forced_end(&self, request: &ForceRequest, ended: Option<&EndedLease>, reason: &str) {
         self.shared.events.publish(EventKind::Forced, self.wall_ms(), |event| {
             event.resource = Some(request.resource.to_string());
@@ -347,7 +347,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-/// How it was ended, in events: of a kept lease as in metrics, of others as it was requested.
+/// The reason in events: for a kept lease as in metrics, for others as it was requested.
 fn forced_reason(mode: ForceMode, is_kept: bool) -> &'static str {
     match (mode, is_kept) {
         (ForceMode::Now, true) => EndReason::Forced.as_str(),
@@ -357,9 +357,9 @@ fn forced_reason(mode: ForceMode, is_kept: bool) -> &'static str {
     }
 }
 
-/// The lease that is meant; `None` for another client's lock.
+/// The lease that the request means; `None` for another client's lock.
 ///
-/// Errors: nobody holds the resource, or not that one; or several do, and the request names none.
+/// Errors: no lease holds the resource, or not the given one; or several do, and the request names none.
 fn chosen_holder(state: &ResourceState, request: &ForceRequest) -> Result<Option<LeaseRecord>, ForceError> {
     let holders = state.holders();
     let tagged = |record: &LeaseRecord| request.if_match.as_ref().is_some_and(|tag| *tag == record.fence.to_string());

@@ -1,6 +1,6 @@
-//! The held leases of the whole cluster, for lists, pages and metrics: read from the nodes on demand and with a minimum
-//! interval. What this instance granted, extended and ended since is laid over them, so that a list never contradicts
-//! what its reader has just done.
+//! The held leases of the whole cluster, for lists, pages and metrics: read from the nodes on demand and with a
+//! minimum interval. Leases that this instance granted, extended and ended since are merged in, so that a list never
+//! contradicts what its reader has just done.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -18,35 +18,35 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenHash};
 
-/// Reading may take one part in this many of the time: a snapshot is used so many times as long as it took.
+/// Reading may take one part in this many of the time: a snapshot is used this many times as long as reading it took.
 const REFRESH_PAUSE: u32 = 10;
 /// An unused snapshot is dropped after this time.
 const SNAPSHOT_IDLE: Duration = Duration::from_mins(5);
-/// Leases that are merged before the task yields: some hundred microseconds.
+/// Number of leases that are merged before the task yields: some hundred microseconds.
 const MERGED_PER_YIELD: usize = 500;
-/// A snapshot of this age is still shown while a fresh one is taken, so that no page waits for the nodes;
-/// the page shows its age.
+/// A snapshot up to this age is still shown while a fresh one is taken, so that no page waits for the nodes; the page
+/// shows its age.
 const OVERVIEW_MAX_AGE: Duration = Duration::from_secs(30);
-/// For so long after the last page the snapshot is kept fresh.
+/// For this long after the last page the snapshot is kept fresh.
 const OVERVIEW_LINGER: Duration = Duration::from_mins(1);
-/// Changes of this instance that are kept until the next reading has them: some megabytes. Beyond it the oldest are
-/// dropped, and a list may lack them for as long as its age says.
+/// Maximum number of changes of this instance that are kept until the next reading includes them: some megabytes.
+/// Beyond it the oldest are dropped, and a list may lack them for the age that it shows.
 const CHANGES_MAX: usize = 16_384;
-/// The age at which the leases are counted again for metrics, and by how much longer than it takes: one per cent of the
-/// nodes' time at most.
+/// The age at which the leases are counted again for metrics; longer if counting takes long, so that it uses at most
+/// one per cent of the nodes' time.
 const COUNT_MAX_AGE: Duration = Duration::from_secs(30);
 const COUNT_PAUSE: u32 = 100;
-/// For so long after the last scrape the leases are counted.
+/// For this long after the last scrape the leases are counted.
 const COUNT_LINGER: Duration = Duration::from_mins(3);
 
 /// A lease in the snapshot.
 #[derive(Debug, Clone)]
 pub struct SnapshotLease {
-    /// As the first node that answered has it.
+    /// The record of the first node that answered.
     pub record: LeaseRecord,
-    /// The q-th largest TTL of its key when the snapshot was taken; the largest where fewer than a quorum have it.
+    /// The q-th largest TTL of its key when the snapshot was taken; the largest if fewer than a quorum have it.
     pub left: Duration,
-    /// A quorum has it. Otherwise it may be held or not: the other nodes do not answer or have no vote.
+    /// Whether a quorum has it. Otherwise it may or may not be held: the other nodes do not answer or have no vote.
     pub is_confirmed: bool,
     /// Shared leases or permits that are held together with it.
     pub others: Vec<SnapshotLease>,
@@ -59,10 +59,10 @@ pub struct LabelSummary {
     /// The owner that the holder names.
     #[serde(rename = "o", default)]
     pub owner: Box<str>,
-    /// When it was granted, on the wall clock of the instance that did. Milliseconds since 1970.
+    /// When the lease was granted, on the wall clock of the granting instance. Milliseconds since 1970.
     #[serde(rename = "t", default)]
     pub acquired_at_ms: u64,
-    /// Until when the service renews it; 0 if it does not. Milliseconds since 1970.
+    /// Until when the service renews the lease; 0 if it does not. Milliseconds since 1970.
     #[serde(rename = "k", default)]
     pub kept_until_ms: u64,
 }
@@ -73,19 +73,19 @@ impl SnapshotLease {
         Self { record, left, is_confirmed, others: Vec::new(), labels: OnceLock::new() }
     }
 
-    /// One of several that are held together, with the others; `None` without any.
+    /// One of several leases that are held together, with the others; `None` without any.
     pub fn of_members(mut members: Vec<Self>) -> Option<Self> {
         members.sort_by_key(|lease| (lease.record.mode.slot(), lease.record.fence));
         let others = members.split_off(members.len().min(1));
         Some(Self { others, ..members.pop()? })
     }
 
-    /// It and those that are held together with it.
+    /// This lease and the leases that are held together with it.
     pub fn all(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.others)
     }
 
-    /// Those of them that `stays` accepts.
+    /// The lease with the others, without those that `stays` rejects.
     fn only(mut self, stays: impl Fn(&Self) -> bool) -> Option<Self> {
         let mut members = std::mem::take(&mut self.others);
         members.push(self);
@@ -93,7 +93,7 @@ impl SnapshotLease {
         Self::of_members(members)
     }
 
-    /// Its labels, parsed once for all pages that show them.
+    /// The lease's labels, parsed once for all pages that show them.
     pub fn labels(&self) -> &LabelSummary {
         self.labels.get_or_init(|| serde_json::from_str(&self.record.labels).unwrap_or_default())
     }
@@ -102,11 +102,11 @@ impl SnapshotLease {
 /// The held leases of the whole cluster at one time.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// By name; of leases that are held together the first.
+    /// The leases by name; of leases that are held together, the first.
     pub leases: BTreeMap<ResourceName, SnapshotLease>,
-    /// When taking it began.
+    /// When reading began.
     pub taken: BootTime,
-    /// A quorum of nodes that vote was read to its end.
+    /// Whether a quorum of voting nodes was read to its end.
     pub complete: bool,
     took: Duration,
 }
@@ -134,7 +134,7 @@ impl Snapshot {
             LeaseChange::Extended(record, _) if !is_listed(&record.token) => return,
             LeaseChange::Granted(record, until) | LeaseChange::Extended(record, until) => {
                 let lease = SnapshotLease::new(record.clone(), until.since(self.taken), true);
-                // Leases that cannot be held beside it have ended.
+                // Leases that cannot be held together with this one have ended.
                 let stays = |one: &SnapshotLease| !is(&record.token, one) && record.mode.is_compatible(one.record.mode);
                 let beside = self.leases.remove(resource).and_then(|lease| lease.only(stays));
                 let beside = beside.into_iter().flat_map(|mut first| {
@@ -150,8 +150,8 @@ impl Snapshot {
         }
     }
 
-    /// The leases that a quorum has, and when the oldest of them was granted, and the oldest one that the service does not keep;
-    /// `None` where too few nodes were read.
+    /// The number of leases that a quorum has, and when the oldest of them, and the oldest that the service does not
+    /// keep, was granted; `None` if too few nodes were read.
     fn count(&self, lock_delay: Duration) -> (Option<usize>, [Option<u64>; 2]) {
         let all = || self.leases.values().flat_map(SnapshotLease::all);
         let held = all().filter(|lease| lease.is_confirmed && lease.left > lock_delay);
@@ -177,7 +177,7 @@ pub(crate) enum LeaseChange {
     Granted(LeaseRecord, BootTime),
     /// The lease was extended.
     Extended(LeaseRecord, BootTime),
-    /// It was released, or ended by force.
+    /// The lease was released, or ended by force.
     Ended(TokenHash),
 }
 
@@ -191,11 +191,11 @@ struct ListedChange {
 /// How many leases the cluster has, as of the last reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterLeases {
-    /// Leases that a quorum has; `None` where fewer than a quorum of voting nodes were read.
+    /// Leases that a quorum has; `None` if fewer than a quorum of voting nodes were read.
     pub held: Option<usize>,
     /// How long the oldest of them has been held, by the wall clocks of two instances; zero without leases.
     pub longest_held: Duration,
-    /// The same of those that the service does not keep: their holders extend them.
+    /// The same for leases that the service does not keep: their holders extend them.
     pub longest_unkept: Duration,
     /// How long ago the nodes were read.
     pub age: Duration,
@@ -203,14 +203,14 @@ pub struct ClusterLeases {
 
 struct LeaseCount {
     held: Option<usize>,
-    /// Of all, and of those that are not kept.
+    /// When the oldest of all, and of those that are not kept, was granted.
     oldest_at_ms: [Option<u64>; 2],
     taken: BootTime,
 }
 
 /// The last snapshot, and when the next one is due.
 pub(crate) struct Snapshots {
-    /// Locked while one is taken.
+    /// Locked while a snapshot is taken.
     taking: tokio::sync::Mutex<()>,
     state: Mutex<SnapshotState>,
     refresh: Duration,
@@ -221,7 +221,7 @@ struct SnapshotState {
     latest: Option<Arc<Snapshot>>,
     /// Changes since the reading of the snapshot began.
     changes: VecDeque<ListedChange>,
-    /// How many of them are in `latest` already.
+    /// How many of these changes are in `latest` already.
     applied: usize,
     /// Since when changes are recorded; `None` while no lists are read.
     recording_since: Option<BootTime>,
@@ -239,12 +239,12 @@ impl SnapshotState {
         self.recording_since.get_or_insert(now);
     }
 
-    /// The latest snapshot with all changes, if it is not older than `max_age` and no change since is missing.
+    /// The latest snapshot with all changes, if it is not older than `max_age` and no later change is missing.
     fn latest(&mut self, now: BootTime, max_age: Duration) -> Option<Arc<Snapshot>> {
         let recorded_from = self.recording_since?;
         let latest = self.latest.as_mut().filter(|s| now.since(s.taken) <= max_age && s.taken >= recorded_from)?;
         if self.applied < self.changes.len() {
-            // Copied only where a reader still has the former state.
+            // Copied only if a reader still has the former state.
             let snapshot = Arc::make_mut(latest);
             self.changes.range(self.applied..).for_each(|change| snapshot.apply(change));
             self.applied = self.changes.len();
@@ -254,12 +254,12 @@ impl SnapshotState {
 }
 
 impl Snapshots {
-    /// A snapshot is used for `refresh`, or longer where taking it took long.
+    /// A snapshot is used for `refresh`, or longer if reading it took long.
     pub(crate) fn new(refresh: Duration) -> Self {
         Self { taking: tokio::sync::Mutex::new(()), state: Mutex::default(), refresh }
     }
 
-    /// This instance changed a lease at `now`. Cheap while no lists are read.
+    /// Records that this instance changed a lease at `now`. Cheap while no lists are read.
     pub(crate) fn record(&self, now: BootTime, resource: &ResourceName, change: impl FnOnce() -> LeaseChange) {
         let mut state = self.state.lock();
         if state.recording_since.is_none() {
@@ -272,10 +272,10 @@ impl Snapshots {
         state.changes.push_back(ListedChange { at: now, resource: resource.clone(), change: change() });
     }
 
-    /// The current snapshot, taken now where the last one is too old. Concurrent calls share it. `has_no_vote`: which
-    /// nodes, one bit each, may have forgotten leases.
+    /// The current snapshot, taken now if the last one is too old. Concurrent calls share it. `has_no_vote`: the
+    /// nodes, one bit each, that may have forgotten leases.
     ///
-    /// Cancel: the next call takes it.
+    /// Cancel: the next call takes the snapshot.
     pub(crate) async fn get<N: Node, C: Clock, E: Entropy>(
         &self,
         engine: &Redlock<N, C, E>,
@@ -310,7 +310,7 @@ impl Snapshots {
         }
         state.changes.retain(|change| change.at >= now);
         state.applied = 0;
-        // A large one takes a while to drop, so not under the lock.
+        // A large snapshot takes a while to drop, so it is not dropped under the lock.
         let stale = state.latest.replace(fresh);
         let fresh = state.latest(now, Duration::MAX).expect("changes since it was taken are recorded");
         drop(state);
@@ -318,10 +318,10 @@ impl Snapshots {
         fresh
     }
 
-    /// The last snapshot if it is not older than half a minute, else as [`Self::get`]. For pages, which do not
+    /// The last snapshot if it is not older than half a minute, otherwise as [`Self::get`]. For pages, which do not
     /// wait for the nodes while [`Self::keep_fresh`] runs.
     ///
-    /// Cancel: as there.
+    /// Cancel: as `get`.
     pub(crate) async fn overview<N: Node, C: Clock, E: Entropy>(
         &self,
         engine: &Redlock<N, C, E>,
@@ -340,8 +340,8 @@ impl Snapshots {
         }
     }
 
-    /// How many leases the cluster has, counted again from time to time while this is called; `None` until they were
-    /// counted once. Asks no node. Units of `wall_ms`: milliseconds since 1970.
+    /// The number of leases of the cluster, counted again from time to time while this is called; `None` until they
+    /// were first counted. Asks no node. Units of `wall_ms`: milliseconds since 1970.
     pub(crate) fn count(&self, now: BootTime, wall_ms: u64) -> Option<ClusterLeases> {
         let mut state = self.state.lock();
         state.scraped_at = Some(now);

@@ -1,5 +1,5 @@
-//! Merges the lists of all nodes: which lease a quorum holds under each name, and for how long. Its cost
-//! counts, since each lease of each node passes through it.
+//! Merges the lists of all nodes: which lease a quorum holds under each name, and for how long. Its cost matters,
+//! since each lease of each node passes through it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,17 +19,17 @@ pub(super) struct ListMerge {
 struct Copies {
     /// The nodes that have the name, one bit each.
     nodes: u64,
-    /// Those of them that list shared leases or permits.
+    /// The nodes of these that list shared leases or permits.
     with_members: u64,
     first: LeaseCopy,
-    /// Other leases, where the nodes disagree, or where several are held together.
+    /// Other leases, if the nodes disagree, or if several are held together.
     others: Vec<LeaseCopy>,
 }
 
-/// One lease, with the TTL that each node which has it gives its key. Milliseconds.
+/// One lease, with the TTL of its key on each node that has it. Milliseconds.
 struct LeaseCopy {
     record: LeaseRecord,
-    /// The nodes that have it: bit `i` is node `i`.
+    /// The nodes that have the lease: bit `i` is node `i`.
     nodes: u64,
     lefts: Vec<u64>,
 }
@@ -41,7 +41,7 @@ impl LeaseCopy {
 }
 
 impl ListMerge {
-    /// For this many nodes, at most 15.
+    /// A merge for this many nodes, at most 15.
     pub(super) fn new(nodes: usize) -> Self {
         Self { nodes, names: HashMap::new() }
     }
@@ -84,9 +84,9 @@ impl ListMerge {
         }
     }
 
-    /// For each name the lease that `quorum` nodes hold, or may hold, or those that are held together: a `doubtful` node
-    /// (one bit each), whose list is incomplete or which may have forgotten leases, may hold what it did not list. `None`
-    /// where no lease can have a quorum.
+    /// For each name, the lease that `quorum` nodes hold, or may hold, or the leases that are held together. A
+    /// `doubtful` node (one bit each), whose list is incomplete or which may have forgotten leases, may hold leases
+    /// that it did not list. `None` if no lease can have a quorum.
     pub(super) fn held(
         self,
         quorum: usize,

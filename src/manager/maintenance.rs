@@ -1,5 +1,5 @@
-//! Periodic maintenance, once a second: removes expired leases, and publishes the events that no request causes: expired
-//! leases, and nodes that changed state.
+//! Periodic maintenance, once a second: removes expired leases, and publishes the events that no request causes:
+//! expired leases, and nodes that changed state.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::waiting::kept_places::Places;
 
 /// Time between two passes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum of lapsed leases to check; further ones are not reported as expired.
+/// Maximum number of lapsed leases to check; further ones are not reported as expired.
 const LAPSED_MAX: usize = 1_024;
-/// Of these in one pass: each costs two round trips.
+/// Maximum number of these in one pass: each costs two round trips.
 const LAPSED_PER_PASS: usize = 64;
 
-/// What the wall clock may gain or lose against the monotonic one in a pass: NTP slews by less.
+/// Smallest jump of the wall clock against the monotonic clock in a pass: NTP slews by less.
 const JUMP_MIN: Duration = Duration::from_millis(100);
 
-/// Compares the wall clock with the monotonic one.
+/// Compares the wall clock with the monotonic clock.
 #[derive(Debug, Default)]
 struct ClockJumpDetector {
     last: Option<(BootTime, u64)>,
@@ -45,7 +45,7 @@ impl ClockJumpDetector {
 
 /// A lease whose promised time has passed.
 struct LapsedLease {
-    /// When to check it.
+    /// When to check the lease.
     check_at: BootTime,
     lease: ExpiredLease,
 }
@@ -114,13 +114,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     lapsed.push_back(LapsedLease { check_at: now.plus(left), lease });
                 }
                 Ok(_) => self.publish_if_expired(check_at, &lease).await,
-                // The nodes do not answer: it is not reported.
+                // The nodes do not answer: the end is not reported.
                 Err(_) => {}
             }
         }
     }
 
-    /// The lease has ended. An extend never revives one, so its refusal says why.
+    /// Publishes the end of a lease that expired. An extend never revives a lease, so its refusal gives the reason of the end.
     async fn publish_if_expired(&self, keys_gone: BootTime, lapsed: &ExpiredLease) {
         let params = ExtendParams {
             resource: lapsed.resource.clone(),

@@ -1,5 +1,5 @@
-//! The lock manager: what `http` calls. It draws tokens, queues waiters, asks the Redlock core, and answers
-//! with the types in `types`. The manager itself is in `service`.
+//! The lock manager, which `http` calls. It draws tokens, queues waiters, asks the Redlock core, and answers with the
+//! types in `types`. The manager itself is in `service`.
 
 mod acquire;
 pub(crate) mod activity;

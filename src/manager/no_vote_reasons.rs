@@ -6,8 +6,8 @@ use super::types::NodeSummary;
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
-/// `n1, n2: reason; n3: reason`; empty if every node voted. `summaries` have what the probes know of the nodes: all that is
-/// known where there are no outcomes.
+/// `n1, n2: reason; n3: reason`; empty if every node voted. `summaries` have what the probes know of the nodes, which
+/// is all that is known without outcomes.
 pub(super) fn reasons(outcomes: &[NodeOutcome], summaries: &[NodeSummary]) -> String {
     if outcomes.is_empty() {
         return of_probes(summaries);
@@ -23,7 +23,7 @@ pub(super) fn reasons(outcomes: &[NodeOutcome], summaries: &[NodeSummary]) -> St
     parts.join("; ")
 }
 
-/// The same of the nodes that do not vote, as far as the probes know, where the nodes of a request are not known.
+/// The reasons of the nodes that do not vote, as far as the probes know, if the nodes of a request are not known.
 pub(super) fn of_probes(summaries: &[NodeSummary]) -> String {
     let sentence = |summary: &NodeSummary| {
         let why = summary.why.clone().unwrap_or_else(|| summary.state.clone());
@@ -33,7 +33,7 @@ pub(super) fn of_probes(summaries: &[NodeSummary]) -> String {
     summaries.iter().filter(|summary| !summary.votes).map(sentence).collect::<Vec<_>>().join("; ")
 }
 
-/// `None`: it voted, or was not asked to the end.
+/// `None`: the node voted, or its answer was not awaited.
 fn reason(verdict: &Verdict, summary: Option<&NodeSummary>) -> Option<String> {
     let known = summary.and_then(|summary| summary.why.clone());
     Some(match verdict {

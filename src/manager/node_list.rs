@@ -15,7 +15,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         NodeListState { view, change: self.shared.monitor.list_change() }
     }
 
-    /// Notes an operator's word that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
+    /// Records an operator's report that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
     ///
     /// Errors: [`ForgetError`].
     pub fn forget_node(&self, node: &NodeId) -> Result<(), ForgetError> {

@@ -11,13 +11,13 @@ use crate::types::NodeId;
 /// What an operator can do about a node that the others wait for.
 const ENDED_HINT: &str = "if that has ended for good, say so with `redlockd nodes forget`";
 
-/// Why the vote of a node does not count whose answers come too late.
+/// Why the vote of a node whose answers are late does not count.
 const SLOW: &str = "most of its answers come later than rounds wait for them, so that its vote seldom counts";
 
 const OTHER_PROCESS: &str = "its name leads to another process than the one that votes under it: correct the address";
 
-/// A node's state, the time until it votes again, why it does not vote, and for whom it waits. `missing`: for whom all wait that
-/// forgot; `ended_in`: until it counts as ended, where an operator said that it has.
+/// A node's state, the time until it votes again, why it does not vote, and the nodes that it waits for. `missing`: the nodes
+/// that all nodes which forgot wait for; `ended_in`: time until the node counts as ended, if an operator reported that.
 pub(super) fn describe(
     health: &NodeHealth,
     now: BootTime,
@@ -68,7 +68,7 @@ pub(super) fn describe(
     }
 }
 
-/// Until it votes, where time alone decides, and why it does not. `passed`: since it answered.
+/// Time until the node votes, if only time decides, and why it does not vote. `passed`: time since it answered.
 fn no_vote_sentence(no_vote: &NoVote, why: &str, passed: Duration, waits_for: &[NodeId]) -> (Option<Duration>, String) {
     let names = waits_for.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
     let sentence = match no_vote {
@@ -79,7 +79,7 @@ fn no_vote_sentence(no_vote: &NoVote, why: &str, passed: Duration, waits_for: &[
             }
             format!("{}; after it, it waits for {names} ({ENDED_HINT})", quarantine_sentence(why))
         }
-        // Of one resource, so never a node's state.
+        // This reason concerns one resource, so it is never a node's state.
         NoVote::Blocked { .. } => String::new(),
         NoVote::Unseeded { .. } if waits_for.is_empty() => {
             "its quarantine is over; it votes again when it has read the fences of a quorum of the other nodes"
@@ -102,7 +102,7 @@ fn no_vote_sentence(no_vote: &NoVote, why: &str, passed: Duration, waits_for: &[
     (None, sentence)
 }
 
-/// Why it is in quarantine, in one word; `None` if it is not.
+/// Why the node is in quarantine, in one word; `None` if it is not.
 pub(super) fn quarantine_reason(health: &NodeHealth) -> Option<String> {
     let status =
         health.status.as_ref().filter(|status| matches!(status.vote, Vote::NoVote(NoVote::Quarantined { .. })))?;

@@ -1,5 +1,5 @@
-//! The data of the pages. It is read without a request to the nodes, so it may be some seconds old; the answers of the
-//! API, in `queries`, are not.
+//! The data of the pages. It is read without a request to the nodes, so it may be some seconds old; the answers of
+//! the API, in `queries`, are not.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenId};
 use crate::waiting::state_machine::Queue;
 
-/// The latest reloads that are examined for which of them failed.
+/// Number of the latest reloads that are examined for failures.
 const RELOADS_EXAMINED: usize = 256;
-/// The latest deadlocks that are examined for whether they last.
+/// Number of the latest deadlocks that are examined for whether they still last.
 const DEADLOCKS_EXAMINED: usize = 64;
 
 /// The leases and waiters of the cluster.
@@ -35,11 +35,11 @@ pub struct Overview {
     pub age: Duration,
     /// How long the nodes keep a lease's keys after its deadline.
     pub lock_delay: Duration,
-    /// The instance that shows it.
+    /// The instance that shows the overview.
     pub instance: InstanceName,
     /// How many requests wait for a resource, at all instances.
     pub waiting: HashMap<ResourceName, usize>,
-    /// How many wait at other instances for resources that these did not name.
+    /// How many requests wait at other instances for resources that these did not name.
     pub unnamed: usize,
     /// How long the oldest of all waiters has waited.
     pub longest_wait: Option<Duration>,
@@ -66,42 +66,42 @@ impl Overview {
 /// A waiter of any instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedWaiter {
-    /// What it waits for.
+    /// The resource that it waits for.
     pub resource: ResourceName,
     /// The instance whose queue it is in.
     pub instance: InstanceName,
     /// Its position in that instance's queue; 1 is the head.
     pub position: usize,
-    /// The owner that it names.
+    /// The owner that the waiter names.
     pub owner: Arc<str>,
     /// How long it has waited.
     pub waiting: Duration,
-    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it.
+    /// Maximum time that it will still wait; `None` if an instance of an earlier release does not report it.
     pub left: Option<Duration>,
-    /// Its note; of other instances the beginning.
+    /// The waiter's note; for other instances only the beginning.
     pub note: Arc<str>,
-    /// A ticket waits, and no connection; of other instances only those of this release say it.
+    /// Whether a ticket waits, not a connection; of other instances, only those of this release report it.
     pub is_ticket: bool,
 }
 
-/// The state of the nodes, and whether they are a quorum.
+/// The state of the nodes, and whether they have a quorum.
 #[derive(Debug, Clone)]
 pub struct ClusterStatus {
-    /// In configured order.
+    /// The nodes in configured order.
     pub nodes: Vec<NodeSummary>,
-    /// `granted` counts those that vote.
+    /// The quorum; `granted` counts the nodes that vote.
     pub quorum: QuorumCount,
-    /// The service is shutting down.
+    /// Whether the service is shutting down.
     pub draining: bool,
-    /// The instance that says it.
+    /// The instance that reports the status.
     pub instance: InstanceName,
-    /// The same in words, with what to do.
+    /// The status in words, with what to do.
     pub situation: Situation,
-    /// Their view, and the change of their list that is under way.
+    /// The nodes' view, and the change of their list that is under way.
     pub list: NodeListState,
 }
 
-/// As another instance reported it; `None` for anything malformed.
+/// An edge as another instance reported it; `None` if malformed.
 fn cycle_edge(edge: &DeadlockEdge) -> Option<CycleEdge> {
     Some(CycleEdge {
         owner: edge.owner.clone(),
@@ -112,7 +112,7 @@ fn cycle_edge(edge: &DeadlockEdge) -> Option<CycleEdge> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// From the last snapshot: the nodes are read only if there is none of the last half minute.
+    /// The overview from the last snapshot: the nodes are read only if there is none of the last half minute.
     ///
     /// Cancel: nothing is left behind.
     pub async fn overview(&self) -> Overview {
@@ -137,8 +137,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.snapshots.keep_fresh(self.engine(), || self.nodes_without_vote()).await;
     }
 
-    /// The deadlocks of all instances that the nodes confirmed, and that last: those of other instances for as long as each
-    /// of their owners is known to wait there.
+    /// The deadlocks of all instances that the nodes confirmed, and that last: those of other instances for as long
+    /// as each of their owners is known to wait there.
     pub fn deadlocks(&self) -> Vec<Deadlock> {
         let waits = |edge: &CycleEdge, waiter| self.shared.waiting.queue(|queue| queue.waits(&edge.waits_for, waiter));
         let mut all = self.shared.deadlocks.present(self.now(), waits);
@@ -173,8 +173,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         ClusterStatus { quorum: self.count(granted), situation, nodes, draining, instance, list: self.node_list() }
     }
 
-    /// The files of this instance whose last reload failed, so that what was before it is in force: by their names among events,
-    /// with the time of the first of these failures (milliseconds since 1970).
+    /// The files of this instance whose last reload failed, so that the former content is in force: by their names
+    /// among events, with the time of the first of these failures (milliseconds since 1970).
     pub(crate) fn rejected_files(&self) -> Vec<(String, u64)> {
         let own = self.shared.instance.to_string();
         let mut files: Vec<(String, Option<u64>, bool)> = Vec::new();
@@ -185,7 +185,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let is_rejected = event.reason.as_deref() == Some("rejected");
             match files.iter_mut().find(|(name, ..)| name == file) {
                 None => files.push((file.to_owned(), is_rejected.then_some(event.at_ms), is_rejected)),
-                // Newest first: what was rejected before a success is over.
+                // Newest first: rejections before a success are over.
                 Some((_, since, lasts)) => {
                     *lasts &= is_rejected;
                     if *lasts {
@@ -202,12 +202,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.events.hour(self.wall_ms())
     }
 
-    /// Who held, or waited for, these names at any instance since then (milliseconds since 1970; an hour at most).
+    /// The owners that held, or waited for, these names at any instance since then (milliseconds since 1970; at most an hour).
     pub(crate) fn tenures(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
         self.shared.events.tenures(from_ms, self.wall_ms(), is_wanted)
     }
 
-    /// How long quorums took to decide, over the last quarter of an hour: all rounds, and each kind by itself.
+    /// How long quorums took to decide, over the last quarter of an hour: all rounds together, and each kind.
     pub fn round_latency(&self) -> (LatencyWindow, [(Round, LatencyWindow); 4]) {
         self.shared.round_latency.windows(self.now())
     }

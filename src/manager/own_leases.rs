@@ -1,5 +1,5 @@
-//! The leases that this instance granted or extended: for the time that is left after a failed extend, and so that
-//! expiry is reported.
+//! The leases that this instance granted or extended: to answer the time left after a failed extend, and to report
+//! expiry.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,16 +10,15 @@ use parking_lot::Mutex;
 use crate::redlock::clock::BootTime;
 use crate::types::{Mode, ResourceName, TokenHash};
 
-/// Maximum of own leases that are remembered; for further ones a failed extend cannot answer how much time
-/// is left.
+/// Maximum number of own leases that are remembered; for further leases a failed extend cannot answer the time left.
 const OWN_LEASES_MAX: usize = 1_000_000;
-/// Of these, the maximum that is remembered with resource and token, so that their expiry can be published:
-/// some megabytes.
+/// Maximum number of these that are remembered with resource and token, so that their expiry can be published: some
+/// megabytes.
 const NAMED_MAX: usize = 20_000;
-/// Leases that ran out are remembered for so long, so that a holder whose late extend cannot be decided is answered that
-/// its deadline has passed.
+/// How long expired leases are remembered, so that a holder whose late extend cannot be decided is answered that its
+/// deadline has passed.
 const LAPSED_KEPT: Duration = Duration::from_mins(10);
-/// Of these, the maximum: some hundred KiB.
+/// Maximum number of these: some hundred KiB.
 const LAPSED_MAX: usize = 16_384;
 
 /// Leases granted or extended by this instance that are still running.
@@ -32,15 +31,15 @@ pub(crate) struct OwnLeases {
 struct OwnState {
     leases: HashMap<Key, OwnLease>,
     named: usize,
-    /// Deadlines of those that ran out, the oldest first.
+    /// Deadlines of expired leases, the oldest first.
     lapsed: VecDeque<(Key, BootTime)>,
 }
 
 struct OwnLease {
     deadline: BootTime,
-    /// When it was granted.
+    /// When the lease was granted.
     since: BootTime,
-    /// Only where its end is to be published.
+    /// Present only if the lease's end must be published.
     named: Option<Box<NamedLease>>,
 }
 
@@ -52,18 +51,18 @@ struct NamedLease {
     mode: Mode,
 }
 
-/// What is known of a lease of this instance that has ended.
+/// The known facts of a lease of this instance that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OwnEnd {
-    /// When it was granted.
+    /// When the lease was granted.
     pub since: BootTime,
-    /// Its owner label; empty where it is not known.
+    /// The lease's owner label; empty if it is not known.
     pub owner: Box<str>,
-    /// How it shared its resource, where that is known.
+    /// How the lease shared its resource, if that is known.
     pub mode: Option<Mode>,
 }
 
-/// A lease of this instance that ran out.
+/// A lease of this instance that expired.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExpiredLease {
     pub resource: ResourceName,
@@ -84,8 +83,8 @@ impl OwnState {
     }
 }
 
-/// Half of a token's hash, 128 bits, which are enough to tell tokens apart, and a hash of the resource: one token may have
-/// several leases.
+/// Half of a token's hash, 128 bits, which is enough to distinguish tokens, and a hash of the resource: one token may
+/// have several leases.
 type Key = ([u8; 16], u64);
 
 fn key(resource: &ResourceName, token: &TokenHash) -> Key {
@@ -100,8 +99,8 @@ fn nibble(digit: u8) -> u8 {
 }
 
 impl OwnLeases {
-    /// A lease was granted, at `since`, or extended. [`Self::sweep`] returns it when it has run out, unless `NAMED_MAX`
-    /// others are named already.
+    /// Records that a lease was granted, at `since`, or extended. [`Self::sweep`] returns it when it has expired,
+    /// unless `NAMED_MAX` others are named already.
     pub(crate) fn record(
         &self,
         token: &TokenHash,
@@ -119,7 +118,7 @@ impl OwnLeases {
         }
     }
 
-    /// The lease is over. What is known of it if it was granted or extended here.
+    /// Removes a lease that is over. Returns what is known of it, if it was granted or extended here.
     pub(crate) fn remove(&self, resource: &ResourceName, token: &TokenHash) -> Option<OwnEnd> {
         let mut state = self.state.lock();
         let own = state.leases.remove(&key(resource, token))?;
@@ -128,7 +127,7 @@ impl OwnLeases {
         Some(OwnEnd { since: own.since, owner: owner.unwrap_or_default(), mode })
     }
 
-    /// Time left until its deadline, where this instance granted or extended it: zero for some minutes after it.
+    /// Time left until its deadline, if this instance granted or extended it: zero for some minutes after the deadline.
     pub(crate) fn valid_for(&self, resource: &ResourceName, token: &TokenHash, now: BootTime) -> Option<Duration> {
         let (state, key) = (self.state.lock(), key(resource, token));
         let deadline = state.leases.get(&key).map(|own| own.deadline);
@@ -136,12 +135,12 @@ impl OwnLeases {
         deadline.or_else(lapsed).map(|deadline| deadline.since(now))
     }
 
-    /// Whether this instance granted or extended it.
+    /// Whether this instance granted or extended the lease.
     pub(crate) fn has(&self, resource: &ResourceName, token: &TokenHash) -> bool {
         self.state.lock().leases.contains_key(&key(resource, token))
     }
 
-    /// Removes those that have run out; returns those that are remembered with their names.
+    /// Removes expired leases; returns those that are remembered with their names.
     pub(crate) fn sweep(&self, now: BootTime) -> Vec<ExpiredLease> {
         let (mut state, mut expired) = (self.state.lock(), Vec::new());
         let OwnState { leases, lapsed, named } = &mut *state;

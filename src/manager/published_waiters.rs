@@ -10,10 +10,10 @@ use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
 use crate::waiting::event::WaiterEntry;
 
-/// An entry that did not change is published again after this time, so that two in a row may fail before it runs out.
+/// An unchanged entry is published again after this time, so that two attempts in a row may fail before it expires.
 const REFRESH_AFTER: Duration = Duration::from_secs(3);
 
-/// The waiters of this instance, without the time that passes.
+/// The waiters of this instance, without times that change by themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OwnWaiters {
     pub(super) waiting: usize,
@@ -21,7 +21,7 @@ pub(super) struct OwnWaiters {
     pub(super) places: OwnPlaces,
 }
 
-/// In order of their oldest waiters.
+/// The waiters for one resource; resources are in order of their oldest waiters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OwnResource {
     resource: ResourceName,
@@ -30,7 +30,7 @@ struct OwnResource {
 }
 
 impl OwnWaiters {
-    /// `all`: the oldest first.
+    /// The waiters in `all`, the oldest first.
     pub(super) fn of(all: Vec<(ResourceName, usize, WaiterEntry)>, kept: OwnPlaces) -> Self {
         let (mut own, mut places) = (Self { waiting: all.len(), places: kept, ..Self::default() }, HashMap::new());
         for (resource, _, waiter) in all {
@@ -47,7 +47,7 @@ impl OwnWaiters {
         own
     }
 
-    /// The waiters with places, as far as they are named.
+    /// The waiters with places, as far as the entry names them.
     pub(super) fn placed(&self) -> PlacedWaiters {
         let of =
             |own: &OwnResource, waiter: &WaiterEntry| (waiter.since, (own.resource.clone(), Arc::clone(&waiter.owner)));
@@ -56,7 +56,7 @@ impl OwnWaiters {
         moved_places::placed(places, waiters)
     }
 
-    /// As it is written at `now`.
+    /// The entry as it is written at `now`.
     pub(super) fn entry(&self, stamp: u64, now: BootTime) -> WaitersEntry {
         let ms = |since: BootTime| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
         let published = |own: &OwnResource| PublishedResource {
@@ -90,18 +90,18 @@ impl OwnWaiters {
 pub(super) struct Publisher {
     stamp: u64,
     pub(super) last: OwnWaiters,
-    /// When a quorum of nodes stored it; `None`: it is to be repeated.
+    /// When a quorum of nodes stored it; `None`: it must be published again.
     pub(super) stored_at: Option<BootTime>,
 }
 
 impl Publisher {
-    /// No entry is the same as one without waiters.
+    /// A publisher without an entry, which is equivalent to an entry without waiters.
     pub(super) fn new(now: BootTime) -> Self {
         Self { stamp: 0, last: OwnWaiters::default(), stored_at: Some(now) }
     }
 
-    /// The entry to be published now, if the waiters changed, or the last entry runs out or was stored by too few nodes.
-    /// One without waiters runs out, since those before it do so earlier.
+    /// The entry to be published now, if the waiters changed, or if the last entry will expire or was stored by too
+    /// few nodes. An entry without waiters may expire, since earlier entries expire first.
     pub(super) fn due(&mut self, own: OwnWaiters, now: BootTime) -> Option<WaitersEntry> {
         let is_fresh = self.stored_at.is_some_and(|at| own.waiting == 0 || now.since(at) < REFRESH_AFTER);
         if own == self.last && is_fresh {

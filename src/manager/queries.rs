@@ -23,13 +23,13 @@ use crate::waiting::state_machine::Queue;
 /// Whether a caller may see a resource.
 pub(super) type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
 
-/// When asking again makes sense if no node reports a time.
+/// When to ask again if no node reports a time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// The state of one resource on a quorum, with its waiters.
     ///
-    /// Errors: [`NoQuorum`] where too few nodes answered.
+    /// Errors: [`NoQuorum`] if too few nodes answered.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<Inspection, NoQuorum> {
         let inspected = self.engine().inspect(resource).await;
         let inspected = inspected.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
@@ -70,15 +70,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A page of the held leases and the waiters of the whole cluster; the leases are from a snapshot that is taken again
-    /// where the last one is too old.
+    /// A page of the held leases and the waiters of the whole cluster. The leases are from a snapshot, which is taken
+    /// again if the last one is too old.
     ///
     /// Cancel: nothing is left behind.
     pub async fn list(&self, query: ListQuery) -> ListPage {
         self.list_visible(query, None).await
     }
 
-    /// The same for the names that `is_visible` accepts; pages are full nevertheless.
+    /// As `list`, for the names that `is_visible` accepts; pages are full nevertheless.
     ///
     /// Cancel: nothing is left behind.
     pub async fn list_visible(&self, query: ListQuery, is_visible: Option<NameFilter<'_>>) -> ListPage {
@@ -229,7 +229,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Readiness::NoQuorum { voting, ready_in: self.ready_in(&reports) }
     }
 
-    /// Until enough of these nodes vote, where that is known.
+    /// Time until enough of these nodes vote, where that is known.
     fn ready_in(&self, reports: &[NodeSummary]) -> Option<Duration> {
         let missing = self.engine().quorum().checked_sub(reports.iter().filter(|r| r.votes).count())?;
         let mut soon: Vec<Duration> = reports.iter().filter(|r| !r.votes).filter_map(|r| r.votes_in).collect();
@@ -243,7 +243,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Situation::of(nodes, self.engine().quorum(), loss.as_ref(), self.ready_in(nodes), self.wall_ms())
     }
 
-    /// For metrics. The cost does not depend on the number of leases.
+    /// The gauges for metrics. The cost does not depend on the number of leases.
     pub fn gauges(&self) -> Gauges {
         let (engine, now) = (self.engine(), self.now());
         let samples = *self.shared.samples.lock();
@@ -278,7 +278,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms has no validity.
+    /// `left` is the TTL of the key: the lease ends a lock delay earlier. A lease that no quorum confirms has no validity.
     pub(super) fn holder(&self, record: &LeaseRecord, left: Duration, is_confirmed: bool) -> HolderInfo {
         let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
         let labels = record.labels();

@@ -54,7 +54,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) monitor: NodeMonitor<N, C, E>,
     pub(super) waiting: WaitDriver<N, C, E>,
-    /// Names this run of the instance.
+    /// The name of this run of the instance.
     pub(super) instance: InstanceName,
     pub(super) cluster_waiters: ClusterWaiters,
     pub(super) deadlocks: Arc<Deadlocks>,
@@ -72,27 +72,27 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) standstills: Standstills,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
     pub(super) draining: CancellationToken,
-    /// A stop has begun: the instance is not ready, and still serves.
+    /// Whether a stop has begun: the instance is not ready, but still serves.
     pub(super) is_leaving: AtomicBool,
 }
 
-/// Called when a lease of this instance ends, with how, and how long this instance promised it. Called
+/// Called when a lease of this instance ends, with how it ended and for how long this instance promised it. Called
 /// during releases and, for leases that lapse, under a lock: it must be cheap and never wait.
 pub type LeaseEndObserver = Box<dyn Fn(LeaseOutcome, Duration) + Send + Sync>;
 
-/// Values that maintenance measures once a second, so that a scrape reads them only.
+/// Values that maintenance measures once a second, so that a scrape only reads them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GaugeSamples {
     pub(super) longest_wait_since: Option<BootTime>,
-    /// Of the waiters that are tickets.
+    /// When the oldest waiter that is a ticket began to wait.
     pub(super) longest_ticket_since: Option<BootTime>,
     pub(super) clock_jumps: Duration,
 }
 
-/// A grant whose answer has not been written yet. Dropped without [`PendingGrant::commit`], for example when
+/// A grant whose answer has not been written yet. When dropped without [`PendingGrant::commit`], for example because
 /// the client disconnects, it is undone on all nodes in the background.
 pub struct PendingGrant<N: Node, C: Clock, E: Entropy> {
-    /// Read it to prepare the answer.
+    /// The lease, to prepare the answer.
     pub lease: GrantedLease,
     grant: Option<Grant<N, C, E>>,
     manager: LockManager<N, C, E>,
@@ -105,7 +105,7 @@ impl<N: Node, C: Clock, E: Entropy> Drop for PendingGrant<N, C, E> {
                 let _ = grant.keep();
                 return;
             }
-            // The cancel is sent first, so that what a waiter here sends arrives after it.
+            // The cancel is sent first, so that requests of a waiter here arrive after it.
             drop(grant);
             self.manager.shared.waiting.lease_may_have_ended(&self.lease.resource);
         }
@@ -113,9 +113,9 @@ impl<N: Node, C: Clock, E: Entropy> Drop for PendingGrant<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
-    /// Keeps the lease. To be called last before the answer is written.
+    /// Keeps the lease. Must be the last call before the answer is written.
     ///
-    /// Errors: [`AcquireError::NoQuorum`] where less than the minimum validity is left; the lease is undone.
+    /// Errors: [`AcquireError::NoQuorum`] if less than the minimum validity is left; the lease is undone.
     pub fn commit(mut self) -> Result<GrantedLease, AcquireError> {
         let granted = self.lease.quorum.granted;
         match self.grant.take().map(Grant::keep) {
@@ -131,16 +131,16 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
     }
 }
 
-/// Numbers of this instance, for metrics.
+/// Counts of this instance, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gauges {
     /// How long rounds wait for a node's answer.
     pub node_timeout: Duration,
-    /// The leases of the whole cluster as of the last reading; `None` until there was one.
+    /// The leases of the whole cluster as of the last reading; `None` before the first.
     pub cluster_leases: Option<ClusterLeases>,
     /// Leases that this instance keeps.
     pub kept: usize,
-    /// Tickets that it serves, by state.
+    /// Tickets that this instance serves, by state.
     pub tickets: [usize; 5],
     /// Connections that hold a lease here.
     pub holding_connections: usize,
@@ -148,23 +148,23 @@ pub struct Gauges {
     pub listeners: usize,
     /// Maximum of `listeners`.
     pub listeners_limit: usize,
-    /// How long the oldest request has waited that is no ticket, to the second.
+    /// How long the oldest request that is not a ticket has waited, to the second.
     pub longest_wait: Duration,
     /// How long the oldest ticket has waited here, to the second.
     pub longest_ticket_wait: Duration,
-    /// By how much this machine's wall clock has jumped against its monotonic one, in all.
+    /// Sum of the jumps of this machine's wall clock against its monotonic clock.
     pub clock_jumps: Duration,
     /// Requests that wait here.
     pub waiters: usize,
     /// Maximum of `waiters`.
     pub waiters_limit: usize,
-    /// Requests that wait at any instance, as far as this one knows.
+    /// Requests that wait at any instance, as far as this instance knows.
     pub cluster_waiters: usize,
-    /// How long the oldest of them has waited, to the second.
+    /// How long the oldest of these has waited, to the second.
     pub cluster_longest_wait: Duration,
     /// Whether the waiters of all other instances are known.
     pub cluster_waiters_known: bool,
-    /// Deadlocks whose newest request waits on.
+    /// Deadlocks whose newest request continues to wait.
     pub deadlocks_reported: u64,
     /// Deadlocks whose newest request was refused.
     pub deadlocks_refused: u64,
@@ -179,8 +179,8 @@ pub struct Gauges {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// A manager over an engine and its node monitor. `list_refresh`: minimum age at which the snapshot of all
-    /// leases is taken again.
+    /// A manager over an engine and its node monitor. `list_refresh`: minimum age at which the snapshot of all leases
+    /// is taken again.
     pub fn new(
         engine: Redlock<N, C, E>,
         monitor: NodeMonitor<N, C, E>,
@@ -235,12 +235,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let _ = self.shared.end_observer.set(observer);
     }
 
-    /// Sets where the calls to the nodes are counted. Only the first call counts.
+    /// Sets the series in which the calls to the nodes are counted. Only the first call counts.
     pub fn count_calls_in(&self, latencies: &Arc<NodeLatencies>) {
         let _ = self.shared.node_latencies.set(Arc::clone(latencies));
     }
 
-    /// A lease of this instance has ended now. For how long it was held, if it was one.
+    /// Reports that a lease of this instance has ended now. Returns for how long it was held, if it was one of this instance.
     pub(super) fn report_lease_end(&self, end: Option<&OwnEnd>, outcome: LeaseOutcome) -> Option<Duration> {
         let held = self.now().since(end?.since);
         if let Some(observer) = self.shared.end_observer.get() {
@@ -251,8 +251,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Acquires, waiting for at most `request.wait`.
     ///
-    /// Cancel (drop): the request leaves the queue at once, unless it keeps its place; what was or may have been acquired
-    /// is released in the background.
+    /// Cancel (drop): the request leaves the queue at once, unless it keeps its place; leases that were or may have
+    /// been acquired are released in the background.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<PendingGrant<N, C, E>, AcquireError> {
         let kept_for = request.kept_for;
         let resources = [request.resource.clone()].into();
@@ -326,7 +326,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(Asked { params, token, grant: outcome?, started })
     }
 
-    /// This instance promised a lease until `deadline`; its end is to be reported.
+    /// Records that this instance promised a lease until `deadline`, so that its end is reported.
     pub(super) fn record_own_lease(
         &self,
         token: &TokenHash,
@@ -343,7 +343,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         now.minus(Duration::from_millis(age_ms))
     }
 
-    /// Makes `change` visible in lists from now on. It is called with a function from a lease's deadline to the end of its keys.
+    /// Makes `change` visible in lists from now on. `change` receives a function from a lease's deadline to the end of its keys.
     pub(super) fn record_change(
         &self,
         resource: &ResourceName,
@@ -353,7 +353,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.snapshots.record(self.now(), resource, || change(&|deadline| deadline.plus(lock_delay)));
     }
 
-    /// A quorum decided a round.
+    /// Records that a quorum decided a round.
     pub(super) fn record_decided_round(&self, round: Round, begun: BootTime) {
         let now = self.now();
         self.shared.round_latency.record(round, now, now.since(begun));
@@ -369,7 +369,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.draining.clone()
     }
 
-    /// From now on the instance is not ready, so that balancers stop to send requests, and serves those that come.
+    /// Makes the instance not ready, so that balancers stop sending requests; it still serves requests that come.
     pub fn leave(&self) {
         self.shared.is_leaving.store(true, Ordering::Relaxed);
     }
@@ -379,7 +379,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.is_leaving.load(Ordering::Relaxed) || self.shared.draining.is_cancelled()
     }
 
-    /// From now on waiters and new acquires get [`AcquireError::Draining`].
+    /// From now on waiters and new acquires are answered with [`AcquireError::Draining`].
     pub fn drain(&self) {
         self.shared.draining.cancel();
     }
@@ -412,7 +412,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 #[path = "waiting_tests.rs"]
 mod waiting_tests;
 
-/// Receives notices and events of all nodes, also of those that are added later.
+/// Receives notices and events of all nodes, including nodes that are added later.
 fn follow_channels<N: Node, C: Clock, E: Entropy>(
     waiting: &WaitDriver<N, C, E>,
     held_leases: &Arc<HeldLeases>,

@@ -1,4 +1,4 @@
-//! Several resources at once: one request, one token, and an ordinary lease of each of them, all or none.
+//! Several resources at once: one request, one token, and an ordinary lease of each resource, all or none.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, Token};
 
-/// The grant of a set whose answer has not been written yet. Dropped without [`PendingSet::commit`], it is undone on all
-/// nodes in the background.
+/// The grant of a set whose answer has not been written yet. When dropped without [`PendingSet::commit`], it is
+/// undone on all nodes in the background.
 pub struct PendingSet<N: Node, C: Clock, E: Entropy> {
     leases: Vec<GrantedLease>,
     grant: Option<Grant<N, C, E>>,
@@ -26,7 +26,7 @@ pub struct PendingSet<N: Node, C: Clock, E: Entropy> {
 impl<N: Node, C: Clock, E: Entropy> Drop for PendingSet<N, C, E> {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
-            // As for one lease: the cancels are sent first.
+            // As for one lease, the cancels are sent first.
             drop(grant);
             self.manager.set_may_have_ended(&self.leases);
         }
@@ -34,14 +34,14 @@ impl<N: Node, C: Clock, E: Entropy> Drop for PendingSet<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> PendingSet<N, C, E> {
-    /// What was granted, in the order of the request.
+    /// The granted leases, in the order of the request.
     pub fn leases(&self) -> &[GrantedLease] {
         &self.leases
     }
 
-    /// Keeps the leases, one for each resource in the order of the request. To be called last before the answer is written.
+    /// Keeps the leases, one for each resource in the order of the request. Must be the last call before the answer is written.
     ///
-    /// Errors: [`AcquireError::NoQuorum`] where less than the minimum validity is left; all are undone.
+    /// Errors: [`AcquireError::NoQuorum`] if less than the minimum validity is left; all leases are undone.
     pub fn commit(mut self) -> Result<Vec<GrantedLease>, AcquireError> {
         match self.grant.take().map(Grant::keep) {
             Some(Ok(())) => {
@@ -58,8 +58,8 @@ impl<N: Node, C: Clock, E: Entropy> PendingSet<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Acquires `request.resource` and these others, which differ from it and from each other, at most
-    /// [`SET_MAX`](crate::protocol::SET_MAX) in all: all of them or none. What the token holds already it holds on.
+    /// Acquires `request.resource` and these others, which are distinct, at most
+    /// [`SET_MAX`](crate::protocol::SET_MAX) in all: all of them or none. Leases that the token holds already remain.
     ///
     /// Cancel (drop): as [`Self::acquire`], for each resource.
     pub async fn acquire_set(
@@ -73,14 +73,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let each = (0..asked.params.resources.len()).map(|index| self.lease_of_set(&asked, index, kept_for));
         let leases = join_all(each).await.into_iter().collect::<Option<Vec<GrantedLease>>>();
         let Asked { grant, .. } = asked;
-        // What was written of the end of one is withdrawn with the grant.
+        // The end that was written for a lease is withdrawn with the grant.
         let granted = grant.granted;
         let leases = leases.ok_or_else(|| AcquireError::NoQuorum(self.no_quorum(granted, Vec::new())))?;
         Ok(PendingSet { leases, grant: Some(grant), manager: self.clone() })
     }
 
-    /// The lease of the resource with this index, which the service keeps from now on if the request says so; `None` where too
-    /// few nodes know that.
+    /// The lease of the resource with this index, which the service keeps from now on if the request asks for it;
+    /// `None` if too few nodes know that.
     async fn lease_of_set(
         &self,
         asked: &Asked<N, C, E>,
@@ -96,9 +96,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Some(self.granted_lease(asked, index, labels))
     }
 
-    /// Extends several leases of one token, each by itself. `request.resource` is one of them.
+    /// Extends several leases of one token, each separately. `request.resource` is one of the resources.
     ///
-    /// Cancel: as [`Self::extend`], for each.
+    /// Cancel: as [`Self::extend`], for each lease.
     pub async fn extend_set(
         &self,
         request: &ExtendRequest,
@@ -108,9 +108,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         join_all(each.map(|request| self.extend(request))).await
     }
 
-    /// Releases several leases of one token, each by itself. For each for how long it was held, where that is known.
+    /// Releases several leases of one token, each separately. Returns for how long each was held, where that is known.
     ///
-    /// Cancel: the releases go on in the background.
+    /// Cancel: the releases continue in the background.
     pub async fn release_set(
         &self,
         resources: &[ResourceName],

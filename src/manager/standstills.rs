@@ -1,4 +1,4 @@
-//! When this process stood still: it was stopped or suspended, or got no processor time. What it reports of nodes then is about itself.
+//! Times when this process stood still: stopped, suspended, or without processor time. Its reports of nodes then concern itself.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 
-/// A pass of the maintenance that begins so much later than it should is one: this process stood still.
+/// A pass of the maintenance that begins this late shows that this process stood still.
 const STANDSTILL_MIN: Duration = Duration::from_secs(3);
-/// Standstills that are remembered; of more, the oldest are forgotten.
+/// Maximum number of standstills that are remembered; beyond it the oldest are forgotten.
 const STANDSTILLS_MAX: usize = 32;
 
 /// A time in which this process did not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standstill {
-    /// Its end, by the wall clock. Milliseconds since 1970.
+    /// The end of that time, by the wall clock. Milliseconds since 1970.
     pub to_ms: u64,
     pub lasted: Duration,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Standstill {
 pub(super) struct Standstills(Mutex<VecDeque<Standstill>>);
 
 impl Standstills {
-    /// A pass begins so `late`.
+    /// Observes a pass that begins `late` after its time.
     pub(super) fn observe(&self, late: Duration, wall_ms: u64) {
         if late < STANDSTILL_MIN {
             return;
@@ -42,7 +42,7 @@ impl Standstills {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// When this process stood still, as far as it ended since then (milliseconds since 1970). Newest first.
+    /// The standstills of this process that ended since then (milliseconds since 1970). Newest first.
     pub(crate) fn standstills(&self, from_ms: u64) -> Vec<Standstill> {
         self.shared.standstills.0.lock().iter().filter(|one| one.to_ms >= from_ms).copied().collect()
     }

@@ -1,5 +1,5 @@
-//! Who held, or waited for, which name from when to when, in the last hour and at all instances, for the drawings of pages. Each
-//! instance records what ends at it, and publishes that. For people only: nothing depends on it.
+//! Which owner held, or waited for, which name, from when to when, in the last hour and at all instances, for the drawings
+//! of pages. Each instance records what ends at it, and publishes that. For people only: nothing depends on it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,19 +14,19 @@ use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::types::{OWNER_MAX_BYTES, ResourceName};
 
-/// What the message is called among the events of other instances.
+/// The name of the message among the events of other instances.
 pub(super) const MESSAGE: &str = "tenures";
-/// Of one name, leases and waits each: where there are twice as many, those that lie closest together become one.
+/// Maximum number of tenures of one name, leases and waits each: at twice as many, those closest together are merged.
 const OF_NAME_MAX: usize = 128;
-/// Of all names: where there are more, half of them stay. A short lease takes some hundred bytes with its name.
+/// Maximum number of tenures of all names: beyond it, half of them stay. A short lease takes some hundred bytes with its name.
 const TENURES_MAX: usize = 20_000;
-/// The same while they wait to be published, for seconds.
+/// Maximum number of tenures that wait to be published, for seconds.
 const UNPUBLISHED_MAX: usize = 2_000;
-/// Of one name in a message, leases and waits each.
+/// Maximum number of tenures of one name in a message, leases and waits each.
 const OF_NAME_IN_MESSAGE_MAX: usize = 4;
-/// Of all names in a message: those that lasted longest.
+/// Maximum number of tenures of all names in a message: those that lasted longest.
 const MESSAGE_TENURES_MAX: usize = 128;
-/// Other instances whose last message is known, so that copies of it through other nodes count once.
+/// Maximum number of other instances whose last message is known, so that copies of it through other nodes count once.
 const INSTANCES_MAX: usize = 32;
 /// Time between two messages.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
@@ -41,13 +41,13 @@ pub(crate) enum TenureEnd {
     Released,
     /// Nobody renewed the lease.
     Expired,
-    /// A connection that held it, or the service that kept it, lost it.
+    /// A connection that held the lease, or the service that kept it, lost it.
     Lost,
-    /// An operator ended it.
+    /// An operator ended the lease.
     Forced,
-    /// A wait: it was granted.
+    /// The wait ended with a grant.
     Granted,
-    /// A wait: it was in vain.
+    /// The wait ended without a grant.
     GaveUp,
 }
 
@@ -62,15 +62,15 @@ impl TenureEnd {
 pub(crate) struct Tenure {
     /// Owner label; empty without one, `None` for several owners.
     pub owner: Option<String>,
-    /// When it began. Milliseconds since 1970.
+    /// When the tenure began. Milliseconds since 1970.
     pub from_ms: u64,
-    /// When it ended. Milliseconds since 1970.
+    /// When the tenure ended. Milliseconds since 1970.
     pub to_ms: u64,
-    /// How; the last of several.
+    /// How the tenure ended; of several, the last.
     pub end: TenureEnd,
-    /// How many it is made of.
+    /// How many tenures are merged in it.
     pub count: u32,
-    /// How long they lasted together. Milliseconds.
+    /// Their total duration. Milliseconds.
     pub lasted_ms: u64,
 }
 
@@ -80,7 +80,7 @@ impl Tenure {
         Self { owner, from_ms, to_ms, end, count: 1, lasted_ms }
     }
 
-    /// Whether both are one lease that ran out while a connection held it: that is reported twice.
+    /// Whether both are one lease that expired while a connection held it: its end is reported twice.
     fn is_same_lease(&self, other: &Self) -> bool {
         let ends = [self.end, other.end];
         ends.contains(&TenureEnd::Lost)
@@ -90,7 +90,7 @@ impl Tenure {
             && self.from_ms.abs_diff(other.from_ms) < self.lasted_ms.max(1_000)
     }
 
-    /// Whether one of them stands for several and the other lies within it for the most part: what two instances sent of one
+    /// Whether one of them stands for several and the other lies mostly within it: two instances sent them for one
     /// name, which is not held twice.
     fn is_within(&self, other: &Self) -> bool {
         let common = self.to_ms.min(other.to_ms).saturating_sub(self.from_ms.max(other.from_ms));
@@ -114,7 +114,7 @@ impl Tenure {
         self.lasted_ms = self.lasted_ms.saturating_add(next.lasted_ms);
     }
 
-    /// What another instance sent: no longer than any label, and of the last hour.
+    /// Whether another instance can have sent it: no longer than any label, and of the last hour.
     fn is_plausible(&self, now_ms: u64) -> bool {
         self.owner.as_ref().is_none_or(|owner| owner.len() <= OWNER_MAX_BYTES)
             && self.from_ms <= self.to_ms
@@ -123,7 +123,7 @@ impl Tenure {
     }
 }
 
-/// Makes one of those that lie closest together, until at most `max` are left.
+/// Merges the tenures that lie closest together, until at most `max` are left.
 fn compact(tenures: &mut Vec<Tenure>, max: usize) {
     let mut within_ms = 250_u64;
     while tenures.len() > max {
@@ -139,7 +139,7 @@ fn compact(tenures: &mut Vec<Tenure>, max: usize) {
     }
 }
 
-/// What is known of a name, each list by its begins.
+/// The tenures of a name, each list ordered by beginning.
 #[derive(Debug, Default)]
 struct OfName {
     leases: Vec<Tenure>,
@@ -186,7 +186,7 @@ impl OfName {
     }
 }
 
-/// By name, and how many in all.
+/// The tenures by name, and how many there are in all.
 #[derive(Debug, Default)]
 struct Names {
     names: HashMap<String, OfName>,
@@ -194,7 +194,7 @@ struct Names {
 }
 
 impl Names {
-    /// Adds one; where there are more than `max`, what ended before `from_ms` is dropped, and then half of them.
+    /// Adds a tenure. If there are more than `max`, tenures that ended before `from_ms` are dropped, and then half of the rest.
     fn add(&mut self, name: &str, tenure: Tenure, (max, from_ms): (usize, u64)) {
         if !self.names.contains_key(name) {
             self.names.insert(name.to_owned(), OfName::default());
@@ -210,7 +210,7 @@ impl Names {
         }
     }
 
-    /// Keeps the names that were used last, in an eighth of the place, and those that were held or waited for longest.
+    /// Keeps the names that were used last, in an eighth of the space, and those that were held or waited for longest.
     fn keep_most(&mut self, max: usize) {
         let within = |limit: usize| {
             let mut sum = 0;
@@ -229,7 +229,7 @@ impl Names {
     }
 }
 
-/// As one instance publishes it to the others.
+/// The message that one instance publishes to the others.
 #[derive(Debug, Serialize, Deserialize)]
 struct Message {
     event: String,
@@ -239,7 +239,7 @@ struct Message {
     tenures: Vec<(String, Tenure)>,
 }
 
-/// What is known, of all instances.
+/// The known tenures of all instances.
 #[derive(Default)]
 pub(super) struct Tenures(Mutex<State>);
 
@@ -251,7 +251,7 @@ struct State {
     numbers: BTreeMap<String, u64>,
     number: u64,
     published_ms: u64,
-    /// Since when this instance records, and the present as it last saw it. Milliseconds since 1970.
+    /// Since when this instance records, and the present when it last checked. Milliseconds since 1970.
     since_ms: Option<u64>,
     now_ms: u64,
 }
@@ -271,7 +271,7 @@ impl State {
 }
 
 impl Tenures {
-    /// An event of this instance.
+    /// Records an event of this instance.
     pub(super) fn record_event(&self, kind: EventKind, event: &Event) {
         let end = match kind {
             EventKind::Released => TenureEnd::Released,
@@ -286,7 +286,7 @@ impl Tenures {
         }
     }
 
-    /// A wait at this instance is over now.
+    /// Records that a wait at this instance has ended now.
     pub(super) fn record_wait(
         &self,
         resource: &ResourceName,
@@ -299,7 +299,7 @@ impl Tenures {
         self.0.lock().add(resource.as_str(), Tenure::new(owner, now_ms, waited_ms, end));
     }
 
-    /// The message to be published now, of at most `max` bytes; to be called every second.
+    /// The message to be published now, of at most `max` bytes; must be called every second.
     pub(super) fn due(&self, instance: &str, now_ms: u64, max: usize) -> Option<String> {
         let mut state = self.0.lock();
         state.see(now_ms);
@@ -328,14 +328,14 @@ impl Tenures {
         None
     }
 
-    /// A message of another instance. Any client of the nodes may publish one: only what is well-formed and recent is kept.
+    /// Receives another instance's message. Any client of the nodes may publish one: only well-formed, recent ones are kept.
     pub(super) fn receive(&self, text: &[u8], own: &str) {
         let Ok(Message { event, instance, number, tenures }) = serde_json::from_slice(text) else { return };
         if event != MESSAGE || InstanceName::parse(&instance).is_none() || instance == own {
             return;
         }
         let mut state = self.0.lock();
-        // Another node passed it on already.
+        // Another node has already passed it on.
         if state.numbers.get(&instance).is_some_and(|last| *last >= number) {
             return;
         }
@@ -351,7 +351,7 @@ impl Tenures {
         }
     }
 
-    /// What ended since `from_ms`, of the names that are wanted.
+    /// The tenures that ended since `from_ms`, of the wanted names.
     pub(super) fn since(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
         let state = self.0.lock();
         let mut names = HashMap::new();
@@ -372,11 +372,11 @@ fn duration_ms(time: Duration) -> u64 {
 /// What this instance knows of some names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KnownTenures {
-    /// By name: leases, then waits.
+    /// The tenures by name: leases, then waits.
     pub names: HashMap<String, Vec<Tenure>>,
-    /// Since when this instance knows. Milliseconds since 1970.
+    /// Since when this instance knows them. Milliseconds since 1970.
     pub since_ms: u64,
-    /// Of which times since then it does not.
+    /// The times since then of which it does not.
     pub gaps: Vec<Gap>,
 }
 

@@ -1,4 +1,4 @@
-//! The messages about a ticket: which one is due in each state, its content, and what the receiver's answer means. An
+//! The messages about a ticket: which message is due in each state, its content, and what the receiver's answer means. An
 //! instance that takes over a ticket sends the due message again, with the same id: each arrives at least once.
 
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{Fence, Mode, WantedMode};
 
-/// `lock.ending` is sent when a tenth of the time for which the lease is kept is left, at most this.
+/// `lock.ending` is sent when a tenth of the time for which the lease is kept is left, at most this long before the end.
 const ENDING_BEFORE_MAX: Duration = Duration::from_mins(5);
 const ENDING_PART: u64 = 10;
-/// For how long a message is tried at least, from when this instance begins: its time may have been over by then, where the instance
-/// that was to send it ended, or the nodes answered late. Each message is tried once.
+/// Minimum time for which a message is tried, from when this instance begins: its own time may be over by then, if
+/// the instance that should have sent it ended, or the nodes answered late. Each message is tried at least once.
 const TRIED_MIN: Duration = Duration::from_secs(5);
 
-/// Which message its end owes to the receiver: none where the receiver or the caller ended it.
+/// The message that the ticket's end owes to the receiver: none if the receiver or the caller ended the ticket.
 pub(super) fn message_of_end(ticket: &Ticket, head: TicketHead) -> Option<CallbackKind> {
     ticket.body.callback.as_ref()?;
     let was_granted = head.fence.0 > 0;
@@ -35,27 +35,27 @@ pub(super) fn message_of_end(ticket: &Ticket, head: TicketHead) -> Option<Callba
     }
 }
 
-/// Whether its receiver may not know that it was granted: it did not accept the grant (seed 1824 of the crash tests). For it, a lease
-/// that ends by itself is lost.
+/// Whether the receiver may not know of the grant: it did not accept the grant (seed 1824 of the crash tests). For
+/// such a receiver, a lease that ends by itself is lost.
 fn is_unaccepted(ticket: &Ticket, head: TicketHead) -> bool {
     head.phase == TicketPhase::Granted && ticket.body.callback.is_some()
 }
 
-/// The state of a ticket whose lease has ended for this reason: done, unless its receiver is to be informed.
+/// The state of a ticket whose lease has ended for this reason: done, unless the receiver must be informed.
 pub(super) fn over(ticket: &Ticket, head: TicketHead, end: TicketEnd, now_ms: u64) -> TicketHead {
     let end = if end == TicketEnd::KeptOut && is_unaccepted(ticket, head) { TicketEnd::Lost } else { end };
     let over = head.ended(TicketPhase::Ended, end, now_ms);
     if message_of_end(ticket, over).is_some() { over } else { over.at(TicketPhase::Done, now_ms) }
 }
 
-/// When its receiver is to be informed that the lease ends soon. Milliseconds since 1970.
+/// When to inform the receiver that the lease ends soon. Milliseconds since 1970.
 pub(super) fn ending_at_ms(ticket: &Ticket, kept_until_ms: u64) -> u64 {
     let most_ms = u64::try_from(ENDING_BEFORE_MAX.as_millis()).unwrap_or(u64::MAX);
     kept_until_ms.saturating_sub((ticket.body.keep_ms / ENDING_PART).min(most_ms))
 }
 
-/// What a message says. It has no secret: the receiver of a resource's name may not be who may use the lease.
-/// `leases`: its leases, as far as they are known.
+/// The message of a ticket. It contains no secret: a receiver that may know the resource's name may not be allowed to
+/// use the lease. `leases`: the ticket's leases, as far as they are known.
 fn event(
     (id, ticket, leases): (&TicketId, &Ticket, &[(Fence, Mode)]),
     head: TicketHead,
@@ -110,7 +110,7 @@ fn event(
             head.since_ms
         }
     };
-    // Another end of the lease is another message; a dot would end the id in its signature.
+    // A different end of the lease needs a different message; a dot would end the id in its signature.
     let id = match kind {
         CallbackKind::Ending => format!("{id}_ending_{kept_until_ms}"),
         _ => format!("{id}_{}", kind.as_str().trim_start_matches("lock.")),
@@ -124,12 +124,12 @@ fn time(ms: u64) -> String {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// The instant of a time that tickets refer to.
+    /// The boot-clock instant of a time in a ticket.
     fn ticket_instant(&self, at_ms: u64) -> BootTime {
         self.now().plus(Duration::from_millis(at_ms.saturating_sub(self.ticket_now_ms())))
     }
 
-    /// Until when a message is tried whose time is over then.
+    /// Until when a message is tried whose own time ends at `until_ms`.
     fn tried_until_ms(&self, until_ms: u64) -> u64 {
         let least_ms = u64::try_from(TRIED_MIN.as_millis()).unwrap_or(u64::MAX);
         match mutant::is(Mutant::MessageUntried) {
@@ -140,7 +140,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Sends one message until it is accepted, at the latest until `until_ms`. Never resolves without a receiver.
     ///
-    /// Cancel: it may have arrived.
+    /// Cancel: the message may have arrived.
     async fn send_about(
         &self,
         served: &Served,
@@ -158,9 +158,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         sender.deliver(callback, event, self.ticket_instant(until_ms), CancellationToken::new()).await
     }
 
-    /// Offers the grant to the receiver, which accepts it, refuses it, or does not answer in time. Never resolves for a ticket
-    /// whose caller asks for it. A receiver that has accepted is not called again, however long the nodes take to store that: there are
-    /// receivers that can be called only once.
+    /// Offers the grant to the receiver, which accepts it, refuses it, or does not answer in time. Never resolves for
+    /// a ticket whose caller asks for it. A receiver that has accepted is not called again, however long the nodes
+    /// take to store that: some receivers can be called only once.
     pub(super) async fn offer_grant(&self, served: &Served, head: TicketHead) -> TicketHead {
         let times = (head.kept_until_ms, self.tried_until_ms(head.accept_by_ms));
         let outcome = match served.is_taken() {
@@ -180,7 +180,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Sends `lock.ending` when that is due, once for each end of the lease, and never resolves.
+    /// Sends `lock.ending` when it is due, once for each end of the lease, and never resolves.
     pub(super) async fn announce_end(&self, served: &Served, head: TicketHead, kept_until_ms: u64) {
         if head.phase == TicketPhase::Accepted && kept_until_ms > 0 && served.announced() < kept_until_ms {
             let at_ms = ending_at_ms(&served.ticket, kept_until_ms);
@@ -191,7 +191,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         std::future::pending().await
     }
 
-    /// Informs the receiver of the ticket's end, if that is owed.
+    /// Informs the receiver of the ticket's end, if a message is owed.
     pub(super) async fn inform_of_end(&self, served: &Served, head: TicketHead) {
         if let (Some(kind), Some(callback)) = (message_of_end(&served.ticket, head), &served.ticket.body.callback) {
             let until_ms = self.tried_until_ms(head.since_ms.saturating_add(callback.accept_ms));

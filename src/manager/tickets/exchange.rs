@@ -1,5 +1,5 @@
-//! Exchanges tickets between instances, through the nodes: each reports which tickets it serves, takes over those that no
-//! instance serves, and receives states that others have written.
+//! Exchanges tickets between instances, through the nodes: each instance reports which tickets it serves, takes over
+//! those that no instance serves, and receives states that others have written.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::redlock::tickets::{ShownTicket, TicketFound, TicketRaised, TicketsSho
 
 /// Time between two exchanges.
 const TICK: Duration = Duration::from_secs(1);
-/// How often an instance says that it serves a ticket.
+/// How often an instance reports that it serves a ticket.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(2_500);
-/// An instance to which no majority of the nodes has shown for this time that a ticket still waits does not acquire for it: less than
-/// [`TOKEN_TOMBSTONE`](crate::protocol::TOKEN_TOMBSTONE) and the age of an attempt that nodes accept.
+/// An instance does not acquire for a ticket if no majority of the nodes has shown it for this time that the ticket still
+/// waits: less than [`TOKEN_TOMBSTONE`](crate::protocol::TOKEN_TOMBSTONE) and the age of an attempt that nodes accept.
 const UNCHECKED_MAX: Duration = Duration::from_secs(20);
-/// For how long after the start of an exchange no other instance is its server on a majority: less than [`TICKET_SERVED`] by as much as
-/// a request may be late and nodes' clocks may be set forward.
+/// For how long after the start of an exchange no other instance is the ticket's server on a majority: less than
+/// [`TICKET_SERVED`] by the time that a request may be late and nodes' clocks may be set forward.
 const ALONE_FOR: Duration = Duration::from_secs(6);
-/// Where no instance is its server on a majority, each that serves it gives that up in one of so many exchanges.
+/// If no instance is the server on a majority, each instance that serves the ticket gives that up in one of this many exchanges.
 const YIELDS_ONE_IN: u64 = 4;
 /// A ticket that a node lacks is stored there again at most this often.
 const PUT_BACK_EVERY: Duration = Duration::from_secs(30);
-/// Maximum number of tickets that one exchange reads; further ones follow in the next.
+/// Maximum number of tickets that one exchange reads; the next exchange continues.
 const READS_MAX: usize = 512;
-/// Of these at a time.
+/// Maximum number of these at a time.
 const CONCURRENT_READS: usize = 16;
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
@@ -94,7 +94,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.adopt_tickets(due).await;
     }
 
-    /// `takes_due`: the caller serves what is due.
+    /// `takes_due`: the caller serves the due tickets.
     pub(super) async fn exchange(&self, page: &[Arc<Served>], serve: Duration, takes_due: bool) -> TicketsShown {
         let served = page.iter().map(|ticket| (ticket.id.clone(), ticket.seen.lock().asked_ms)).collect();
         let instance = self.shared.instance.clone();
@@ -112,7 +112,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         shown
     }
 
-    /// What the nodes show of a ticket that this instance serves. Whether it is to be read.
+    /// Handles what the nodes show of a ticket that this instance serves. Returns whether to read the ticket.
     fn is_to_be_read(&self, served: &Arc<Served>, shown: ShownTicket) -> bool {
         if shown.is_others >= self.engine().quorum() {
             // This instance was silent for too long.
@@ -133,7 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         is_lacking || is_later
     }
 
-    /// Two instances that each serve it on a minority would wait for ever.
+    /// Two instances that each serve the ticket on a minority would wait for ever.
     fn is_to_be_yielded(&self, served: &Served, shown: ShownTicket) -> bool {
         let is_split = shown.is_others > 0 && shown.is_own < self.engine().quorum();
         is_split
@@ -143,20 +143,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             && !mutant::is(Mutant::TicketNeverYielded)
     }
 
-    /// Whether its state is known.
+    /// Reads a served ticket. Returns whether its state is known.
     pub(super) async fn read_served(&self, served: &Served) -> bool {
         match self.find_on_nodes(&served.id).await {
             TicketFound::Known(_, head) => {
                 served.set(head);
                 return true;
             }
-            // The nodes have forgotten it, so no request can name it: its lease must end, too.
+            // The nodes have forgotten the ticket, so no request can name it: its lease must end, too.
             TicketFound::Absent => {
                 if served.head().phase == TicketPhase::Waiting || self.release_ticket_lease(&served.ticket).await {
                     served.stop.cancel();
                 }
             }
-            // It may be this instance's own state that too few nodes have; no node's word is needed for that (seed 2743).
+            // It may be this instance's own state on too few nodes, for which no node's report is needed (seed 2743).
             TicketFound::Unknown => {
                 let (head, unsettled) = (served.head(), served.seen.lock().unsettled);
                 let own = unsettled.map_or(head, |unsettled| unsettled.max(head));
@@ -171,8 +171,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         false
     }
 
-    /// Resolves when no majority has shown this instance for [`UNCHECKED_MAX`] that it still waits. Compares at each poll: a process that was
-    /// stopped must not ask before its timers have fired.
+    /// Resolves when no majority has shown this instance for [`UNCHECKED_MAX`] that the ticket still waits. Compares
+    /// at each poll: a process that was stopped must not ask before its timers have fired.
     pub(super) async fn unchecked(&self, served: &Served) {
         if is_unchecked_mutant() {
             return std::future::pending().await;
@@ -187,9 +187,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Polls what acquires for a ticket only while no other instance can do the same: two that join one lease would have the nodes
-    /// raise its fence, after the first of them has reported it. From the start of an exchange in which a majority of the nodes took
-    /// this instance for its server, they take no other for it for [`TICKET_SERVED`]. Compares at each poll, as [`Self::unchecked`].
+    /// Polls the acquire of a ticket only while no other instance can do the same: if two joined one lease, the nodes would raise
+    /// its fence after the first had reported it. From the start of an exchange in which a majority of nodes took this instance
+    /// for the server, they take no other for [`TICKET_SERVED`]. Compares at each poll, as [`Self::unchecked`].
     pub(super) async fn while_alone<T>(&self, served: &Served, asking: impl Future<Output = T>) -> T {
         let mut asking = std::pin::pin!(asking);
         if mutant::is(Mutant::TicketServedTwice) || is_unchecked_mutant() {
@@ -211,7 +211,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether what was granted to an attempt that began then may be stored: no other instance has acquired for it since.
+    /// Whether the grant of an attempt that began at `began` may be stored: no other instance has acquired for the ticket since.
     pub(super) fn is_alone_since(&self, served: &Served, began: BootTime) -> bool {
         let alone = served.alone();
         let is_alone = alone.since <= began && self.now() < alone.until;
@@ -239,7 +239,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut adopted = Vec::new();
         for (id, ticket, head) in known {
             if head.phase == TicketPhase::Done {
-                // A node has missed that.
+                // A node has missed this state.
                 self.raise_on_nodes(&id, &ticket, head).await;
                 continue;
             }
@@ -257,7 +257,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         adopted.into_iter().for_each(|served| self.serve_ticket(served));
     }
 
-    /// Of a ticket that this instance begins to serve: counts as if it had been requested just now.
+    /// For a ticket that this instance begins to serve: it counts as requested just now.
     pub(super) fn seen_now(&self) -> Seen {
         let (asked_ms, now) = (self.ticket_now_ms(), self.now());
         Seen {
@@ -269,7 +269,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Others may serve them at once.
+    /// Lets other instances serve the tickets at once.
     async fn hand_tickets_over(&self) {
         let served = self.shared.tickets.all();
         for page in served.chunks(TICKETS_PAGE_MAX) {
@@ -278,7 +278,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-/// An instance asks whenever it wants to, whatever the nodes show.
+/// For a mutant: an instance asks at any time, whatever the nodes show.
 fn is_unchecked_mutant() -> bool {
     mutant::is(Mutant::TicketServedUnchecked) || mutant::is(Mutant::TicketKeptOvertaken)
 }

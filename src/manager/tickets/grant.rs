@@ -1,5 +1,5 @@
-//! What follows the grant of a ticket's lease: it is stored on a majority of nodes before anybody learns of it, and then the lease is
-//! kept.
+//! What follows the grant of a ticket's lease: the grant is stored on a majority of nodes before anybody learns of
+//! it, and then the lease is kept.
 
 use futures_util::future::join_all;
 
@@ -19,7 +19,7 @@ use crate::redlock::tickets::{TicketFound, TicketRaised};
 use crate::types::{Fence, Labels, Mode, ResourceName};
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Its lease was granted: that is stored first, and only then is the lease kept.
+    /// Handles the grant of a ticket's lease: the grant is stored first, and only then is the lease kept.
     pub(super) async fn ticket_granted(&self, served: &Served, head: TicketHead, grant: Grant<N, C, E>) {
         let (ticket, now_ms) = (&served.ticket, self.ticket_now_ms());
         let granted = TicketHead {
@@ -32,7 +32,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             TicketRaised::Done => {}
             TicketRaised::Overtaken(_) if mutant::is(Mutant::TicketKeptOvertaken) => {}
             TicketRaised::Overtaken(later) => {
-                // What was granted is undone: the ticket is over, or another instance has its lease.
+                // The grant is undone: the ticket is over, or another instance has its lease.
                 self.undo_grant(ticket, later, grant).await;
                 served.set(later);
                 ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
@@ -62,14 +62,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         served.set(granted);
     }
 
-    /// Until a majority has it, or another state; `Unknown`: not known in time, or it must not be stored.
+    /// Stores the grant until a majority has it, or another state; `Unknown`: not known in time, or it must not be stored.
     async fn store_grant(&self, served: &Served, granted: TicketHead, grant: &Grant<N, C, E>) -> TicketRaised {
         let (mut is_sent, half) = (false, served.ticket.ttl.as_duration() / 2);
         loop {
             let is_alone = self.is_alone_since(served, grant.started);
             let raised = match is_alone {
                 true => self.raise_on_nodes(&served.id, &served.ticket, granted).await,
-                // Another instance may serve it. What this one wrote may count, and that other one finds it then.
+                // Another instance may serve the ticket. The state that this one wrote may count; the other one then finds it.
                 false if is_sent => match self.find_on_nodes(&served.id).await {
                     TicketFound::Known(_, head) if head == granted => TicketRaised::Done,
                     TicketFound::Known(_, head) if head.phase != TicketPhase::Waiting => TicketRaised::Overtaken(head),
@@ -87,7 +87,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// One of its leases is kept, and lists, events and the pages know of it from now on.
+    /// Keeps one of the ticket's leases; lists, events and the pages show it from now on.
     async fn keep_from_now_on(
         &self,
         served: &Served,

@@ -18,14 +18,14 @@ use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
-/// The fence of no lease: nodes make them of their time.
+/// A fence that no lease has: nodes derive fences from their time.
 const NO_FENCE: Fence = Fence(1);
 
 /// The state of a ticket's lease, or of its leases.
 pub(super) enum LeaseSeen {
     /// The records in the order of the resources, and the time that is left of all.
     Stands(Vec<LeaseRecord>, Duration),
-    /// It has ended, or one of them has.
+    /// The lease, or one of the leases, has ended.
     Gone,
     Unknown,
 }
@@ -33,15 +33,15 @@ pub(super) enum LeaseSeen {
 /// How a ticket's lease has ended, or the first of several.
 pub(super) struct TicketLeaseEnd {
     pub(super) end: TicketEnd,
-    /// A request to this instance, the keeper or another instance's message has reported it.
+    /// Whether a request to this instance, the keeper or another instance's message has reported the end.
     is_known: bool,
-    /// Of these nobody has reported it.
+    /// The resources whose lost leases nobody has reported.
     lost: Vec<ResourceName>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// The state of the leases that the ticket was granted. They are kept from now on, if the instance that granted them ended
-    /// before it could write that. `is_first`: the caller begins to serve the ticket in this state, so that it has them indexed.
+    /// before it could write that. `is_first`: the caller begins to serve the ticket in this state, so the leases are indexed.
     pub(super) async fn kept_ticket_lease(&self, ticket: &Ticket, head: TicketHead, is_first: bool) -> LeaseSeen {
         let each = ticket.resources().map(|resource| Box::pin(self.kept_lease_of(ticket, resource, head, is_first)));
         let (mut records, mut least, mut is_unknown) = (Vec::new(), Duration::MAX, false);
@@ -81,16 +81,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return LeaseSeen::Stands(vec![record], left);
         }
         if labels.kept_until_ms > 0 {
-            // The end and the index are two requests: of an instance that ended between them no other one would renew the lease.
+            // The end and the index are two requests: if an instance ended between them, no other would renew the lease.
             let is_indexed = !is_first || mutant::is(Mutant::KeptUnindexed) || self.shared.keeper.index(resource).await;
             return if is_indexed { LeaseSeen::Stands(vec![record], left) } else { LeaseSeen::Unknown };
         }
-        // What one node alone shows is put on no other one.
+        // What only one node shows is written to no other node.
         let agreement = found.agreement(&ticket.token, self.engine().quorum());
         if agreement.is_none_or(|agreement| !agreement.may_be_written() || !agreement.has_fence) {
             return LeaseSeen::Unknown;
         }
-        // Its fence may be larger than the head's: where another instance joined it, the largest one counts.
+        // The lease's fence may be larger than the head's: if another instance joined it, the largest one counts.
         labels.kept_until_ms = head.kept_until_ms;
         match self.shared.keeper.begin(resource, &ticket.token, record.fence, &labels).await {
             true => LeaseSeen::Stands(vec![LeaseRecord { labels: labels.encode(), ..record }], left),
@@ -98,7 +98,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether the lease with this fence has these labels, and their end, from now on.
+    /// Gives the lease with this fence these labels and their end. Returns whether it has them from now on.
     pub(super) async fn keep_lease_of(
         &self,
         ticket: &Ticket,
@@ -123,7 +123,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         extended.is_ok()
     }
 
-    /// How the lease of a ticket has ended that no quorum shows, or the first of several. Changes nothing. `None`: not known.
+    /// How a ticket's lease that no quorum shows has ended, or the first of several. Changes nothing. `None`: not known.
     pub(super) async fn ticket_lease_end(
         &self,
         id: &TicketId,
@@ -144,7 +144,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let shown: Option<Vec<Option<TicketEnd>>> = join_all(each).await.into_iter().collect();
         let mut shown = shown?;
         if let [end] = shown.as_mut_slice() {
-            // Too few nodes have it, and nobody ended it.
+            // Too few nodes have the lease, and nobody ended it.
             end.get_or_insert(TicketEnd::Lost);
         }
         let lost = ticket.resources().zip(&shown).filter(|(_, end)| **end == Some(TicketEnd::Lost));
@@ -156,7 +156,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         })
     }
 
-    /// How a lease ended, as the nodes say. `Some(None)`: a node has it. An extend never revives a lease, and extends only one with its fence.
+    /// How a lease ended, by the nodes. `Some(None)`: a node has it. An extend revives none, and extends only one with its fence.
     async fn shown_end(&self, resource: &ResourceName, token: &TokenHash) -> Option<Option<TicketEnd>> {
         let (resource, token) = (resource.clone(), token.clone());
         let params = ExtendParams { resource, token, ttl: None, until_ms: 0, fence: Some(NO_FENCE), labels: None };
@@ -168,8 +168,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether this state of a ticket whose lease has ended may be stored: nothing is left of its leases, or they are released afterwards. Of one
-    /// that nobody ended nothing is released before: whoever looked again would take the tombstone for its holder's release (seed 2586).
+    /// Whether this state of a ticket whose lease has ended may be stored: its leases are gone, or are released later. If nobody
+    /// ended the lease, nothing is released before: a later reader would take the tombstone for its holder's release (seed 2586).
     pub(super) async fn may_be_over(&self, ticket: &Ticket, over: TicketHead, ended: &TicketLeaseEnd) -> bool {
         let is_released_later = over.phase == TicketPhase::Ended && over.end == Some(TicketEnd::Lost);
         let was_released = ended.is_known && ticket.others.is_empty() && ended.end != TicketEnd::Lost;
@@ -177,7 +177,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         is_released_later || was_released || Box::pin(self.rest_is_released(ticket, is_kept_out)).await
     }
 
-    /// Whether nothing is left of leases of which one has ended. What else stands of several ends here, and is reported, unless all are over.
+    /// Whether nothing is left of leases, one of which has ended. Other leases end here, and are reported, unless all are over.
     pub(super) async fn rest_is_released(&self, ticket: &Ticket, is_kept_out: bool) -> bool {
         if !ticket.others.is_empty() && !is_kept_out {
             return self.release_ticket_lease(ticket).await;
@@ -188,7 +188,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         !outcomes.iter().any(|outcome| matches!(outcome, ReleaseOutcome::Unknown { .. }))
     }
 
-    /// Reports the leases that are lost, once its ticket's state says so. Not where the keeper has noticed it before.
+    /// Reports the lost leases, once their ticket's state records it. Not if the keeper has noticed it before.
     pub(super) fn report_lost(&self, ticket: &Ticket, head: TicketHead, ended: &TicketLeaseEnd) {
         let served = self.shared.tickets.with_lease(&ticket.resource, &ticket.token);
         if ended.lost.is_empty() || !served.is_none_or(|served| served.lease_ended(TicketEnd::Lost)) {
@@ -198,8 +198,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         ended.lost.iter().for_each(|name| self.kept_lease_is_lost((name, &ticket.token), fence, &ticket.body.labels));
     }
 
-    /// Of a ticket that is over, no lease may stand: the cancel of the attempt is one of many clean-ups and is left out where there
-    /// are too many, so that the token is released as well.
+    /// A ticket that is over must have no lease: the cancel of the attempt is one of many clean-ups and is skipped if
+    /// there are too many, so the token is released as well.
     pub(super) async fn undo_grant(&self, ticket: &Ticket, later: TicketHead, grant: Grant<N, C, E>) {
         let ends = grant.deadline;
         drop(grant);
@@ -208,12 +208,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether nothing is left of its leases.
+    /// Releases the ticket's leases. Returns whether nothing is left of them.
     pub(super) async fn release_ticket_lease(&self, ticket: &Ticket) -> bool {
         self.end_ticket_lease(ticket, LeaseOutcome::Released).await
     }
 
-    /// The same, for this reason.
+    /// Ends the ticket's leases for this reason. Returns whether nothing is left of them.
     pub(super) async fn end_ticket_lease(&self, ticket: &Ticket, reason: LeaseOutcome) -> bool {
         let each = ticket.resources().map(|name| Box::pin(self.end_lease(name, &ticket.token, reason)));
         join_all(each).await.iter().all(|(outcome, _)| !matches!(outcome, ReleaseOutcome::Unknown { .. }))

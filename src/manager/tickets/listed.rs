@@ -1,4 +1,4 @@
-//! The tickets of this instance, as pages show them: those that wait, and those whose grant was not accepted yet.
+//! The tickets of this instance, as pages show them: tickets that wait, and tickets whose grant was not accepted yet.
 
 use crate::manager::service::LockManager;
 use crate::protocol::{TicketId, TicketPhase};
@@ -11,14 +11,14 @@ use crate::types::ResourceName;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTicket {
     pub id: TicketId,
-    /// What it waits for, or was granted.
+    /// The resource that the ticket waits for, or was granted.
     pub resource: ResourceName,
     pub owner: String,
-    /// The name of the target of its call-backs; `None`: its caller asks.
+    /// The name of the target of the ticket's call-backs; `None`: the caller asks.
     pub target: Option<String>,
-    /// Its position in this instance's queue, from 1; `None`: it was granted, and nobody has accepted it.
+    /// The ticket's position in this instance's queue, from 1; `None`: it was granted, and nobody has accepted it.
     pub position: Option<usize>,
-    /// Until when the grant may be accepted; 0 while it waits. Milliseconds since 1970.
+    /// Until when the grant may be accepted; 0 while the ticket waits. Milliseconds since 1970.
     pub accept_by_ms: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Tickets: requests for a kept lease that wait without a connection. The nodes store each one; this instance serves those that
-//! were made here, and those of instances that ended. docs/tickets.md has the argument, [`crate::redlock::tickets`] the nodes'
-//! part.
+//! Tickets: requests for a kept lease that wait without a connection. The nodes store each ticket; this instance
+//! serves tickets that were made here, and tickets of instances that ended. docs/tickets.md has the argument,
+//! [`crate::redlock::tickets`] the nodes' part.
 
 mod callbacks;
 #[cfg(test)]

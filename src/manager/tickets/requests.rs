@@ -1,4 +1,4 @@
-//! Requests of HTTP handlers about tickets: make one, show it, change its end, end it.
+//! Requests of HTTP handlers about tickets: make a ticket, show it, change its end, end it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,26 +25,26 @@ use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketFound, TicketRaised, TicketWriter};
 use crate::types::{ResourceName, Token, TokenHash};
 
-/// How often the nodes are asked for a ticket that another instance serves, while somebody waits for it here.
+/// How often the nodes are asked for a ticket that another instance serves, while a caller waits for it here.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often the nodes are informed that somebody waits for a ticket.
+/// How often the nodes are informed that a caller waits for a ticket.
 const ASKED_EVERY: Duration = Duration::from_secs(20);
 
-/// How long a new ticket is waited for to stand in its queue, so that its position is known.
+/// How long to wait for a new ticket to enter its queue, so that its position is known.
 const ENTERED_WITHIN: Duration = Duration::from_secs(1);
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Sets the limits of tickets, and who is called with [`TicketEvent`]. Only the first call counts.
+    /// Sets the limits of tickets, and the listener for each [`TicketEvent`]. Only the first call counts.
     pub fn set_tickets(&self, limits: TicketLimits, listener: TicketListener) {
         self.shared.tickets.set(limits, listener);
     }
 
-    /// Sets what sends call-backs; without it no address is accepted. Only the first call counts.
+    /// Sets the sender of call-backs; without it no address is accepted. Only the first call counts.
     pub fn set_callbacks(&self, sender: TicketSender) {
         self.shared.tickets.set_sender(sender);
     }
 
-    /// Sets what counts tickets that are taken over in quotas. Only the first call counts.
+    /// Sets the function that counts taken-over tickets in quotas. Only the first call counts.
     pub fn set_ticket_quota(&self, quota: TicketQuota) {
         self.shared.tickets.set_quota(quota);
     }
@@ -57,7 +57,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// As it is stored with the ticket.
+    /// The call-back as it is stored with the ticket.
     fn stored_callback(
         &self,
         id: &TicketId,
@@ -79,7 +79,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.entropy().token()
     }
 
-    /// Makes a ticket, or finds the one that this token has. Stored on a majority when this returns.
+    /// Makes a ticket, or finds this token's ticket. It is stored on a majority when this returns.
     ///
     /// Cancel: if a majority has it, some instance serves it until no request about it has come for a minute.
     pub async fn make_ticket(&self, request: TicketRequest) -> Result<FoundTicket, TicketError> {
@@ -138,7 +138,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 Ok(FoundTicket { id, ticket: stored, head: found })
             }
             TicketFound::Absent | TicketFound::Unknown => {
-                // Nobody was answered: where a majority may have it all the same, it is given up.
+                // No caller was answered: if a majority may still have the ticket, it is given up.
                 let over = head.ended(TicketPhase::Ended, TicketEnd::Cancelled, made_ms);
                 self.raise_on_nodes(&id, &ticket, over).await;
                 Err(self.ticket_no_quorum())
@@ -155,7 +155,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub async fn find_ticket(&self, id: &TicketId) -> Result<FoundTicket, TicketError> {
         let mut found = self.find_on_nodes(id).await;
         if matches!(found, TicketFound::Unknown) {
-            // Another request may have raised its state meanwhile.
+            // Another request may have raised the ticket's state meanwhile.
             found = self.find_on_nodes(id).await;
         }
         match found {
@@ -175,26 +175,26 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.find_ticket(&self.ticket_id(first, others, token)).await
     }
 
-    /// Whether this principal made the ticket. Without authentication everybody has.
+    /// Whether this principal made the ticket. Always true without authentication.
     pub fn has_made(&self, found: &FoundTicket, principal: Option<&Principal>) -> bool {
         found.ticket.body.labels.principal == principal_tag(&self.engine().settings.params.cluster.get(), principal)
     }
 
-    /// Its position in this instance's queue; `None` if it is in none.
+    /// The ticket's position in this instance's queue; `None` if it is in no queue.
     pub fn ticket_position(&self, found: &FoundTicket) -> Option<usize> {
         let (resource, token) = (&found.ticket.resource, &found.ticket.token);
-        // Of several resources: in the first one's queue.
+        // For several resources, the position in the first resource's queue.
         self.shared.waiting.queue(|queue| queue.position_of(resource, token))
     }
 
-    /// Its caller has asked for it.
+    /// Records that the ticket's caller has asked for it.
     async fn ask_for_ticket(&self, id: &TicketId) {
         let asked_ms = self.ticket_now_ms();
         match self.shared.tickets.get(id) {
             Some(served) => served.asked(asked_ms),
             None => {
                 let (instance, asked) = (self.shared.instance.clone(), vec![(id.clone(), asked_ms)]);
-                // What is due stays due for the instance that serves it.
+                // Due tickets stay due for the instance that serves them.
                 let (served, takes_due) = (Vec::new(), false);
                 let args = TicketsArgs { instance, serve: TICKET_SERVED, served, asked, takes_due };
                 self.engine().exchange_tickets(args).await;
@@ -202,9 +202,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Waits for its caller until it waits no more, at most until `until`.
+    /// Waits on behalf of the caller until the ticket no longer waits, at most until `until`.
     ///
-    /// Cancel: it keeps its place.
+    /// Cancel: the ticket keeps its place.
     pub async fn await_ticket(&self, mut found: FoundTicket, until: BootTime) -> Result<FoundTicket, TicketError> {
         let draining = self.draining();
         let mut asked = None::<BootTime>;
@@ -235,8 +235,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Its caller is about to learn that it is granted. Returns it as it is then. Only the receiver of call-backs accepts what it
-    /// is offered: a reader of such a ticket may not be the one that waits for it.
+    /// Accepts a ticket whose caller is about to learn of the grant, and returns it. A grant offered to a receiver of
+    /// call-backs is accepted only by that receiver: a reader of such a ticket may not be the one that waits for it.
     pub async fn accept_ticket(&self, found: FoundTicket) -> Result<FoundTicket, TicketError> {
         match found.ticket.body.callback {
             Some(_) => Ok(found),
@@ -244,7 +244,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Accepts it if it is granted.
+    /// Accepts the ticket if it is granted.
     async fn accept(&self, found: FoundTicket) -> Result<FoundTicket, TicketError> {
         if found.head.phase != TicketPhase::Granted {
             return Ok(found);
@@ -266,7 +266,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The lease of a ticket that is granted; where it has ended, the ticket is over.
+    /// The lease of a granted ticket; if it has ended, the ticket is over.
     pub async fn ticket_lease(&self, found: FoundTicket) -> Result<(FoundTicket, Option<TicketLease>), TicketError> {
         if !matches!(found.head.phase, TicketPhase::Granted | TicketPhase::Accepted) {
             return Ok((found, None));
@@ -311,8 +311,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Gives its lease another end, from now on. Who does so to its own ticket works under the lease, so that this accepts it: also where
-    /// its receiver's 2xx was lost, and the receiver can be called only once.
+    /// Gives the ticket's lease another end, from now on. A caller that does so to its own ticket works under the lease, so
+    /// this accepts the grant: even if the receiver's 2xx was lost, and the receiver can be called only once.
     pub async fn keep_ticket(&self, found: &FoundTicket, kept_for: Duration, is_own: bool) -> Result<(), TicketError> {
         if found.head.phase == TicketPhase::Waiting {
             return Err(TicketError::Waiting);
@@ -332,7 +332,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let each = each.map(|(name, fence)| Box::pin(self.keep_lease_of(&found.ticket, (name, *fence), &labels)));
         match join_all(each).await.into_iter().all(|is_kept| is_kept) {
             true => Ok(()),
-            // It may have ended meanwhile: then not the votes are what lacked.
+            // The lease may have ended meanwhile: then the cause is not a lack of votes.
             false => match Box::pin(self.ticket_lease(self.find_ticket(&found.id).await?)).await? {
                 (found, None) => Err(over(&found)),
                 (_, Some(_)) => Err(self.ticket_no_quorum()),
@@ -340,10 +340,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Ends it at its caller's or an operator's word: gives it up, or releases its lease. Nothing is left of it when this
-    /// returns.
+    /// Ends the ticket for its caller or an operator: gives it up, or releases its lease. Nothing is left of it when
+    /// this returns.
     ///
-    /// Cancel: some instance ends it.
+    /// Cancel: some instance ends the ticket.
     pub async fn end_ticket(&self, found: &FoundTicket, is_forced: bool) -> Result<TicketEnd, TicketError> {
         let end = match found.head.phase {
             TicketPhase::Ended | TicketPhase::Done => {
@@ -358,7 +358,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let over = head.ended(TicketPhase::Ended, end, self.ticket_now_ms());
             match self.raise_on_nodes(&found.id, &found.ticket, over).await {
                 TicketRaised::Done => break head = over,
-                // It was granted, or accepted, meanwhile.
+                // The ticket was granted, or accepted, meanwhile.
                 TicketRaised::Overtaken(later) if later.end.is_none() => head = later,
                 TicketRaised::Overtaken(later) => return Err(TicketError::Over(later.end.unwrap_or(end))),
                 TicketRaised::Unknown => {
@@ -388,7 +388,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-/// Errors: too long to be stored; nothing was written. The names and the call-back have limits of their own, and labels may be long.
+/// Errors: too long to be stored; nothing was written. Names and call-back have limits of their own; labels may be long.
 pub(super) fn check_length(ticket: &Ticket) -> Result<(), TicketError> {
     let body = ticket.encode().unwrap_or_default();
     if ticket_bytes(&body) <= TICKET_MAX_BYTES {

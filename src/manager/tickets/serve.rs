@@ -1,5 +1,5 @@
-//! Serves one ticket: waits for its lease, stores the grant on a majority of nodes before it is shown, waits until it is
-//! accepted, and ends it. Another instance can repeat each step from what the nodes show.
+//! Serves one ticket: waits for its lease, stores the grant on a majority of nodes before it is shown, waits until
+//! the grant is accepted, and ends it. Another instance can repeat each step from what the nodes show.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::waiting::deadlock::Party;
 
 /// A ticket about which no request comes within this time ends.
 pub(super) const UNASKED_MAX: Duration = Duration::from_secs(60);
-/// Pause before what failed for want of nodes is tried again.
+/// Pause before a step that failed for want of nodes is tried again.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
-/// How often the lease of a ticket is looked for, in case that another instance ended it; longer where there are many.
+/// How often the lease of a ticket is checked, in case another instance ended it; less often if there are many tickets.
 pub(super) const LEASE_CHECK: Duration = Duration::from_secs(30);
 /// Maximum number of such checks per second.
 const LEASE_CHECKS_PER_SECOND: u32 = 50;
-/// After the end of a kept lease, for the keeper to release it.
+/// Time after the end of a kept lease in which the keeper can release it.
 const KEPT_OUT_GRACE: Duration = Duration::from_secs(2);
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Serves it from now on.
+    /// Serves the ticket from now on.
     pub(super) fn serve_ticket(&self, served: Arc<Served>) {
         let manager = self.clone();
         self.engine().tasks.spawn(async move {
@@ -68,7 +68,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 TicketPhase::Ended => Box::pin(self.finish_ticket(served, head)).await,
                 TicketPhase::Done => return,
             }
-            // One that ended unserved counts until its receiver is informed.
+            // A ticket that ended unserved counts until its receiver is informed.
             if !matches!(served.head().phase, TicketPhase::Waiting | TicketPhase::Ended) {
                 drop(served.permit.lock().take());
             }
@@ -80,7 +80,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.now_ms()
     }
 
-    /// Of several resources it is made of the smallest name: their order does not matter.
+    /// For several resources the id is made of the smallest name, so that their order does not matter.
     pub(super) fn ticket_id<'a>(
         &self,
         first: &'a ResourceName,
@@ -115,7 +115,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let ttl = engine.ticket_ttl(ticket, head).max(self.shared.tickets.limits().max_keep);
         let writer = TicketWriter { id, server: &self.shared.instance, ttl, due: TICKET_SERVED };
         let raised = engine.raise_ticket(&writer, head).await;
-        // A grant that is not stored is undone, so that its state must not be written later.
+        // A grant that is not stored is undone, so its state must not be written later.
         let is_later = head.phase > TicketPhase::Granted;
         if let (true, TicketRaised::Unknown, Some(served)) = (is_later, raised, self.shared.tickets.get(id)) {
             let mut seen = served.seen.lock();
@@ -145,7 +145,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let resources = ticket.resources().cloned().collect();
         let params = AcquireParams { resources, token, ttl: ticket.ttl, labels, mode: ticket.mode };
         let asking = async {
-            // The instance that served it before may have got the lease: then it is not in its own way.
+            // The instance that served the ticket before may have acquired the lease: then the ticket does not block itself.
             let is_held = served.is_adopted && Box::pin(self.holds_all(ticket)).await;
             let (begun, until) = (self.now(), now.plus(left));
             let until = if is_held { begun } else { until };
@@ -163,7 +163,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             biased;
             () = served.changed_from(head) => return,
             () = self.unchecked(served) => {
-                // Another instance serves it, or any that finds it due.
+                // Another instance serves the ticket, or any instance that finds it due.
                 served.stop.cancel();
                 return std::future::pending().await;
             }
@@ -189,16 +189,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Whether its token holds all that it asks for.
+    /// Whether the ticket's token holds all that the ticket asks for.
     async fn holds_all(&self, ticket: &Ticket) -> bool {
         let each = ticket.resources().map(|name| self.shared.waiting.holds(name, &ticket.token));
         join_all(each).await.into_iter().all(|is_held| is_held)
     }
 
-    /// Its lease is kept until it is ended; a grant that is not accepted ends the ticket.
+    /// Watches a granted ticket's lease, which is kept until it is ended; a grant that is not accepted ends the ticket.
     async fn watch_ticket_lease(&self, served: &Served, head: TicketHead) {
         let is_offered = head.phase == TicketPhase::Granted;
-        // The tries of a message go on while the lease is looked at.
+        // The tries of a message continue while the lease is checked.
         let mut offer = Box::pin(self.offer_grant(served, head));
         let (mut announced_ms, mut announcement, mut promised_until) = (0, None, None);
         loop {
@@ -206,7 +206,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let is_first = promised_until.is_none();
             let pause = match Box::pin(self.kept_ticket_lease(&served.ticket, head, is_first)).await {
                 LeaseSeen::Gone => return Box::pin(self.ticket_lease_is_over(served, head)).await,
-                // A try under way is awaited and counts while what was seen last is promised still.
+                // A try under way is awaited and counts while the lease, as last seen, is still promised.
                 LeaseSeen::Unknown if promised_until.is_some_and(|until| self.now() < until) => RETRY,
                 LeaseSeen::Unknown => return self.clock().sleep(RETRY).await,
                 LeaseSeen::Stands(records, left) => {
@@ -240,8 +240,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A grant was accepted, or was not accepted at this instance. Another instance may have newer state, so that only what was read
-    /// just before is ended.
+    /// Ends the offer of a grant that was accepted, or not accepted, at this instance. Another instance may have a
+    /// newer state, so only a state that was just read is ended.
     async fn end_offer(&self, served: &Served, head: TicketHead, next: TicketHead) {
         if next.phase == TicketPhase::Ended && !self.read_served(served).await {
             return self.clock().sleep(RETRY).await;
@@ -251,7 +251,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Until the next check of a ticket's lease.
+    /// Time until the next check of a ticket's lease.
     fn lease_check_pause(&self, kept_until_ms: u64) -> Duration {
         let (now_ms, count) = (self.ticket_now_ms(), u32::try_from(self.shared.tickets.len()).unwrap_or(u32::MAX));
         let pause = LEASE_CHECK.max(Duration::from_secs(1).saturating_mul(count / LEASE_CHECKS_PER_SECOND));
@@ -261,7 +261,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Another instance may have stored its end, and released its lease: what is read after the tombstone was seen counts.
+    /// Another instance may have stored the ticket's end, and released its lease: a read after the tombstone was seen counts.
     pub(super) async fn ticket_lease_is_over(&self, served: &Served, head: TicketHead) {
         let ticket = &served.ticket;
         let ended = Box::pin(self.ticket_lease_end(&served.id, ticket, head)).await;
@@ -283,10 +283,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// It is over: its lease is released, if it has one.
+    /// Finishes a ticket that is over: its lease is released, if it has one.
     async fn finish_ticket(&self, served: &Served, head: TicketHead) {
         let is_released = match head.end {
-            // Whoever stored that reports it.
+            // The instance that stored this end reports the loss.
             Some(TicketEnd::Lost) => self.rest_is_released(&served.ticket, false).await,
             _ => self.release_ticket_lease(&served.ticket).await,
         };
@@ -303,7 +303,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Resolves when no request about it has come for [`UNASKED_MAX`]; never for a ticket with a call-back.
+    /// Resolves when no request about the ticket has come for [`UNASKED_MAX`]; never for a ticket with a call-back.
     async fn unasked(&self, served: &Served) {
         if served.ticket.body.callback.is_some() {
             return std::future::pending().await;
@@ -318,7 +318,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A lease has ended, as this instance knows: if it is a ticket's, so has that.
+    /// Records that a lease has ended, as this instance knows: if it is a ticket's lease, the ticket ends as well.
     pub(in crate::manager) fn ticket_lease_ended(&self, resource: &ResourceName, token: &TokenHash, end: TicketEnd) {
         if let Some(served) = self.shared.tickets.with_lease(resource, token) {
             served.lease_ended(end);

@@ -15,89 +15,89 @@ use crate::protocol::{Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::clock::BootTime;
 use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
-/// Maximum number of tickets that an instance serves, those of others that ended included.
+/// Maximum number of tickets that an instance serves, including tickets of instances that ended.
 pub(super) const SERVED_MAX: usize = 100_000;
 
-/// How long, and how many.
+/// The limits of tickets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TicketLimits {
     /// Maximum time that a ticket may wait.
     pub max_wait: Duration,
     /// Maximum time that a lease is kept, see [`crate::manager::kept_leases::KeepLimits`].
     pub max_keep: Duration,
-    /// Maximum number of tickets of this instance that new ones may add to.
+    /// Maximum number of tickets of this instance up to which new ones are accepted.
     pub total: usize,
 }
 
-/// What happens to tickets of this instance, for metrics.
+/// An event of this instance's tickets, for metrics.
 #[derive(Debug, Clone, Copy)]
 pub enum TicketEvent {
-    /// One was made here.
+    /// A ticket was made here.
     Made,
-    /// This instance serves one of another instance that ended.
+    /// This instance serves a ticket of another instance that ended.
     Adopted,
-    /// One got its lease here.
+    /// A ticket got its lease here.
     Granted,
-    /// One is over; reported by the instance that served it.
+    /// A ticket is over; reported by the instance that served it.
     Ended(TicketEnd),
 }
 
-/// Is called with [`TicketEvent`]. It must be cheap and never wait.
+/// Called with each [`TicketEvent`]. It must be cheap and never wait.
 pub type TicketListener = Box<dyn Fn(TicketEvent) + Send + Sync>;
 
 /// Sends call-backs.
 pub type TicketSender = Arc<dyn CallbackSender>;
 
-/// Counts a ticket of so many leases in the quota of the principal for which this text stands; `None` where it is unknown.
+/// Counts a ticket of this many leases in the quota of the principal for which this text stands; `None` if it is unknown.
 pub type TicketQuota = Box<dyn Fn(&str, usize) -> Option<QuotaPermit> + Send + Sync>;
 
 /// A ticket that this instance serves.
 pub(in crate::manager) struct Served {
     pub(super) id: TicketId,
     pub(super) ticket: Ticket,
-    /// Its state, as far as this instance knows.
+    /// The ticket's state, as far as this instance knows.
     head: watch::Sender<TicketHead>,
-    /// What can change between two exchanges.
+    /// State that can change between two exchanges.
     pub(super) seen: Mutex<Seen>,
-    /// When only this instance serves it.
+    /// The time in which only this instance serves the ticket.
     alone: watch::Sender<Alone>,
-    /// It is in its queue, or has asked once.
+    /// Whether the ticket is in its queue, or has asked once.
     pub(super) began: watch::Sender<bool>,
-    /// How its lease ended, as a request to this instance or the keeper says.
+    /// How the ticket's lease ended, as a request to this instance or the keeper reports.
     lease_end: watch::Sender<Option<TicketEnd>>,
-    /// This instance serves it no more.
+    /// Cancelled when this instance no longer serves the ticket.
     pub(super) stop: CancellationToken,
-    /// Counts it in the principal's quota while it waits.
+    /// Counts the ticket in the principal's quota while it waits.
     pub(super) permit: Mutex<Option<Arc<QuotaPermit>>>,
-    /// Another instance served it before.
+    /// Whether another instance served the ticket before.
     pub(super) is_adopted: bool,
-    /// The end of the lease of which the receiver was informed that it is near. Milliseconds since 1970.
+    /// The end of the lease whose approach the receiver was informed of. Milliseconds since 1970.
     announced_ms: AtomicU64,
-    /// Its receiver has accepted the grant, which the nodes may not have stored yet.
+    /// Whether the receiver has accepted the grant, which the nodes may not have stored yet.
     is_taken: AtomicBool,
-    /// Of its leases, in the order of the resources; empty until they were seen.
+    /// Fence and mode of the ticket's leases, in the order of the resources; empty until they were seen.
     leases: Mutex<Box<[(Fence, Mode)]>>,
 }
 
 /// The time in which no other instance acquires for a ticket, see `while_alone` in `exchange.rs`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Alone {
-    /// It has lasted since then.
+    /// When that time began.
     pub(super) since: BootTime,
-    /// Its end, unless it is prolonged before.
+    /// When that time ends, unless it is prolonged before.
     pub(super) until: BootTime,
 }
 
 /// The fields of [`Served`] that change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// When its caller asked for it last, on the cluster clock. Milliseconds since 1970.
+    /// When the ticket's caller last asked for it, on the cluster clock. Milliseconds since 1970.
     pub(super) asked_ms: u64,
-    /// When the nodes were informed last that this instance serves it.
+    /// When the nodes were last informed that this instance serves the ticket.
     pub(super) exchanged: BootTime,
-    /// When a majority of the nodes was asked last that had no later state than this instance knows.
+    /// When a majority of nodes was last asked that had no later state than this instance knows.
     pub(super) checked: BootTime,
-    /// When it was read last from the nodes since one lacked it.
+    /// When the ticket was last read because a node lacked it.
     pub(super) put_back: BootTime,
     /// The latest state that this instance wrote to some nodes, and perhaps not to a majority.
     pub(super) unsettled: Option<TicketHead>,
@@ -126,7 +126,7 @@ impl Served {
         *self.head.borrow()
     }
 
-    /// Its state is this one, if that is a later one.
+    /// Sets the ticket's state, if this one is later.
     pub(super) fn set(&self, head: TicketHead) {
         self.head.send_if_modified(|known| {
             let is_later = head > *known;
@@ -137,13 +137,13 @@ impl Served {
         });
     }
 
-    /// Resolves when its state is another one. Cancel: nothing is left behind.
+    /// Resolves when the ticket's state differs from this one. Cancel: nothing is left behind.
     pub(super) async fn changed_from(&self, head: TicketHead) {
         let mut states = self.head.subscribe();
         let _ = states.wait_for(|state| *state != head).await;
     }
 
-    /// A majority of the nodes, asked at `begun`, takes this instance for its server, and will for `lasts`.
+    /// Records that a majority of the nodes, asked at `begun`, takes this instance for the ticket's server, and will for `lasts`.
     pub(super) fn is_alone_for(&self, begun: BootTime, lasts: Duration) {
         self.alone.send_modify(|alone| {
             if begun >= alone.until {
@@ -153,7 +153,7 @@ impl Served {
         });
     }
 
-    /// Another instance has raised its state.
+    /// Records that another instance has raised the ticket's state.
     pub(super) fn is_not_alone(&self, now: BootTime) {
         self.alone.send_modify(|alone| alone.until = alone.until.min(now));
     }
@@ -162,12 +162,12 @@ impl Served {
         *self.alone.borrow()
     }
 
-    /// Resolves when no other instance serves it. Cancel: nothing is left behind.
+    /// Resolves when no other instance serves the ticket. Cancel: nothing is left behind.
     pub(super) async fn alone_at(&self, now: impl Fn() -> BootTime) {
         let _ = self.alone.subscribe().wait_for(|alone| now() < alone.until).await;
     }
 
-    /// Its lease has ended, or the first of several. Whether that was not known.
+    /// Records that the ticket's lease, or the first of several, has ended. Returns whether that was not known.
     pub(super) fn lease_ended(&self, end: TicketEnd) -> bool {
         self.lease_end.send_if_modified(|known| {
             let is_first = known.is_none();
@@ -180,7 +180,7 @@ impl Served {
         *self.lease_end.borrow()
     }
 
-    /// Resolves when its lease has ended, as far as this instance knows. Cancel: nothing is left behind.
+    /// Resolves when the ticket's lease has ended, as far as this instance knows. Cancel: nothing is left behind.
     pub(super) async fn lease_has_ended(&self) {
         let _ = self.lease_end.subscribe().wait_for(Option::is_some).await;
     }
@@ -239,7 +239,7 @@ impl TicketTable {
         let _ = self.quota.set(quota);
     }
 
-    /// Counts one that another instance admitted.
+    /// A permit that counts a ticket which another instance admitted.
     pub(super) fn permit_of(&self, ticket: &Ticket) -> Option<Arc<QuotaPermit>> {
         self.quota.get()?(&ticket.body.labels.principal, ticket.resources().count()).map(Arc::new)
     }
@@ -262,7 +262,7 @@ impl TicketTable {
         self.served.lock().get(id).cloned()
     }
 
-    /// The one that has this lease.
+    /// The ticket that has this lease.
     pub(super) fn with_lease(&self, resource: &ResourceName, token: &TokenHash) -> Option<Arc<Served>> {
         let id = self.of_leases.lock().get(&(resource.clone(), token.clone())).cloned()?;
         self.get(&id)
@@ -272,7 +272,7 @@ impl TicketTable {
         self.served.lock().len()
     }
 
-    /// Whether it is served now; not where it was before, or too many are.
+    /// Adds a ticket. Returns whether it is served now; not if it was served before, or if too many are.
     pub(super) fn add(&self, served: &Arc<Served>) -> bool {
         let mut all = self.served.lock();
         if all.len() >= SERVED_MAX || all.contains_key(&served.id) {
@@ -304,7 +304,7 @@ impl TicketTable {
         self.served.lock().values().cloned().collect()
     }
 
-    /// How many are in each state, in the order of [`TicketPhase`].
+    /// How many tickets are in each state, in the order of [`TicketPhase`].
     pub(super) fn counts(&self) -> [usize; 5] {
         let mut counts = [0; 5];
         for served in self.served.lock().values() {

@@ -14,25 +14,25 @@ use crate::types::{Fence, Labels, ResourceName, Token, TokenHash, Ttl, WantedMod
 /// Asks for a ticket.
 #[derive(Debug, Clone)]
 pub struct TicketRequest {
-    /// What is to be protected; of several the first.
+    /// The resource to protect; of several, the first.
     pub resource: ResourceName,
-    /// The others, which differ from it and from each other: all are granted, or none.
+    /// The other resources, all distinct: all are granted, or none.
     pub others: Vec<ResourceName>,
-    /// What the lease is to be, and until when it is wanted.
+    /// The terms of the lease, and until when it is wanted.
     pub terms: AskedTerms,
     /// Owner, note and metadata of the lease.
     pub labels: Labels,
     /// The token that the lease will have.
     pub token: Token,
-    /// Who asks; `None` without authentication.
+    /// The principal that asks; `None` without authentication.
     pub principal: Option<Arc<Principal>>,
-    /// Who is informed of the grant, and for how long that is offered; `None`: the caller asks.
+    /// The receiver that is informed of the grant, and for how long the grant is offered; `None`: the caller asks.
     pub callback: Option<(Callback, Duration)>,
-    /// Counts it in the principal's quota while it waits.
+    /// Counts the ticket in the principal's quota while it waits.
     pub permit: Option<Arc<QuotaPermit>>,
 }
 
-/// What the lease is to be, and when it is wanted.
+/// The terms of the lease, and when it is wanted.
 #[derive(Debug, Clone, Copy)]
 pub struct AskedTerms {
     /// TTL of the lease.
@@ -41,9 +41,9 @@ pub struct AskedTerms {
     pub wait: Duration,
     /// For how long after the grant the lease is kept.
     pub keep: Duration,
-    /// How the lease is to share the resource.
+    /// How the lease may share the resource.
     pub mode: WantedMode,
-    /// It ends if it is the newest in a deadlock.
+    /// Whether the ticket ends if it is the newest in a deadlock.
     pub refuses_deadlock: bool,
 }
 
@@ -51,28 +51,28 @@ pub struct AskedTerms {
 #[derive(Debug, Clone)]
 pub struct FoundTicket {
     pub id: TicketId,
-    /// What it asks for.
+    /// What the ticket asks for.
     pub ticket: Ticket,
     pub head: TicketHead,
 }
 
 impl FoundTicket {
-    /// The word of its state.
+    /// The word for the ticket's state.
     pub fn state(&self) -> &'static str {
         phase_word(self.head.phase)
     }
 
-    /// Whether it is over.
+    /// Whether the ticket is over.
     pub fn is_over(&self) -> bool {
         matches!(self.head.phase, TicketPhase::Ended | TicketPhase::Done)
     }
 
-    /// Whether it is for these resources, in whatever order.
+    /// Whether the ticket is for these resources, in any order.
     pub fn is_for(&self, names: &[ResourceName]) -> bool {
         self.ticket.resources().count() == names.len() && self.ticket.resources().all(|name| names.contains(name))
     }
 
-    /// Whether this token is its own.
+    /// Whether this token is the ticket's own.
     pub fn is_of(&self, token: &TokenHash) -> bool {
         self.ticket.token == *token
     }
@@ -85,52 +85,52 @@ impl TicketRequest {
     }
 }
 
-/// A ticket's lease, or its leases, as far as it is promised now.
+/// A ticket's lease, or its leases, as far as they are promised now.
 #[derive(Debug, Clone)]
 pub struct TicketLease {
-    /// Its fence; of several in the order of the resources.
+    /// The fence; for several leases, in the order of the resources.
     pub fences: Box<[Fence]>,
-    /// The number of its permit, if it is one.
+    /// The number of the permit, if the lease is one.
     pub slot: Option<u8>,
-    /// Time left that is promised, of all.
+    /// Time left that is promised, for all leases.
     pub valid_for: Duration,
-    /// Until when the service renews it. Milliseconds since 1970.
+    /// Until when the service renews the lease. Milliseconds since 1970.
     pub kept_until_ms: u64,
-    /// The same from now on.
+    /// How long the service renews it from now on.
     pub kept_for: Duration,
-    /// As on the nodes now.
+    /// The labels as on the nodes now.
     pub labels: Labels,
 }
 
-/// Why there is no ticket, or none was shown or changed.
+/// Why there is no ticket, or why it was not shown or changed.
 #[derive(Debug, Clone)]
 pub enum TicketError {
     /// No majority has such a ticket.
     NotFound,
-    /// It waits, and has no lease yet.
+    /// The ticket waits, and has no lease yet.
     Waiting,
-    /// It is over, for this reason.
+    /// The ticket is over, for this reason.
     Over(TicketEnd),
-    /// This instance serves as many as it may, or as many wait, or as many for one of the resources.
+    /// This instance serves the maximum number of tickets, or the maximum number waits, in all or for one of the resources.
     TooMany {
         /// The limit that was reached.
         limit: usize,
-        /// The limit is for a resource.
+        /// Whether the limit is for one resource.
         per_resource: bool,
     },
-    /// A node would not store so much.
+    /// The ticket is larger than a node would store.
     TooLarge {
-        /// What takes most of it.
+        /// The field that takes most of the space.
         field: &'static str,
         /// Length of what would be stored.
         bytes: usize,
     },
     /// The instance is shutting down.
     Draining,
-    /// Its call-back may not go there.
+    /// The ticket's call-back may not be sent to this address.
     Callback(CallbackRefused),
     /// Too few nodes answered; nothing is known to have changed.
     NoQuorum(NoQuorum),
-    /// Its lease would be kept for too long, or too many are kept here.
+    /// The ticket's lease would be kept for too long, or too many are kept here.
     Keep(ExtendError),
 }

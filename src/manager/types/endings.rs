@@ -1,22 +1,22 @@
-//! How leases end, and what happens to those that a connection holds.
+//! How leases end, and what happens to leases that a connection holds.
 
 /// Why the lease of a token that a client still uses has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoneReason {
-    /// Nobody extended it before its end.
+    /// The lease was not extended before its end.
     Expired,
-    /// Its holder released it.
+    /// The holder released the lease.
     Released,
-    /// An operator ended it, or forbade its renewal.
+    /// An operator ended the lease, or forbade its renewal.
     Forced,
-    /// The nodes no longer know.
+    /// The nodes no longer know the reason.
     Unknown,
 }
 
 impl GoneReason {
     pub const ALL: [Self; 4] = [Self::Expired, Self::Released, Self::Forced, Self::Unknown];
 
-    /// As in HTTP answers.
+    /// The reason in HTTP answers.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -30,28 +30,28 @@ impl GoneReason {
 /// What happens to a lease that a connection holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldLeaseEvent {
-    /// It has its whole TTL again.
+    /// The lease has its whole TTL again.
     Renewed,
     /// A renewal failed; the old deadline remains, and the next try follows soon.
     AtRisk,
-    /// The instance stops and renews it no longer. It stays on the nodes to its deadline, for a hold at another instance.
+    /// The instance stops and no longer renews the lease, which stays on the nodes to its deadline, for a hold elsewhere.
     Moved,
-    /// It may no longer be relied on.
+    /// The lease may no longer be relied on.
     Lost(LostReason),
-    /// It was released with its token.
+    /// The lease was released with its token.
     Released,
 }
 
 /// Why a lease that a connection held is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
-    /// It ran out, or the nodes no longer have it.
+    /// The lease expired, or the nodes no longer have it.
     Expired,
-    /// An operator ended it, or forbade its renewal.
+    /// An operator ended the lease, or forbade its renewal.
     Forced,
-    /// Too few nodes answered until its deadline.
+    /// Too few nodes answered until the lease's deadline.
     Quorum,
-    /// It was held for `max_hold`, and the service released it.
+    /// The lease was held for `max_hold`, and the service released it.
     MaxHold,
 }
 
@@ -72,15 +72,15 @@ impl LostReason {
 /// How a lease ended, as far as this instance knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeaseOutcome {
-    /// Its holder released it.
+    /// The holder released the lease.
     Released,
-    /// The connection that held it ended.
+    /// The connection that held the lease ended.
     Disconnected,
-    /// The service released it for a connection, at shutdown or after `max_hold`.
+    /// The service released the lease for a connection, at shutdown or after `max_hold`.
     GivenBack,
-    /// The time for which it was to be kept was over.
+    /// The time for which the lease was to be kept was over.
     KeptOut,
-    /// An operator ended it.
+    /// An operator ended the lease.
     Forced,
     /// The last deadline that this instance promised has passed: the lease expired, unless another
     /// instance extended or released it, which is not reported here.

@@ -9,14 +9,14 @@ use crate::protocol::EndReason;
 use crate::redlock::quorum::NodeOutcome;
 use crate::types::{Fence, Mode, PermitLimit, ResourceName, TokenId, WaitId};
 
-/// By what a resource is held.
+/// What holds a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldReason {
     /// A lease of this service.
     Lease,
     /// Another Redlock client.
     Foreign,
-    /// The lock delay after a lease that ran out.
+    /// The lock delay after a lease that expired.
     LockDelay,
 }
 
@@ -28,9 +28,9 @@ pub struct HeldRefusal {
     pub reason: HeldReason,
     /// The holders; empty for another Redlock client.
     pub holders: Vec<HolderInfo>,
-    /// How many requests wait for it in this instance.
+    /// How many requests wait for the resource at this instance.
     pub waiting: usize,
-    /// How many wait for it at other instances.
+    /// How many requests wait for the resource at other instances.
     pub waiting_elsewhere: usize,
     /// Earliest time at which a quorum can be free, where that is known.
     pub free_in: Option<Duration>,
@@ -38,31 +38,31 @@ pub struct HeldRefusal {
     pub nodes: Vec<NodeOutcome>,
 }
 
-/// What a [`HeldRefusal`] is about.
+/// The resources that a [`HeldRefusal`] describes.
 #[derive(Debug, Clone)]
 pub struct HeldResources {
-    /// The resource; the first that is held of several.
+    /// The resource; of several, the first that is held.
     pub resource: ResourceName,
-    /// Of a request for several resources, each that is held by another, in their order; otherwise empty.
+    /// For a request for several resources, each resource that another holds, in their order; otherwise empty.
     pub blocked_by: Vec<BlockingResource>,
-    /// No node may have left out a holder.
+    /// Whether no node can have left out a holder.
     pub all_named: bool,
-    /// It is known until when each of the holders holds; otherwise their `valid_for` means nothing.
+    /// Whether it is known until when each holder holds; otherwise their `valid_for` means nothing.
     pub ends_known: bool,
-    /// A node refused because of another caller that waits.
+    /// Whether a node refused because of another caller that waits.
     pub is_behind: bool,
 }
 
-/// A resource that keeps a request for several from all of them.
+/// A resource that blocks a request for several resources.
 #[derive(Debug, Clone)]
 pub struct BlockingResource {
     /// The resource that another holds.
     pub resource: ResourceName,
-    /// Who has it; `None` for another Redlock client.
+    /// The holder; `None` for another Redlock client.
     pub holder: Option<HolderInfo>,
 }
 
-/// Too few nodes that may vote, or votes split to the end.
+/// Too few nodes may vote, or the votes stayed split.
 #[derive(Debug, Clone)]
 pub struct NoQuorum {
     pub quorum: QuorumCount,
@@ -70,22 +70,22 @@ pub struct NoQuorum {
     pub nodes: Vec<NodeOutcome>,
     /// Why nodes did not vote, for people; empty if unknown.
     pub reasons: String,
-    /// When asking again makes sense.
+    /// When to ask again.
     pub retry_after: Duration,
 }
 
 /// Why there is no lease.
 #[derive(Debug, Clone)]
 pub enum AcquireError {
-    /// Held, and the request does not wait.
+    /// The resource is held, and the request does not wait.
     Held(HeldRefusal),
-    /// Held, and the wait is over.
+    /// The resource is held, and the wait is over.
     WaitTimeout {
-        /// As the last attempt found it.
+        /// The refusal of the last attempt.
         held: HeldRefusal,
-        /// How long it waited.
+        /// How long the request waited.
         waited: Duration,
-        /// Its last position in the queue; 1 is the head.
+        /// The request's last position in the queue; 1 is the head.
         position: usize,
     },
     /// See [`NoQuorum`].
@@ -100,40 +100,40 @@ pub enum AcquireError {
     ModeDiffers(Mode),
     /// The owners in this cycle wait for each other, and this is the newest request in it.
     Deadlock {
-        /// From this request's owner back to it.
+        /// The cycle from this request's owner back to it.
         cycle: Vec<CycleEdge>,
-        /// How long it waited.
+        /// How long the request waited.
         waited: Duration,
     },
     /// The queue is full.
     TooManyWaiters {
         limit: usize,
-        /// The limit is that of this resource's queue, not the total.
+        /// Whether the limit is for this resource's queue, not for all.
         per_resource: bool,
     },
-    /// This instance keeps as many leases as it may.
+    /// This instance keeps the maximum number of leases.
     TooManyKept(usize),
     /// The service is shutting down.
     Draining {
         /// The `wait_id` of the request, if it has one.
         wait_id: Option<WaitId>,
     },
-    /// A later request with its `wait_id` has taken its place.
+    /// A later request with the same `wait_id` has taken the request's place.
     Replaced,
-    /// Its `wait_id` names the place of a request that differs in this field.
+    /// The `wait_id` names the place of a request that differs in this field.
     OtherPlace(&'static str),
 }
 
-/// One owner waits for what the next one in the cycle holds, confirmed by a quorum.
+/// One owner waits for a resource that the next owner in the cycle holds, confirmed by a quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CycleEdge {
     /// The owner that waits.
     pub owner: String,
-    /// The resource that it waits for.
+    /// The resource that the owner waits for.
     pub waits_for: ResourceName,
-    /// The owner that holds it.
+    /// The owner that holds the resource.
     pub held_by: String,
-    /// That owner's lease.
+    /// The lease of the owner that holds it.
     pub token_id: TokenId,
 }
 
@@ -148,12 +148,12 @@ impl From<&CycleEdge> for DeadlockEdge {
     }
 }
 
-/// A deadlock that a quorum confirmed, and whose waiters all wait on.
+/// A deadlock that a quorum confirmed, and whose waiters all continue to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deadlock {
-    /// From the newest request's owner back to it.
+    /// The cycle from the newest request's owner back to it.
     pub cycle: Vec<CycleEdge>,
-    /// How long it has been known.
+    /// How long the deadlock has been known.
     pub age: Duration,
 }
 
@@ -164,26 +164,26 @@ pub enum ExtendError {
     NotHolder,
     /// This token's lease has ended.
     Gone(GoneReason),
-    /// The fence differs from the one asked for.
+    /// The fence differs from the requested one.
     Changed {
-        /// The one that the nodes have.
+        /// The fence that the nodes have.
         current: Fence,
     },
     /// The labels would exceed their limits: field and reason.
     Invalid(&'static str, String),
-    /// It would be kept for longer than is allowed.
+    /// The lease would be kept for longer than is allowed.
     KeepTooLong {
         /// The maximum since the grant.
         max: Duration,
-        /// For how long it may be kept from now on.
+        /// For how long the lease may be kept from now on.
         left: Duration,
     },
-    /// This instance keeps as many leases as it may.
+    /// This instance keeps the maximum number of leases.
     TooManyKept(usize),
-    /// Not known whether it took effect; nothing was released, and the old deadline is still valid.
+    /// It is not known whether the extend took effect; nothing was released, and the old deadline is still valid.
     NoQuorum {
         no_quorum: NoQuorum,
-        /// Time left until the old deadline, where this instance knows it.
+        /// Time left until the old deadline, if this instance knows it.
         valid_for: Option<Duration>,
     },
 }
@@ -195,7 +195,7 @@ pub enum ReleaseError {
     NotHolder,
     /// This token's lease has already ended.
     Gone(GoneReason),
-    /// Too few nodes answered. Those that did have released it, the others are tried in the background,
+    /// Too few nodes answered. Those that answered have released the lease, the others are tried in the background,
     /// and the TTL ends it at the latest.
     NoQuorum(NoQuorum),
 }
@@ -205,14 +205,14 @@ pub enum ReleaseError {
 pub enum ForceError {
     /// The resource is free.
     NotHeld,
-    /// Another lease holds it now.
+    /// Another lease holds the resource now.
     Changed {
-        /// Its ETag, see [`super::Inspection::etag`].
+        /// The ETag of that lease, see [`super::Inspection::etag`].
         current: String,
     },
     /// A lock of another Redlock client cannot be revoked, only ended at once.
     ForeignRevoke,
-    /// So many leases hold the resource, and the request does not say which one it means.
+    /// This many leases hold the resource, and the request does not name one.
     SeveralHolders(usize),
     /// See [`NoQuorum`].
     NoQuorum(NoQuorum),

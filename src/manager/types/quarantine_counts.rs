@@ -5,7 +5,7 @@
 pub struct QuarantineCounts([u64; Self::REASONS.len()]);
 
 impl QuarantineCounts {
-    /// The words that nodes keep with a quarantine; `other` for those of later releases.
+    /// The words that nodes store with a quarantine; `other` for words of later releases.
     pub const REASONS: [&'static str; 7] = ["blank", "failover", "restart", "clock", "evicted", "ordered", "other"];
 
     /// Counts a quarantine; an unknown reason counts as `other`.

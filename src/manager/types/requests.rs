@@ -10,30 +10,30 @@ use crate::types::{Fence, Labels, ResourceName, Token, TokenId, Ttl, WaitId, Wan
 /// Asks for a lease.
 #[derive(Debug, Clone)]
 pub struct AcquireRequest {
-    /// What is to be protected.
+    /// The resource to protect.
     pub resource: ResourceName,
-    /// How the lease shares it.
+    /// How the lease may share the resource.
     pub mode: WantedMode,
     /// The lifetime of the lease, unless it is extended.
     pub ttl: Ttl,
-    /// For how long to wait at most; zero asks once.
+    /// Maximum time to wait; zero asks once.
     pub wait: Duration,
     /// For how long after the grant the service renews the lease; `None`: it does not.
     pub kept_for: Option<Duration>,
-    /// Shown to people. The manager sets `acquired_at_ms`.
+    /// Labels that are shown to people. The manager sets `acquired_at_ms`.
     pub labels: Labels,
     /// The client's own token: a repeated request joins its lease. `None`: the service draws one.
     pub token: Option<Token>,
-    /// Refuse it if it is the newest request in a deadlock; otherwise the deadlock is reported, and it waits on.
+    /// Whether to refuse the request if it is the newest in a deadlock; otherwise the deadlock is reported, and it waits on.
     pub refuses_deadlock: bool,
-    /// Who asks; `None` without authentication. It is not refused for a deadlock of which it may not read each lock.
+    /// The principal that asks; `None` without authentication. It is not refused for a deadlock with a lock that it may not read.
     pub principal: Option<Arc<Principal>>,
-    /// Keeps the place of a request that waits, when it is dropped.
+    /// Keeps the place of a waiting request that is dropped.
     pub keep: Option<KeepPlace>,
 }
 
-/// A place in the queue that the next request with the same `wait_id` may take, by the same principal and for the same
-/// resource. It has to ask for the same, but for `wait`.
+/// A place in the queue that the next request with the same `wait_id` may take, by the same principal and for the
+/// same resource. That request must ask for the same, except for `wait`.
 #[derive(Debug, Clone)]
 pub struct KeepPlace {
     /// The client's name for the place.
@@ -51,11 +51,11 @@ pub struct ExtendRequest {
     pub token: Token,
     /// Time left from now; `None`: the lease's own TTL.
     pub ttl: Option<Ttl>,
-    /// For how long from now on the service renews it; `None`: as before.
+    /// For how long from now on the service renews the lease; `None`: as before.
     pub kept_for: Option<Duration>,
-    /// Make an exclusive lease a shared one. It counts as shared from the request on, whatever its answer is.
+    /// Whether to make an exclusive lease a shared one. It counts as shared from the request on, whatever the answer.
     pub downgrade: bool,
-    /// Only if the lease has this fence (`If-Match`).
+    /// Extends only if the lease has this fence (`If-Match`).
     pub fence: Option<Fence>,
     /// `Some` replaces the note.
     pub note: Option<String>,
@@ -72,35 +72,35 @@ pub enum ForceMode {
     Now,
 }
 
-/// Ends somebody else's lease.
+/// Ends another caller's lease.
 #[derive(Debug, Clone)]
 pub struct ForceRequest {
     /// The leased resource.
     pub resource: ResourceName,
-    /// At once or by its end.
+    /// Whether the lease ends at once or by its end.
     pub mode: ForceMode,
-    /// Why, for the log.
+    /// The reason, for the log.
     pub reason: String,
     /// The authenticated principal of the operator.
     pub principal: Option<String>,
-    /// Which of several holders; `None`: the only one.
+    /// The lease, of several holders; `None`: the only one.
     pub holder: Option<TokenId>,
-    /// Only with this ETag, or if that holder has this fence: what the operator saw.
+    /// Ends only a lease with this ETag, or only if that holder has this fence: what the operator saw.
     pub if_match: Option<String>,
 }
 
 /// Which leases to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListQuery {
-    /// Names that begin with this.
+    /// Lists names that begin with this prefix.
     pub prefix: String,
-    /// Exactly this owner.
+    /// Lists leases of exactly this owner.
     pub owner: Option<String>,
     /// Only resources in this state.
     pub state: Option<ListState>,
-    /// Names after this one.
+    /// Lists names after this one.
     pub after: Option<String>,
-    /// At most so many, [`LIST_LIMIT_MAX`] at most.
+    /// Maximum number of items, at most [`LIST_LIMIT_MAX`].
     pub limit: usize,
 }
 
@@ -109,11 +109,11 @@ pub struct ListQuery {
 pub enum ListState {
     /// A lease is running.
     Held,
-    /// Requests wait for it.
+    /// Requests wait for the resource.
     Waited,
-    /// The last lease ran out; its lock delay is passing.
+    /// The last lease expired; its lock delay is passing.
     LockDelay,
-    /// Fewer than a quorum of nodes confirm its lease.
+    /// Fewer than a quorum of nodes confirm the resource's lease.
     Unknown,
 }
 

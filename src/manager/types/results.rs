@@ -23,17 +23,17 @@ pub struct GrantedLease {
     pub token: Token,
     /// The fencing token.
     pub fence: Fence,
-    /// As stored with the lease.
+    /// The labels as stored with the lease.
     pub labels: Labels,
-    /// How it shares the resource.
+    /// How the lease shares the resource.
     pub mode: Mode,
-    /// For how long the service renews it from now on; `None` where it does not.
+    /// For how long the service renews the lease from now on; `None` if it does not.
     pub kept_for: Option<Duration>,
     /// The TTL that was asked for.
     pub ttl: Ttl,
-    /// Until when it may be relied on, on the service's boot clock.
+    /// Until when the lease may be relied on, on the service's boot clock.
     pub deadline: BootTime,
-    /// This token held it already: the answer repeats an earlier grant.
+    /// Whether this token held the lease already: the answer repeats an earlier grant.
     pub replay: bool,
     /// How long the request waited and tried.
     pub waited: Duration,
@@ -41,12 +41,12 @@ pub struct GrantedLease {
 }
 
 impl GrantedLease {
-    /// Names it in quotas.
+    /// The name of the lease in quotas.
     pub fn counted(&self) -> CountedName {
         CountedName::of(&self.resource, self.token.hash().id(), self.mode)
     }
 
-    /// As the nodes have it, without the attempts that claim it.
+    /// The record as the nodes have it, without the attempts that claim it.
     pub(in crate::manager) fn record(&self) -> LeaseRecord {
         let (mode, token, ttl, fence) = (self.mode, self.token.hash(), self.ttl, self.fence);
         LeaseRecord { mode, token, renewals: 0, ttl, fence, claims: "".into(), labels: self.labels.encode() }
@@ -55,11 +55,11 @@ impl GrantedLease {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuorumCount {
-    /// Nodes that had granted when the decision was clear.
+    /// Number of nodes that had granted when the decision was clear.
     pub granted: usize,
-    /// Nodes that must grant: N/2 + 1.
+    /// Number of nodes that must grant: N/2 + 1.
     pub needed: usize,
-    /// Nodes configured.
+    /// Number of configured nodes.
     pub nodes: usize,
 }
 
@@ -68,19 +68,19 @@ pub struct QuorumCount {
 pub struct HolderInfo {
     /// Identifies the lease; not secret.
     pub token_id: TokenId,
-    /// How it shares the resource.
+    /// How the lease shares the resource.
     pub mode: Mode,
-    /// Its fencing token.
+    /// The lease's fencing token.
     pub fence: Fence,
     /// Owner, note and metadata, as the holder gave them.
     pub labels: Labels,
-    /// Time left until its deadline, at most. Zero while the lock delay passes, and where it is not confirmed.
+    /// Maximum time left until the lease's deadline. Zero while the lock delay passes, and if the lease is not confirmed.
     pub valid_for: Duration,
-    /// For how long the service renews it from now on; `None` where it does not.
+    /// For how long the service renews the lease from now on; `None` if it does not.
     pub kept_for: Option<Duration>,
-    /// A quorum of nodes has it. Otherwise it is not known whether it is held, and its holder may not rely on it.
+    /// Whether a quorum of nodes has it. Otherwise it is not known whether it is held, and its holder may not rely on it.
     pub is_confirmed: bool,
-    /// How often it was extended.
+    /// How often the lease was extended.
     pub renewals: u32,
 }
 
@@ -91,17 +91,17 @@ pub struct WaiterInfo {
     pub instance: InstanceName,
     /// Its position in that instance's queue; 1 is the head.
     pub position: usize,
-    /// How it wants to share the resource.
+    /// How the waiter wants to share the resource.
     pub mode: WantedMode,
-    /// The owner that it names.
+    /// The owner that the waiter names.
     pub owner: String,
-    /// How long it has waited.
+    /// How long the request has waited.
     pub waiting: Duration,
-    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it.
+    /// Maximum time that it will still wait; `None` if an instance of an earlier release does not report it.
     pub left: Option<Duration>,
-    /// Its note; of other instances the beginning.
+    /// The waiter's note; for other instances only the beginning.
     pub note: String,
-    /// A ticket waits, and no connection; of other instances only those of this release say it.
+    /// Whether a ticket waits, not a connection; of other instances, only those of this release report it.
     pub is_ticket: bool,
 }
 
@@ -110,16 +110,16 @@ pub struct WaiterInfo {
 pub struct ExtendedLease {
     /// The lease; `waited` is zero, `replay` false.
     pub lease: GrantedLease,
-    /// How often it was extended, this time included.
+    /// How often the lease was extended, including this time.
     pub renewals: u32,
 }
 
-/// What an operator's request did.
+/// The effect of an operator's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Forced {
     /// The resource is free.
     Freed,
-    /// It will be free after this time.
+    /// The resource will be free after this time.
     FreesIn(Duration),
 }
 
@@ -128,13 +128,13 @@ pub enum Forced {
 pub struct EndedLease {
     /// Identifies the lease; not secret.
     pub token_id: TokenId,
-    /// How it shared the resource.
+    /// How the lease shared the resource.
     pub mode: Mode,
-    /// Its fencing token.
+    /// The lease's fencing token.
     pub fence: Fence,
-    /// Its owner label; empty if it has none.
+    /// The lease's owner label; empty if it has none.
     pub owner: String,
-    /// For how long it was held, by the wall clocks of two instances; `None` where its grant has no time.
+    /// For how long it was held, by the wall clocks of two instances; `None` if its grant has no time.
     pub held: Option<Duration>,
 }
 
@@ -142,7 +142,7 @@ pub struct EndedLease {
 #[derive(Debug, Clone)]
 pub struct Inspection {
     pub resource: ResourceName,
-    /// What a quorum has.
+    /// The state on a quorum.
     pub state: LockState,
     /// The instance that inspected it.
     pub instance: InstanceName,
@@ -154,19 +154,19 @@ pub struct Inspection {
     pub waiting: usize,
     /// Whether the waiters of all other instances are known; see [`ListPage::waiters_known`].
     pub waiters_known: bool,
-    /// What each node has.
+    /// The state on each node.
     pub nodes: Vec<ResourceOnNode>,
-    /// Nodes that agree on `state`, needed, configured.
+    /// Number of nodes that agree on `state`, needed, configured.
     pub quorum: QuorumCount,
 }
 
 impl Inspection {
-    /// Whether a quorum reports the state. It always does for a free resource.
+    /// Whether a quorum reports the state. Always true for a free resource.
     pub fn is_confirmed(&self) -> bool {
         self.state == LockState::Free || self.quorum.granted >= self.quorum.needed
     }
 
-    /// Changes with the holders only: the fence, a hash of several, or of a foreign value. Unquoted; `None` when free.
+    /// Changes only with the holders: the fence, a hash of several holders, or of a foreign value. Unquoted; `None` when free.
     pub fn etag(&self) -> Option<String> {
         match &self.state {
             LockState::Free => None,
@@ -184,7 +184,7 @@ impl Inspection {
         self.etag().is_some_and(|present| present == tag) || self.holders().iter().any(of_one)
     }
 
-    /// The leases that hold it; none where it is free, or another client's.
+    /// The leases that hold the resource; none if it is free, or held by another client.
     pub fn holders(&self) -> &[HolderInfo] {
         match &self.state {
             LockState::Held(holders) => holders,
@@ -192,72 +192,72 @@ impl Inspection {
         }
     }
 
-    /// How its holders share it.
+    /// How the holders share the resource.
     pub fn mode(&self) -> WantedMode {
         mode_of(self.holders())
     }
 }
 
-/// How these leases share their resource: none or a foreign one does not.
+/// How these leases share their resource. Without leases, or with a foreign lock, it is exclusive.
 pub fn mode_of(holders: &[HolderInfo]) -> WantedMode {
     holders.first().map_or(WantedMode::Exclusive, |holder| holder.mode.wanted())
 }
 
-/// How many permits are left beside these; `None` where they are none.
+/// How many permits are left beside these; `None` if the leases are not permits.
 pub fn permits_free(holders: &[HolderInfo]) -> Option<usize> {
     let limit = usize::from(mode_of(holders).limit()?.get());
     let taken: BTreeSet<u8> = holders.iter().filter_map(|holder| holder.mode.slot()).collect();
     Some(limit.saturating_sub(taken.len()))
 }
 
-/// Of a set of holders, whatever their order.
+/// The tag of a set of holders, in any order.
 fn tag_of(holders: &[HolderInfo]) -> String {
     let fences: BTreeSet<u64> = holders.iter().map(|holder| holder.fence.0).collect();
     let digest = fences.iter().fold(Sha256::new(), |digest, fence| digest.chain_update(fence.to_be_bytes()));
     format!("h{}", HEXLOWER.encode(&digest.finalize()[..TAG_BYTES]))
 }
 
-/// Of the hash in a tag of several holders: it guards against a mistake, not against an attack.
+/// Bytes of the hash in a tag of several holders: it guards against a mistake, not against an attack.
 const TAG_BYTES: usize = 8;
 
-/// Who holds a resource, by quorum.
+/// The holder of a resource, by quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockState {
     /// No holder, or none on a quorum of nodes.
     Free,
-    /// By leases of this service: one, or several that are held together; never none. In the order of slots and fences.
+    /// Leases of this service: one, or several that are held together; never none. In the order of slots and fences.
     Held(Vec<HolderInfo>),
     /// Another Redlock client.
     Foreign {
-        /// The q-th largest TTL; `None` for a key without one.
+        /// The q-th largest TTL; `None` for a key without a TTL.
         left: Option<Duration>,
         /// A fingerprint of the value, which may be a secret.
         fingerprint: String,
     },
 }
 
-/// What one node has of one resource.
+/// What one node has for one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceOnNode {
     pub node: NodeId,
-    /// The leases that it has; empty if it has none, or another client's lock.
+    /// The leases that the node has; empty if it has none, or another client's lock.
     pub holds: Vec<TokenId>,
-    /// It has a lock of another Redlock client.
+    /// Whether the node has a lock of another Redlock client.
     pub foreign: bool,
-    /// The key's TTL there.
+    /// The key's TTL on the node.
     pub ttl_ms: Option<u64>,
-    /// `granted` where it votes and answered, else see [`Verdict::as_str`].
+    /// `granted` if the node votes and answered, otherwise see [`Verdict::as_str`].
     pub verdict: Verdict,
 }
 
 /// One page of held leases.
 #[derive(Debug, Clone)]
 pub struct ListPage {
-    /// In order of their names.
+    /// The items in order of their names.
     pub items: Vec<ListItem>,
     /// `after` for the next page.
     pub next: Option<String>,
-    /// `None`: a quorum of nodes was read to its end. Else why not: each node that does not vote, its reason and time.
+    /// `None`: a quorum of nodes was read to its end. Otherwise the reason: each node that does not vote, its reason and time.
     pub incomplete: Option<String>,
     /// How old the snapshot is.
     pub age: Duration,
@@ -265,18 +265,18 @@ pub struct ListPage {
     pub total: usize,
     /// The instance that answers.
     pub instance: InstanceName,
-    /// The waiters of all other instances are known: a quorum of nodes was asked for them in the last seconds.
+    /// Whether the waiters of all other instances are known: a quorum of nodes was asked for them in the last seconds.
     pub waiters_known: bool,
 }
 
 /// One resource in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListItem {
-    /// What is held, or waited for.
+    /// The resource that is held, or waited for.
     pub resource: ResourceName,
-    /// The holders; none if it is only waited for.
+    /// The holders; none if requests only wait for the resource.
     pub holders: Vec<HolderInfo>,
-    /// Where requests wait for it, this instance first.
+    /// Where requests wait for the resource, this instance first.
     pub waiting: Vec<InstanceQueue>,
 }
 
@@ -284,9 +284,9 @@ pub struct ListItem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceQueue {
     pub instance: InstanceName,
-    /// How many wait there.
+    /// How many requests wait there.
     pub waiting: usize,
-    /// How long the oldest of them has waited.
+    /// How long the oldest of these has waited.
     pub oldest: Duration,
 }
 
@@ -294,45 +294,45 @@ pub struct InstanceQueue {
 #[derive(Debug, Clone)]
 pub struct NodeSummary {
     pub node: NodeId,
-    /// `up`, `down`, or why it has no vote; see [`Verdict::as_str`].
+    /// `up`, `down`, or why the node has no vote; see [`Verdict::as_str`].
     pub state: String,
-    /// Whether it votes.
+    /// Whether the node votes.
     pub votes: bool,
-    /// How long it has been in this state.
+    /// How long the node has been in this state.
     pub since: Duration,
-    /// Until it votes again, where that is known.
+    /// Time until the node votes again, where that is known.
     pub votes_in: Option<Duration>,
-    /// Why it has no vote, in one sentence.
+    /// Why the node has no vote, in one sentence.
     pub why: Option<String>,
-    /// Why it is in quarantine, in one word of [`QuarantineCounts::REASONS`].
+    /// Why the node is in quarantine, in one word of [`QuarantineCounts::REASONS`].
     pub quarantine: Option<String>,
-    /// How often this instance saw it begin a quarantine.
+    /// How often this instance saw the node begin a quarantine.
     pub quarantines: QuarantineCounts,
-    /// How often it was noticed that it lost its memory, and why the last time.
+    /// How often it was noticed that the node lost its memory, and the last reason.
     pub losses: MemoryLosses,
-    /// How long ago that was noticed.
+    /// How long ago the last loss was noticed.
     pub lost_ago: Option<Duration>,
-    /// It answers, and refuses what has to be stored: its memory or its disk is full.
+    /// Whether the node answers, but refuses what must be stored: its memory or its disk is full.
     pub is_full: bool,
-    /// Its name leads to two servers.
+    /// Whether the node's name leads to two servers.
     pub has_two_servers: bool,
-    /// For how long that has been so.
+    /// How long the name has led to two servers.
     pub doubled_for: Option<Duration>,
-    /// The nodes without which it gets no vote, however long it waits.
+    /// The nodes without which this node gets no vote, however long it waits.
     pub waits_for: Vec<NodeId>,
     /// Round trip of the last probe.
     pub latency: Option<Duration>,
-    /// Its clock minus ours, milliseconds.
+    /// The node's clock minus ours, milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// The run id of the server that answers.
     pub run_id: Option<String>,
     /// The server's version.
     pub version: Option<String>,
-    /// How often another process answered than before.
+    /// How often a process other than the one before answered.
     pub restarts: u64,
-    /// What makes the server unsuitable, or should be looked into.
+    /// What makes the server unsuitable, or needs attention.
     pub findings: Vec<NodeFinding>,
-    /// The number of the view that it has installed, if it has one.
+    /// The number of the view that the node has installed, if it has one.
     pub view: Option<u64>,
 }
 
@@ -341,12 +341,12 @@ pub struct NodeSummary {
 pub struct NodeListState {
     /// The number of the view in which this instance asks for votes; `None` before the first.
     pub view: Option<u64>,
-    /// The change that is under way: the former names, and those that are to vote. Nobody votes meanwhile.
+    /// The change that is under way: the former names, and the names that are to vote. No node votes meanwhile.
     pub change: Option<(Vec<NodeId>, Vec<NodeId>)>,
 }
 
 impl NodeSummary {
-    /// A node of which nothing is known yet.
+    /// A node about which nothing is known yet.
     pub fn new(node: NodeId) -> Self {
         Self {
             node,
@@ -379,22 +379,22 @@ impl NodeSummary {
 pub struct QuorumLoss {
     /// When this instance saw it begin. Milliseconds since 1970.
     pub since_ms: u64,
-    /// For how long it has lasted.
+    /// How long the loss has lasted.
     pub lasts: Duration,
-    /// Requests that failed for it here.
+    /// Number of requests that failed here because of it.
     pub refused: u64,
-    /// This instance never had a quorum: it began with its start.
+    /// Whether this instance never had a quorum: the loss began with its start.
     pub from_start: bool,
 }
 
-/// Something about a node that an operator should know.
+/// A fact about a node that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFinding {
     /// A stable word, for scripts.
     pub code: String,
     /// One sentence, with what to do.
     pub detail: String,
-    /// It costs the node its vote.
+    /// Whether it costs the node its vote.
     pub bars: bool,
 }
 
@@ -406,7 +406,7 @@ pub enum Readiness {
     /// Too few nodes vote.
     NoQuorum {
         voting: usize,
-        /// Until enough vote, where that is known.
+        /// Time until enough nodes vote, where that is known.
         ready_in: Option<Duration>,
     },
     /// The service is shutting down.
