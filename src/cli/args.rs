@@ -193,7 +193,7 @@ pub(super) enum ConfigCommand {
     Default,
 }
 
-/// An option that does not matter to a command, and works all the same: it may be among the service's.
+/// Hides an option that has no effect on a command but is accepted: it may be among the service's options.
 fn hidden(option: clap::Arg) -> clap::Arg {
     option.hide(true)
 }

@@ -9,7 +9,7 @@
 //! With `--on-lost warn` it does not signal the command, but renews the lease until the command's group has ended
 //! ([`LeaseKeeper`]), and releases the lock then.
 //!
-//! Not covered: stopping or killing both processes (the command goes on, and the lease ends with its TTL), the instant between
+//! Not covered: stopping or killing both processes (the command continues, and the lease ends with its TTL), the instant between
 //! the start of the command and the pipe's first line, and processes that left the command's group (daemons that call setsid).
 
 use std::ffi::OsString;
