@@ -17,7 +17,7 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::kept_lease::KeptBy;
 use crate::types::WantedMode;
 
-/// Outcomes of an acquire. `abandoned`: the caller hung up.
+/// Outcomes of an acquire. `abandoned`: the caller disconnected.
 pub(crate) const ACQUIRE_OUTCOMES: [&str; 15] = [
     "granted",
     "replayed",
