@@ -49,7 +49,7 @@ pub enum Request {
     /// Extend the lease of this token, edit its labels, or write its fence back. Never creates a lease, never revives
     /// one, never shortens what the node holds.
     /// Replies: [`Reply::Updated`], [`Reply::Missing`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`],
-    /// [`Reply::NoVote`] (a quarantined node has extended the lease all the same, but does not vote).
+    /// [`Reply::NoVote`] (a quarantined node has still extended the lease, but does not vote).
     Update(UpdateArgs),
     /// Repair: put a lease back where it is missing. Only after an extend that a quorum confirmed.
     /// Replies: [`Reply::Restored`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`], [`Reply::NoVote`].
@@ -78,7 +78,7 @@ pub enum Request {
     /// Report which tickets this instance serves, and read those that no instance serves. Replies: [`Reply::Tickets`].
     Tickets(TicketsArgs),
     /// Read a page of all that a voting node knows: leases, foreign locks, blocks, tombstones. Replies:
-    /// [`Reply::Knowledge`], [`Reply::NoVote`]. What is there throughout is on at least one page.
+    /// [`Reply::Knowledge`], [`Reply::NoVote`]. An entry that exists throughout is on at least one page.
     Read(ReadArgs),
     /// Fill a node without a vote with a page of other nodes' data. Replies: [`Reply::Filled`],
     /// [`Reply::FillOutOfOrder`], [`Reply::FillNotNeeded`], [`Reply::NoVote`].

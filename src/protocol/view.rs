@@ -87,7 +87,7 @@ pub struct NodeList {
 pub struct OldList {
     /// The names that voted.
     pub names: BTreeSet<NodeId>,
-    /// The processes that voted under them, each with the earliest view of its admission.
+    /// The processes that voted under them, each with the minimum view of its last admission.
     pub before: BTreeMap<NodeId, (Arc<str>, ViewId)>,
 }
 
