@@ -65,7 +65,7 @@ pub(crate) struct Layout {
     pub tab: Tab,
     /// State of the quorum; if that is as usual, a warning where a node name has two servers.
     pub quorum: Badge,
-    /// Whether there is a deadlock whose locks the reader may read.
+    /// Whether there is a deadlock of which the reader may read a lock.
     pub has_deadlock: bool,
     /// The quorum's state as a sentence.
     pub quorum_text: String,
