@@ -22,7 +22,7 @@ pub(crate) fn time(period: Duration) -> String {
     }
 }
 
-/// As [`time`], in whole seconds, for counters that the script continues: `0 s` below one second.
+/// As [`time()`], in whole seconds, for counters that the script continues: `0 s` below one second.
 pub(crate) fn clock(period: Duration) -> String {
     time(Duration::from_secs(period.as_secs()))
 }
