@@ -16,11 +16,11 @@ use crate::types::{Invalid, Labels, PERMITS_MAX, PERMITS_MIN, PermitLimit, Token
 /// The shortest TTL of a kept lease.
 const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 
-/// How long a ticket waits if the request does not say, and the minimum.
+/// How long a ticket waits: the default and the minimum.
 const TICKET_WAIT_DEFAULT: Duration = Duration::from_hours(1);
 const TICKET_WAIT_MIN: Duration = Duration::from_secs(1);
 
-/// How long a grant is offered to the receiver of call-backs: the minimum.
+/// How long a grant is offered to the receiver of call-backs: minimum, default and maximum.
 const ACCEPT_MIN: Duration = Duration::from_secs(5);
 const ACCEPT_DEFAULT: Duration = Duration::from_mins(2);
 const ACCEPT_MAX: Duration = Duration::from_mins(10);

@@ -11,9 +11,9 @@ use crate::http::problem_kind::ProblemKind;
 /// The relation of the page that sends the request to this service. Source: W3C Fetch Metadata.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses a state-changing request that a browser sends for a page of another site. Refuses such a request for a stream too: a
-/// browser can open only a few streams. A request without these headers comes from no browser. `is_https`: whether the client's
-/// connection is encrypted.
+/// Refuses a state-changing request that a browser sends for a page of another site, and also one for a stream, since only a few
+/// streams are possible. A request without these headers comes from no browser. `is_https`: whether the client's connection is
+/// encrypted.
 ///
 /// Errors: `forbidden`. Source: the order of checks of Go's `net/http.CrossOriginProtection`.
 pub(super) fn check_origin(request: &Request, is_stream: bool, is_https: impl FnOnce() -> bool) -> Result<(), Problem> {

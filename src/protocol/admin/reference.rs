@@ -69,8 +69,8 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
 }
 
 /// `quarantine`: ordered by a node monitor that found this clock stepped. It takes the vote and nothing else: the monitor may
-/// belong to another cluster with another node list, which must not erase this node's fences. Refused if another instance's time
-/// agreed with this clock just now: a clock that differs from all others is wrong.
+/// belong to another cluster with another node list, and this node's fences would be lost to that cluster. Refused if another
+/// instance's time agreed with this clock just now: a clock that differs from all others is wrong.
 pub(in crate::protocol) fn order_quarantine(
     marker: &mut MarkerKey,
     context: &CallContext<'_>,
