@@ -65,10 +65,10 @@ pub enum AppError {
     /// The state of an embedded node cannot be used.
     #[error("embedded nodes: {0}")]
     Embedded(#[from] OpenError),
-    /// Two node names lead to one server.
+    /// Two node names resolve to one server.
     #[error("`nodes`: {0} and {1} are one and the same server: its one vote would count twice")]
     SameServer(NodeId, NodeId),
-    /// All nodes are part of this cluster already.
+    /// All nodes are already part of this cluster.
     #[error("nothing was initialised: all {0} nodes are part of this cluster already")]
     AlreadyInitialised(usize),
     /// A new cluster could not be initialised.
@@ -80,7 +80,7 @@ pub enum AppError {
     )]
     Refused {
         node: NodeId,
-        /// In the node's words.
+        /// The node's message.
         why: String,
     },
 }

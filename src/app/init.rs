@@ -16,14 +16,14 @@ use crate::redlock::node::Node;
 use crate::redlock::random::SystemEntropy;
 use crate::types::NodeId;
 
-/// How long all nodes are waited for.
+/// How long to wait for all nodes.
 const NODES_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts while nodes do not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Initialises a new cluster; returns the message for the operator.
 ///
-/// Errors: [`AppError`]; nothing was initialised where a node is missing or part of a cluster already.
+/// Errors: [`AppError`]; nothing was initialised if a node is missing or already part of a cluster.
 /// Cancel: as [`NodeMonitor::init`].
 pub async fn init(config: &Config) -> Result<String, AppError> {
     if config.nodes.is_empty() {
@@ -55,7 +55,7 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
         }
     };
     if let Err(InitError::AlreadyInitialised(_)) = outcome {
-        // One of the nodes said so; each must.
+        // One node reported this; all must.
         while monitor.health().iter().any(|node| node.status.is_none()) && SystemClock.now() < until {
             monitor.probe_round().await;
             SystemClock.sleep(RETRY_INTERVAL).await;
@@ -69,7 +69,7 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     Ok(format!("initialised a new cluster of {count} nodes; {} of them must agree", engine.quorum()))
 }
 
-/// Whether it was initialised before, with these settings. It may be in quarantine.
+/// Whether the node was initialised before, with these settings. It may be in quarantine.
 fn is_of_this_cluster(health: &NodeHealth) -> bool {
     health.status.as_ref().is_some_and(|status| match &status.vote {
         Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. }) => false,
@@ -78,7 +78,7 @@ fn is_of_this_cluster(health: &NodeHealth) -> bool {
     })
 }
 
-/// Which right is missing, as the node says to a probe.
+/// The missing right, as the node reports it to a probe.
 async fn refusal(engine: &ConfiguredRedlock, id: &NodeId) -> String {
     let Some(node) = engine.nodes.iter().find(|node| node.id() == id) else { return String::new() };
     let probe = Arc::clone(node).call(engine.cluster_clock.request_time().into(), Arc::new(Request::probe()));

@@ -90,14 +90,14 @@ impl AuditTask {
     }
 }
 
-/// The principal of the access file for which this text stands on the nodes.
+/// The principal of the access file whose hash this is.
 fn name_of(authenticator: &Authenticator, cluster: &str, principal: &str) -> Option<PrincipalName> {
     let store = authenticator.store();
     let mut names = store.principals().iter().map(|known| &known.name);
     names.find(|name| tag_of(cluster, name) == principal).cloned()
 }
 
-/// Metrics and quotas follow kept leases.
+/// Lets metrics and quotas follow kept leases.
 fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>, authenticator: &Arc<Authenticator>) {
     let limits = KeepLimits { max: config.max_keep, total: config.kept_total };
     let (metrics, authenticator) = (Arc::clone(metrics), Arc::clone(authenticator));
@@ -119,7 +119,7 @@ fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>
     );
 }
 
-/// Metrics and quotas follow tickets.
+/// Lets metrics and quotas follow tickets.
 fn serve_tickets(
     config: &Config,
     manager: &ServiceManager,
@@ -195,7 +195,7 @@ impl App {
         Ok(app)
     }
 
-    /// The listen address, with the port that was assigned where port 0 was configured.
+    /// The listen address, with the assigned port if port 0 was configured.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -266,8 +266,8 @@ impl App {
         }
     }
 
-    /// Reloads the access file and certificates when they change or on SIGHUP. Where none is configured,
-    /// SIGHUP keeps its default effect, which ends the process.
+    /// Reloads the access file and certificates when they change or on SIGHUP. If none is configured, SIGHUP keeps its default
+    /// effect, which ends the process.
     fn reload_on_change(&self, config: &Config, authenticator: &Arc<Authenticator>) -> Result<(), AppError> {
         let report = || {
             let (metrics, manager) = (Arc::clone(&self.state.metrics), self.state.manager.clone());
@@ -314,7 +314,7 @@ impl App {
         manager.events().publish(kind, manager.wall_ms(), |event| event.detail = Some(detail));
     }
 
-    /// Keeps incidents in the data directory, if there is one. Nothing depends on it, so an error only says so.
+    /// Keeps incidents in the data directory, if there is one. Nothing depends on it, so an error is only logged.
     fn keep_history(&self, config: &Config) {
         match HistoryFile::open(&config.data_dir) {
             Ok(Some(file)) => self.tasks.spawn(Arc::clone(self.state.manager.events()).run_history(file)),
@@ -341,7 +341,7 @@ impl App {
     }
 }
 
-/// At `shutdown` the instance is no longer ready; `delay` later, when balancers have noticed, cancels `close`.
+/// At `shutdown` the instance is no longer ready; after `delay`, when balancers have noticed, `close` is cancelled.
 async fn leave(manager: ServiceManager, delay: Duration, shutdown: CancellationToken, close: CancellationToken) {
     shutdown.cancelled().await;
     manager.leave();
@@ -367,7 +367,7 @@ async fn close_embedded(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
     }
 }
 
-/// Probes the nodes for ever; shuts the service down where two of them are one server.
+/// Probes the nodes for ever; shuts the service down if two of them are one server.
 async fn monitor_nodes(monitor: Monitor, shutdown: CancellationToken) {
     let probes = probe_nodes(monitor.clone(), shutdown);
     futures_util::future::join(probes, monitor.change_views()).await;

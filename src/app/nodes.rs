@@ -27,10 +27,10 @@ use crate::waiting::wake::POLL_MAX;
 
 pub(super) type ConfiguredRedlock = Redlock<AnyNode, SystemClock, SystemEntropy>;
 
-/// All nodes, and those of them that are embedded.
+/// All nodes, and the embedded ones among them.
 pub(super) type OpenedNodes = (Vec<Arc<AnyNode>>, Vec<Arc<EmbeddedNode<SystemClock>>>);
 
-/// Opens the configured Redis nodes, or the embedded ones where none is configured.
+/// Opens the configured Redis nodes; without any, the embedded ones.
 ///
 /// Errors: [`AppError`] for addresses, certificates and state files.
 pub(super) fn open_nodes(
@@ -80,10 +80,10 @@ fn redis_node(
     }
 }
 
-/// Opens nodes that are added while the service runs, with user, password, database and certificates of the first configured
-/// one. Embedded nodes have no opener: nothing is added to them.
+/// Opens nodes that are added while the service runs, with user, password, database and certificates of the first configured one.
+/// Embedded nodes have no opener: no node can be added to them.
 ///
-/// Errors: as of [`open_nodes`].
+/// Errors: as in [`open_nodes`].
 pub(super) fn node_opener(
     config: &Config,
     params: &Arc<ClusterParams>,
@@ -125,8 +125,8 @@ pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
     ids.map_err(|why| AppError::Setting { key: "embedded_nodes", why: why.0 })
 }
 
-/// The cluster's parameters. Its fingerprint is a hash of what all instances must agree on: the nodes'
-/// names in alphabetical order, the guard, the lock delay and the key template.
+/// The cluster's parameters. Its fingerprint is a hash of the settings on which all instances must agree: the nodes' names in
+/// alphabetical order, the guard, the lock delay and the key template.
 pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
     names.sort_unstable();
@@ -138,8 +138,8 @@ pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
         config.key_template
     );
     let hash = |text: &str| HEXLOWER.encode(&Sha256::digest(text.as_bytes())[..8]);
-    // 4: the version of the protocol. A node that has the rest alone is of version 1, and with a 2 of version 2 or 3: each is
-    // taken over.
+    // 4 is the version of the protocol. A fingerprint without a version is of version 1, one with a 2 is of version 2 or 3: such
+    // nodes are adopted.
     let name = format!("4.{}", hash(&format!("{}\n{terms}", names.join("\n"))));
     ClusterParams {
         cluster: ClusterName::new(&name, &hash(&terms)),
@@ -150,7 +150,7 @@ pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     }
 }
 
-/// What an instance with these settings calls its cluster, unless the nodes teach it another name.
+/// The name of the cluster for an instance with these settings, unless it learns another one from the nodes.
 pub fn cluster_name(config: &Config) -> ClusterName {
     let ids: Vec<NodeId> = config.nodes.iter().map(|n| n.id().clone()).collect();
     cluster_params(config, &ids).cluster
@@ -170,7 +170,7 @@ pub(super) fn redlock_settings(config: &Config, params: &Arc<ClusterParams>) -> 
     }
 }
 
-/// The certificates for `rediss://` nodes; `None` where none is configured.
+/// The certificates for `rediss://` nodes; `None` if none is configured.
 ///
 /// Errors: [`AppError::File`].
 pub fn node_tls(config: &Config) -> Result<Option<NodeTls>, AppError> {

@@ -20,14 +20,14 @@ pub(super) fn http_settings(config: &Config) -> Result<HttpSettings, AppError> {
 
 /// The server's certificate, if one is configured.
 ///
-/// Errors: [`TlsError`] for its files.
+/// Errors: [`TlsError`] of its files.
 pub(super) fn server_tls(config: &Config) -> Result<Option<Tls>, TlsError> {
     let Some((cert, key)) = config.listen_tls_cert.clone().zip(config.listen_tls_key.clone()) else { return Ok(None) };
     Tls::read(TlsFiles { cert, key, client_ca: config.listen_tls_client_ca.clone() }).map(Some)
 }
 
-/// Warns of a private key that every user of the machine can read. It is used all the same: where the service runs alone,
-/// as in a container, nobody else is there.
+/// Warns of a private key that every user of the machine can read. It is still used: if the service runs alone, as in a
+/// container, there is no other user.
 pub(super) fn warn_of_readable_keys(config: &Config) {
     const READABLE_BY_ALL: u32 = 0o004;
     for (setting, path) in [("listen_tls_key", &config.listen_tls_key), ("tls_key", &config.tls_key)] {
@@ -39,8 +39,8 @@ pub(super) fn warn_of_readable_keys(config: &Config) {
     }
 }
 
-/// Warns of files of the service's own that another user can replace or has made: the record of the leases that may be running,
-/// and the audit log. They are used all the same: in a container's volume the owner may be unknown, and everybody may write.
+/// Warns of the service's own files that another user can replace or has made: the record of the leases that may be held, and the
+/// audit log. They are still used: in a container's volume the owner may be unknown, and everybody may write.
 pub(super) fn warn_of_replaceable_files(config: &Config) {
     for (setting, path) in [("data_dir", Some(&config.data_dir)), ("audit_log", config.audit_log.as_ref())] {
         for found in path.iter().flat_map(|path| replaceable(path, rustix::process::geteuid().as_raw())) {
@@ -49,7 +49,7 @@ pub(super) fn warn_of_replaceable_files(config: &Config) {
     }
 }
 
-/// Authentication by the access file, or none where there is no file.
+/// Authentication by the access file; none without a file.
 ///
 /// Errors: [`AppError::Access`], [`AppError::SecretFile`].
 pub(super) fn authenticator(config: &Config) -> Result<Authenticator, AppError> {

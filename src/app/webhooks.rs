@@ -1,4 +1,4 @@
-//! Call-backs and hooks: opened, given the events of the instance, and stopped.
+//! Call-backs and hooks: opens them, passes them the events of the instance, and stops them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::webhooks::event::LongWait;
 use crate::webhooks::resolver::{Lookup, SystemLookup};
 use crate::webhooks::transport::HttpTransport;
 
-/// Reads the file of targets and hooks, and has hooks receive what this instance sees.
+/// Reads the file of targets and hooks, and subscribes the hooks to this instance's events.
 ///
 /// Errors: [`AppError::Webhooks`].
 pub(super) fn open(
@@ -47,7 +47,7 @@ pub(super) fn open(
     Ok(webhooks)
 }
 
-/// The sender of hooks. It ends when `stop` is cancelled and what was never tried was tried once.
+/// The sender of hooks. It ends when `stop` is cancelled and each message has had a try.
 pub(super) struct HooksTask {
     stop: CancellationToken,
     sender: JoinHandle<()>,

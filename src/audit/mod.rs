@@ -1,6 +1,5 @@
-//! The audit log: who did what. A bounded queue and one writer, so that no request waits for a disk or fails
-//! because of one; records that do not fit are dropped and counted. Separate from the program's log, which is
-//! for its operators.
+//! The audit log: which principal did what. It has a bounded queue and one writer, so that no request waits for a disk or fails
+//! because of one; records that do not fit are dropped and counted. Separate from the program's log, which is for its operators.
 
 mod record;
 mod sink;
@@ -23,7 +22,7 @@ pub(crate) const QUEUE_MAX: usize = 16_384;
 /// Maximum number of records per write.
 const BATCH: usize = 512;
 
-/// A record and when it was made, in milliseconds since 1970.
+/// A record and its time, in milliseconds since 1970.
 type QueuedRecord = (u64, Box<AuditRecord>);
 
 /// Accepts records; cheap to clone. Without a configured audit log it does nothing.
@@ -105,7 +104,7 @@ impl Audit {
 }
 
 impl Writer {
-    /// Writes until `stop`, then what is still queued; later records are dropped and counted.
+    /// Writes until `stop`, then writes the rest of the queue; later records are dropped and counted.
     ///
     /// Cancel: queued records are lost.
     pub async fn run(mut self, stop: CancellationToken) {

@@ -1,5 +1,5 @@
-//! One line of the audit log: who did what to which lock, and the outcome. It has no field for a token, only for
-//! the token's id.
+//! One line of the audit log: the principal, the action, the lock and the outcome. It has no field for a token, only for the
+//! token's id.
 
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ pub struct AuditRecord {
     /// The resource, if its name is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// The node, where the action concerns one.
+    /// The node, if the action concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// The lease: the first eight hex digits of the hash of its token.
@@ -40,13 +40,13 @@ pub struct AuditRecord {
     /// The lease's fencing token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
-    /// For how long the lease was held, as far as the instance that ended it knows. Milliseconds.
+    /// How long the lease was held, as far as the instance that ended it knows. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_ms: Option<u64>,
     /// How long an acquire waited. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// The owner label of the lease that was ended by force.
+    /// The owner label of the lease that was forced to end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_owner: Option<String>,
     /// The outcome: a word for success, a problem kind, or `abandoned`.
@@ -68,8 +68,8 @@ struct Line<'a> {
 }
 
 impl AuditRecord {
-    /// The record as a line of JSON, including the line end. Characters that are invisible or change the direction of
-    /// text are escaped, so that the line is what it looks like in a terminal. Units: milliseconds since 1970.
+    /// The record as a line of JSON, including the line end. Characters that are invisible or change the direction of text are
+    /// escaped, so that a terminal shows the line as it is. Units: milliseconds since 1970.
     pub fn line(&self, wall_ms: u64) -> String {
         let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
         let time = jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default();
@@ -77,7 +77,7 @@ impl AuditRecord {
         let mut line = String::with_capacity(json.len() + 1);
         for c in json.chars() {
             match is_hidden(c) {
-                // They are within strings only: JSON's own characters are all visible.
+                // Such characters occur only within strings: JSON's own characters are all visible.
                 true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| line.push_str(&format!("\\u{unit:04x}"))),
                 false => line.push(c),
             }

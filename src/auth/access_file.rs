@@ -1,6 +1,6 @@
 //! Parser of the access file (TOML): principals, the hashes of their keys, and their rules; issuers of tokens. Separate from the
-//! settings, since it changes while the service runs and others maintain it. No message repeats a value that
-//! may be a misplaced secret.
+//! settings, since the file changes while the service runs and others maintain it. No message repeats a value that may be a
+//! misplaced secret.
 
 use std::path::{Path, PathBuf};
 
@@ -15,9 +15,9 @@ use crate::types::Invalid;
 
 /// Maximum size of the file: enough for ten thousand keys.
 const FILE_MAX_BYTES: u64 = 1 << 20;
-/// Maximum number of principals: a presented key is compared with the keys of all of them.
+/// Maximum number of principals: a presented key is compared with all their keys.
 pub const PRINCIPALS_MAX: usize = 1_000;
-/// Maximum number of keys of one principal: the present one, its successor, and some that were not removed.
+/// Maximum number of keys of one principal: the present one, its successor, and some old ones.
 pub const KEYS_MAX: usize = 8;
 /// Maximum number of rules of one principal.
 pub const RULES_MAX: usize = 64;
@@ -204,7 +204,7 @@ fn expiry(value: &toml::Value) -> Result<u64, Invalid> {
     parse_expiry(&text)
 }
 
-/// The same from text. Errors: [`Invalid`].
+/// Reads the text form of such a time. Errors: [`Invalid`].
 pub fn parse_expiry(text: &str) -> Result<u64, Invalid> {
     let day = text.len() == "2027-01-31".len();
     let full = if day { format!("{text}T00:00:00Z") } else { text.to_owned() };

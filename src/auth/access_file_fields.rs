@@ -1,5 +1,5 @@
-//! Reads single fields of the access file's tables, and collects the mistakes in them. No message repeats what may be
-//! a misplaced secret.
+//! Reads single fields of the access file's tables, and collects the mistakes in them. No message repeats a value that may be a
+//! misplaced secret.
 
 use super::api_key::KEY_PREFIX;
 use crate::types::Invalid;
@@ -13,8 +13,8 @@ pub(super) fn shown(text: &str) -> String {
     format!("`{}`", text.escape_debug())
 }
 
-/// A message without anything that looks like a key: keys are easily misplaced where hashes, names or rules
-/// belong, and messages are logged.
+/// Hides everything in a message that looks like a key: keys are easily misplaced where hashes, names or rules belong, and
+/// messages are logged.
 fn without_keys(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -32,7 +32,7 @@ fn without_keys(text: &str) -> String {
 pub(super) struct Reader<'a> {
     /// The table, as messages name it.
     pub(super) place: String,
-    /// Of the whole file.
+    /// The mistakes of the whole file.
     pub(super) mistakes: &'a mut Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A list of texts; empty where it is missing or wrong.
+    /// A list of texts; empty if it is missing or wrong.
     pub(super) fn texts(&mut self, field: &str, value: Option<&toml::Value>, maximum: usize) -> Vec<String> {
         let Some(value) = value else { return Vec::new() };
         let texts: Option<Vec<String>> =

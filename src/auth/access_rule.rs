@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::types::{Invalid, RESOURCE_MAX_BYTES, ResourceName};
 
-/// What a rule can allow.
+/// A right that a rule can allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Right {
     /// See holders and waiters.
@@ -45,8 +45,8 @@ impl Right {
         !matches!(self, Self::Metrics | Self::Admin)
     }
 
-    /// Whether `self` includes `other` on the same names. A refused acquire names the holder, and so do events:
-    /// these rights include `Read`.
+    /// Whether `self` includes `other` on the same names. A refused acquire and events name the holder, so these rights
+    /// include `Read`.
     fn includes(self, other: Self) -> bool {
         match self {
             Self::Admin => true,
@@ -98,7 +98,7 @@ impl Pattern {
                     return Err(Invalid("`**` must be a segment of its own".to_owned()));
                 }
                 _ => {
-                    // With the stars replaced by a letter, it must be a valid segment of a name. Only a first one may not be ours.
+                    // With the stars replaced by a letter, it must be a valid segment. Only a first segment may not be reserved.
                     let before = if i == 0 { "" } else { "x/" };
                     ResourceName::parse(&(before.to_owned() + &segment.replace('*', "x")))
                         .map_err(|why| Invalid(format!("a pattern that cannot match a name: {why}")))?;
@@ -129,8 +129,8 @@ impl fmt::Debug for Pattern {
     }
 }
 
-/// Whether `text` matches `pattern`, where a star matches any number of items. Only the last star is retried
-/// with more items: retrying an earlier one could only leave less for the later ones.
+/// Whether `text` matches `pattern`, where a star matches any number of items. Only the last star is retried with more items:
+/// retrying an earlier star could only leave less for the later ones.
 fn wildcard<P, T>(pattern: &[P], text: &[T], is_star: impl Fn(&P) -> bool, is_like: impl Fn(&P, &T) -> bool) -> bool {
     let (mut p, mut t, mut retry) = (0, 0, None);
     while t < text.len() {
@@ -204,7 +204,7 @@ impl fmt::Display for AccessRule {
     }
 }
 
-/// The rules of one principal: it may do what any of them allows.
+/// The rules of one principal: it may do everything that any of them allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessRules(pub Vec<AccessRule>);
 

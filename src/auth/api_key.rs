@@ -1,5 +1,5 @@
-//! API keys and their hashes. A key is shown once, when it is generated; only its SHA-256 is stored. A fast
-//! hash is enough, since a key has 256 random bits that cannot be guessed; a slow one would delay every request.
+//! API keys and their hashes. A key is shown once, when it is generated; only its SHA-256 is stored. A fast hash is enough, since
+//! a key has 256 random bits that cannot be guessed; a slow one would delay every request.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The SHA-256 of a key or of a certificate. Equality takes the same time whatever is compared.
+/// The SHA-256 of a key or of a certificate. Equality takes the same time whatever the values are.
 #[derive(Clone, Copy)]
 pub struct KeyHash([u8; HASH_BYTES]);
 
@@ -76,7 +76,7 @@ impl KeyHash {
 
     /// Parses 64 hex digits.
     ///
-    /// Errors: [`Invalid`], which never repeats the text: it may be a key that was put there by mistake.
+    /// Errors: [`Invalid`], which never repeats the text: it may be a misplaced key.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.starts_with(KEY_PREFIX) {
             let why = "is a key itself: write its SHA-256 instead, and replace the key, which was stored in plain text";
@@ -99,7 +99,7 @@ impl KeyHash {
         Ok(hash)
     }
 
-    /// As 64 hex digits.
+    /// The hash as 64 hex digits.
     pub fn hex(&self) -> String {
         HEXLOWER.encode(&self.0)
     }

@@ -18,21 +18,21 @@ use super::rate_limit::{RateExceeded, RateLimits, RequestClass};
 use super::session::Sessions;
 use crate::redlock::clock::BootTime;
 
-/// How long after its end a token still renews and releases the lease of its holder.
+/// How long after its end a token may still renew and release the leases of its holder.
 pub(crate) const LATE_HOLDER_MAX: Duration = Duration::from_hours(24);
 
-/// Identifies callers and counts what they use.
+/// Identifies callers and counts their use.
 #[derive(Debug, Default)]
 pub struct Authenticator {
     /// `None`: no authentication is configured, and every caller may do everything.
     store: Option<RwLock<Arc<PrincipalStore>>>,
-    /// For principals without limits of their own.
+    /// The limits of principals without their own.
     default_limits: PrincipalLimits,
     rate_limits: Mutex<HashMap<PrincipalName, Arc<RateLimits>>>,
     quotas: Quotas,
     sessions: Sessions,
     issuer_keys: RwLock<HashMap<KeySource, Arc<KeySet>>>,
-    /// A token named a key that is not known: the issuer may have new ones.
+    /// A token named an unknown key: the issuer may have new keys.
     lacks_key: AtomicBool,
 }
 
@@ -66,8 +66,8 @@ impl Authenticator {
         }
     }
 
-    /// Puts new principals in force, from the next request on. Without authentication it does nothing: that
-    /// was configured on purpose.
+    /// Puts new principals in force, from the next request on. Without authentication it does nothing: that was configured on
+    /// purpose.
     pub fn replace(&self, store: PrincipalStore) {
         let Some(current) = &self.store else { return };
         self.rate_limits.lock().retain(|name, _| store.find(name).is_some());
@@ -75,7 +75,7 @@ impl Authenticator {
         *current.write() = Arc::new(store);
     }
 
-    /// Puts the keys of an issuer in force, or none.
+    /// Puts the keys of an issuer in force; `None` removes them.
     pub fn replace_keys(&self, source: &KeySource, keys: Option<KeySet>) {
         match keys {
             Some(keys) => drop(self.issuer_keys.write().insert(source.clone(), Arc::new(keys))),
@@ -98,8 +98,8 @@ impl Authenticator {
         self.identify_late(credential, wall_ms, Duration::ZERO)
     }
 
-    /// The same for a request that only renews or releases the lease of a secret that it has: a token may have expired
-    /// within [`LATE_HOLDER_MAX`], because those of pipelines live for minutes and their jobs for longer.
+    /// As [`Self::identify`], for a request that only renews or releases a lease whose secret it has. A token may have expired
+    /// within [`LATE_HOLDER_MAX`], because pipelines' tokens live for minutes and their jobs for longer.
     ///
     /// Errors: [`IdentifyError`].
     pub fn identify_holder(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, IdentifyError> {
@@ -131,7 +131,7 @@ impl Authenticator {
         store.find_by_claims(issuer, &verified?).cloned().ok_or(TokenError::NoPrincipal)
     }
 
-    /// The principal as it is defined now; `None` if it was removed.
+    /// The principal by the present definition; `None` if it was removed.
     pub fn current(&self, name: &PrincipalName) -> Option<Arc<Principal>> {
         self.store().find(name).cloned()
     }
@@ -157,7 +157,7 @@ impl Authenticator {
         buckets.count(class, per_second, limits.leases.unwrap_or(usize::MAX), now)
     }
 
-    /// The principal that this session token belongs to; `None` if the session, its key or its principal is gone.
+    /// The principal of this session token; `None` if the session, its key or its principal is gone.
     pub fn session(&self, token: &str, wall_ms: u64) -> Option<Arc<Principal>> {
         self.sessions.find(token, &self.store(), wall_ms)
     }

@@ -22,7 +22,7 @@ struct VerifyingKey {
 #[derive(Clone, Default)]
 pub struct KeySet(Vec<VerifyingKey>);
 
-/// Which keys, without the keys.
+/// Shows which keys there are, without the keys.
 impl fmt::Debug for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.iter().map(|key| key.id.as_deref().unwrap_or("(no id)"))).finish()
@@ -32,7 +32,7 @@ impl fmt::Debug for KeySet {
 impl KeySet {
     /// Reads a set. Keys of unknown types, for encryption, and shared secrets are left out.
     ///
-    /// Errors: what is wrong with it; continues "the keys …".
+    /// Errors: what is wrong with the set; continues "the keys …".
     pub fn parse(json: &[u8]) -> Result<Self, String> {
         #[derive(serde::Deserialize)]
         struct Document {
@@ -46,17 +46,17 @@ impl KeySet {
         if keys.is_empty() { Err("include none that can verify a signature".to_owned()) } else { Ok(Self(keys)) }
     }
 
-    /// How many they are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set has no key.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The key with this id that signs with this algorithm; without an id the only key that does.
+    /// The key with this id that signs with this algorithm; without an id, the only such key.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&DecodingKey> {
         let fits = |key: &&VerifyingKey| {
             key.algorithms.contains(&algorithm) && id.is_none_or(|id| key.id.as_deref() == Some(id))
@@ -80,7 +80,7 @@ fn verifying_key(value: serde_json::Value) -> Option<VerifyingKey> {
             _ => return None,
         },
         AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
-        // A shared secret is no public key: whoever could read it could sign.
+        // A shared secret is no public key: everybody who can read it could sign.
         _ => return None,
     };
     let only = match jwk.common.key_algorithm {

@@ -1,6 +1,6 @@
-//! Tokens of an issuer (JSON Web Tokens, RFC 7519) as credentials: signature, issuer, audience and times. The algorithm is
-//! one that the access file names for the issuer, never what the token asks for, and the key is one of the issuer's, never
-//! one that the token brings (`jwk`, `jku`, `x5c` and `x5u` are not read). Source: RFC 8725.
+//! Tokens of an issuer (JSON Web Tokens, RFC 7519) as credentials: signature, issuer, audience and times. The access file, never
+//! the token, decides the algorithm, and the key is one of the issuer's, never one from the token (`jwk`, `jku`, `x5c` and `x5u`
+//! are not read). Source: RFC 8725.
 
 use std::sync::Once;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use super::oidc_issuer::Issuer;
 
 /// Maximum length of a token: those of GitHub and GitLab have some 2 KiB.
 pub const TOKEN_MAX_BYTES: usize = 8 * 1024;
-/// What every token begins with: `{"` in base64.
+/// The prefix of every token: `{"` in base64.
 const TOKEN_PREFIX: &[u8] = b"eyJ";
 
-/// Why a token is not accepted. For the log: the answer does not say it.
+/// Why a token is not accepted. For the log: the answer does not contain it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is no token, or has a header that must be understood and is not.
+    /// It is no token, or has a header that must be understood but is not.
     #[error("it is malformed")]
     Malformed,
     /// No issuer of the access file has this `iss`.
     #[error("its issuer is not in the access file")]
     UnknownIssuer,
-    /// The issuer does not sign with it.
+    /// The issuer does not sign with this algorithm.
     #[error("its algorithm is not one that the access file names for its issuer")]
     Algorithm,
     /// The issuer's keys have not been read yet, or not for too long.
@@ -51,7 +51,7 @@ pub enum TokenError {
     /// `nbf` or `iat` is in the future.
     #[error("it is not valid yet")]
     NotYet,
-    /// It is valid, and no principal has it.
+    /// The token is valid, but identifies no principal.
     #[error("no principal has a rule for its claims")]
     NoPrincipal,
 }
@@ -61,7 +61,7 @@ pub(super) fn is_token(presented: &[u8]) -> bool {
     presented.starts_with(TOKEN_PREFIX) && presented.iter().filter(|byte| **byte == b'.').count() == 2
 }
 
-/// The issuer that a token says it is from. Nothing is verified: it only selects whose keys and rules apply.
+/// The issuer that a token names. Nothing is verified: this only selects whose keys and rules apply.
 pub(super) fn claimed_issuer<'i>(token: &[u8], issuers: &'i [Issuer]) -> Result<&'i Issuer, TokenError> {
     if token.len() > TOKEN_MAX_BYTES {
         return Err(TokenError::Malformed);
@@ -72,7 +72,7 @@ pub(super) fn claimed_issuer<'i>(token: &[u8], issuers: &'i [Issuer]) -> Result<
     issuers.iter().find(|issuer| issuer.url == url).ok_or(TokenError::UnknownIssuer)
 }
 
-/// The claims of a token of this issuer. It may have expired for as long as `late`.
+/// The claims of a token of this issuer. The token may have expired up to `late` ago.
 ///
 /// Units: milliseconds since 1970. Errors: [`TokenError`].
 pub fn verify(
@@ -98,11 +98,11 @@ pub fn verify(
     validation.set_required_spec_claims(&["exp", "iss", "aud"]);
     validation.set_issuer(&[&issuer.url]);
     validation.set_audience(&issuer.audiences);
-    // Checked below, with the clock that is given.
+    // Checked below, with the given clock.
     (validation.validate_exp, validation.validate_nbf) = (false, false);
     let claims = jsonwebtoken::decode::<Map<String, Value>>(token, key, &validation);
     let claims = claims.map_err(|error| TokenError::Refused(error.to_string()))?.claims;
-    // The library accepts a list of issuers too.
+    // The library would also accept a list of issuers.
     if claims.get("iss").and_then(Value::as_str) != Some(issuer.url.as_str()) {
         return Err(TokenError::Refused("`iss` is not a text".to_owned()));
     }
@@ -185,12 +185,12 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> jsonwebtoken::errors::R
     Err(new_error(ErrorKind::InvalidAlgorithm))
 }
 
-/// This service makes no tokens.
+/// This service creates no tokens.
 fn no_signer(_: &Algorithm, _: &EncodingKey) -> jsonwebtoken::errors::Result<Box<dyn JwtSigner>> {
     Err(new_error(ErrorKind::UnsupportedAlgorithm))
 }
 
-/// For the whole process. It fails where another part of the process was first, whose provider then serves.
+/// Installs the provider for the whole process. It fails if another part of the process was first; that provider then serves.
 fn install_provider() {
     static PROVIDER: CryptoProvider = CryptoProvider {
         signer_factory: no_signer,

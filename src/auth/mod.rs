@@ -1,5 +1,5 @@
 //! Authentication, authorization and quotas: API keys (stored as hashes), client certificates, tokens of issuers (OIDC),
-//! principals with their access rules, rate limits, quotas and sessions. Denied unless a rule allows it. Pure: no HTTP
+//! principals with their access rules, rate limits, quotas and sessions. Everything that no rule allows is denied. Pure: no HTTP
 //! and no tasks; the time is a parameter.
 
 pub mod access_file;

@@ -12,7 +12,7 @@ use super::principal::PrincipalName;
 use crate::duration::parse_duration;
 use crate::types::Invalid;
 
-/// Maximum number of issuers: each has its keys fetched.
+/// Maximum number of issuers: the keys of each are fetched.
 pub const ISSUERS_MAX: usize = 8;
 /// Maximum number of audiences of one issuer.
 pub const AUDIENCES_MAX: usize = 8;
@@ -24,10 +24,10 @@ pub const CLAIMS_MAX: usize = 16;
 const TEXT_MAX_BYTES: usize = 1_024;
 /// How far the clocks of issuer and service may differ, unless the issuer has its own limit.
 const CLOCK_SKEW: Duration = Duration::from_secs(30);
-/// The largest `clock_skew`.
+/// Maximum `clock_skew`.
 const CLOCK_SKEW_MAX: Duration = Duration::from_mins(5);
-/// The algorithms that an issuer may be said to sign with. Only signatures by a private key: whoever knows a shared
-/// secret could make tokens, and `none` has no signature.
+/// The algorithms that an issuer may be configured with. Only signatures by a private key: everybody who knows a shared secret
+/// could make tokens, and `none` has no signature.
 const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),
@@ -40,10 +40,10 @@ const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-/// Where the keys of an issuer come from.
+/// The source of an issuer's keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KeySource {
-    /// A JWK set, fetched; with the certificate authorities to trust beside the system's.
+    /// A JWK set to fetch, and a file with certificate authorities to trust besides the system's.
     Url(String, Option<PathBuf>),
     /// A JWK set in a file.
     File(PathBuf),
@@ -61,17 +61,17 @@ impl fmt::Display for KeySource {
 /// An issuer of tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issuer {
-    /// How rules of principals name it.
+    /// The issuer's name in principals' rules.
     pub name: PrincipalName,
     /// The claim `iss` of its tokens, exactly.
     pub url: String,
-    /// A token must be for one of these (`aud`).
+    /// The accepted audiences (`aud`): a token must be for one of these.
     pub audiences: Vec<String>,
-    /// Where its public keys are read.
+    /// The source of the issuer's public keys.
     pub keys: KeySource,
-    /// What it signs with.
+    /// The issuer's signing algorithms.
     pub algorithms: Vec<Algorithm>,
-    /// How far its clock may differ from this machine's.
+    /// How far the issuer's clock may differ from this machine's.
     pub clock_skew: Duration,
 }
 
@@ -80,7 +80,7 @@ pub struct Issuer {
 pub enum ClaimPattern {
     /// Exactly this text.
     Text(String),
-    /// A text that begins with this.
+    /// A text with this prefix.
     Prefix(String),
 }
 
@@ -102,17 +102,17 @@ impl ClaimPattern {
     }
 }
 
-/// Which tokens identify a principal: those of an issuer that have all of these claims.
+/// The tokens that identify a principal: those of an issuer with all of these claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRule {
     /// The issuer's name.
     pub issuer: PrincipalName,
-    /// Each claim with the values that it may have.
+    /// Each claim with its allowed values.
     pub claims: Vec<(String, Vec<ClaimPattern>)>,
 }
 
 impl TokenRule {
-    /// Whether these claims satisfy it. Numbers and booleans count as their text; lists and objects never match.
+    /// Whether these claims satisfy the rule. Numbers and booleans count as their text; lists and objects never match.
     pub fn matches(&self, issuer: &Issuer, claims: &serde_json::Map<String, serde_json::Value>) -> bool {
         let has = |(name, patterns): &(String, Vec<ClaimPattern>)| {
             let value = match claims.get(name) {
@@ -165,7 +165,7 @@ impl Reader<'_> {
         Some(Issuer { name: name?, url: url?, audiences, keys: keys?, algorithms, clock_skew })
     }
 
-    /// The token rules of a principal, each of an issuer that is defined.
+    /// The token rules of a principal, each with a defined issuer.
     pub(super) fn token_rules(&mut self, value: Option<&toml::Value>, issuers: &[Issuer]) -> Vec<TokenRule> {
         const FORM: &str =
             "`tokens` must be a list such as [{ issuer = \"github\", claims = { repository = \"acme/shop\" } }]";
@@ -215,7 +215,7 @@ impl Reader<'_> {
         found
     }
 
-    /// A text that must be there.
+    /// A required text.
     fn required(&mut self, table: &toml::Table, field: &str) -> Option<String> {
         let text = table.get(field).and_then(toml::Value::as_str);
         let text = text.filter(|text| !text.is_empty() && text.len() <= TEXT_MAX_BYTES).map(str::to_owned);
@@ -234,7 +234,7 @@ impl Reader<'_> {
     }
 }
 
-/// A URL with https, or the path of a file. Whoever can change the answer to a request can make tokens, so plain HTTP is
+/// A URL with https, or the path of a file. Everybody who can change the answer to a request can make tokens, so plain HTTP is
 /// for this machine only.
 fn key_source(text: &str, ca_file: Option<PathBuf>) -> Result<KeySource, Invalid> {
     if !text.contains("://") {

@@ -22,7 +22,7 @@ impl PrincipalName {
         if text.is_empty() || text.len() > NAME_MAX_BYTES || !text.chars().all(plain) {
             return Err(Invalid(format!("a name has 1 to {NAME_MAX_BYTES} characters of A-Z a-z 0-9 . _ ~ : @ -")));
         }
-        // Names are logged, and keys must not be.
+        // Names are logged, but keys must not be.
         if text.contains(KEY_PREFIX) {
             return Err(Invalid("this is or contains an API key, which is not a name".to_owned()));
         }
@@ -52,19 +52,18 @@ impl fmt::Debug for PrincipalName {
 pub struct KeyEntry {
     /// SHA-256 of the key.
     pub hash: KeyHash,
-    /// When it stops being accepted. Units: milliseconds since 1970. `None`: never.
+    /// When the key stops being accepted. Units: milliseconds since 1970. `None`: never.
     pub expires_ms: Option<u64>,
 }
 
 impl KeyEntry {
-    /// Whether it is no longer accepted at this time.
+    /// Whether the key is no longer accepted at this time.
     pub fn has_expired(&self, wall_ms: u64) -> bool {
         self.expires_ms.is_some_and(|end| wall_ms >= end)
     }
 }
 
-/// What a client certificate must contain to identify a principal. Its signature by the configured authority
-/// has been verified before.
+/// A property of a client certificate that identifies a principal. The configured authority's signature was verified before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateName {
     /// A subject alternative name of type DNS, in lower case.
@@ -94,7 +93,7 @@ impl CertificateName {
     }
 }
 
-/// A principal's limits at one instance. `None`: the limit that the settings have for all principals.
+/// A principal's limits at one instance. `None`: the limit in the settings for all principals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrincipalLimits {
     /// Requests per second, on average.
@@ -106,7 +105,7 @@ pub struct PrincipalLimits {
 }
 
 impl PrincipalLimits {
-    /// These limits, completed by `others` where they are `None`.
+    /// These limits; `others` replace those that are `None`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -122,15 +121,15 @@ impl PrincipalLimits {
 pub struct Principal {
     /// Unique in the access file.
     pub name: PrincipalName,
-    /// Each of them identifies it.
+    /// The keys; each identifies the principal.
     pub keys: Vec<KeyEntry>,
     /// A client certificate with any of these names identifies it.
     pub certificates: Vec<CertificateName>,
     /// A token that satisfies any of these identifies it.
     pub tokens: Vec<TokenRule>,
-    /// What it is allowed to do.
+    /// The rules that allow its requests.
     pub rules: AccessRules,
-    /// They replace those of the settings.
+    /// Its limits, which replace those of the settings.
     pub limits: PrincipalLimits,
 }
 

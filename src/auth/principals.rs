@@ -36,7 +36,7 @@ pub enum IdentifyError {
     NotFound,
     /// The key of this principal has expired.
     Expired(PrincipalName),
-    /// It is a token that is not accepted.
+    /// A token that is not accepted.
     Token(TokenError),
 }
 
@@ -48,7 +48,7 @@ pub struct PrincipalStore {
 }
 
 impl PrincipalStore {
-    /// Names, keys and certificates must be unique, and rules for tokens name one of `issuers`; [`super::access_file`] checks
+    /// Names, keys and certificates must be unique, and token rules must name one of `issuers`; [`super::access_file`] checks
     /// this.
     pub fn new(principals: Vec<Principal>, issuers: Vec<Issuer>) -> Self {
         Self { principals: principals.into_iter().map(Arc::new).collect(), issuers }
@@ -59,7 +59,7 @@ impl PrincipalStore {
         &self.principals
     }
 
-    /// Who may issue tokens.
+    /// The issuers of tokens.
     pub fn issuers(&self) -> &[Issuer] {
         &self.issuers
     }
@@ -79,8 +79,8 @@ impl PrincipalStore {
         self.principals.iter().find(|principal| principal.name == *name)
     }
 
-    /// The principal that is the first to have no valid key left, and when: milliseconds since 1970. Those with a key that
-    /// does not expire, with a certificate or a rule for tokens stay, and so do those whose last key has expired already.
+    /// The first principal to have no valid key left, and the time: milliseconds since 1970. Leaves out principals with a key
+    /// that does not expire, with a certificate or a token rule, and those whose last key has expired already.
     pub fn first_without_key(&self, wall_ms: u64) -> Option<(&Arc<Principal>, u64)> {
         let last_key = |principal: &Principal| {
             let stays = !principal.certificates.is_empty() || !principal.tokens.is_empty();
@@ -91,9 +91,8 @@ impl PrincipalStore {
         ends.min_by_key(|(_, last_ms)| *last_ms)
     }
 
-    /// The principal that this credential belongs to. The hash of a key is compared with every stored hash,
-    /// each in constant time: the time taken depends on the number of keys only, and reveals nothing of
-    /// their values.
+    /// The principal of this credential. The hash of a key is compared with every stored hash, each in constant time: the
+    /// duration depends only on the number of keys, and reveals nothing of their values.
     ///
     /// Units: milliseconds since 1970. Errors: [`IdentifyError`].
     pub fn identify(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, IdentifyError> {

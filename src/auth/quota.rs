@@ -1,5 +1,5 @@
-//! Quotas: how many leases each principal holds and how many of its requests wait. Counted per instance,
-//! since instances share no state. A lease counts for the principal that acquired it, no matter who releases it.
+//! Quotas: how many leases each principal holds and how many of its requests wait. Counted per instance, since instances share no
+//! state. A lease counts for the principal that acquired it, whoever releases it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use super::principal::PrincipalName;
 use crate::redlock::clock::BootTime;
 use crate::types::{Mode, ResourceName, TokenId};
 
-/// Event streams of one principal, of those that an instance has for all.
+/// Maximum number of event streams of one principal, out of those that an instance has for all.
 pub(crate) const STREAMS_PER_PRINCIPAL: usize = 64;
 
 /// Leases, waiters and event streams of all principals. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Quotas(Arc<Mutex<Accounts>>);
 
-/// Names a counted lease by its resource and its token. Of exclusive ones a later one replaces the one before, whose end this
-/// instance may not have seen.
+/// Names a counted lease by its resource and its token. A later exclusive lease replaces the one before, whose end this instance
+/// may not have seen.
 #[derive(Debug, Clone)]
 pub struct CountedName {
     resource: ResourceName,
-    /// `None`: whichever is held exclusively.
+    /// `None`: the exclusive lease, with any token.
     token: Option<TokenId>,
     is_exclusive: bool,
 }
 
-/// Where it is counted: an exclusive one by its resource.
+/// The key of a counted lease: for an exclusive one, only its resource.
 type Entry = (ResourceName, Option<TokenId>);
 
 impl CountedName {
-    /// Of a lease with this mode.
+    /// The name of a lease with this mode.
     pub fn of(resource: &ResourceName, token: TokenId, mode: Mode) -> Self {
         Self { resource: resource.clone(), token: Some(token), is_exclusive: mode == Mode::Exclusive }
     }
@@ -41,7 +41,7 @@ impl CountedName {
     }
 }
 
-/// The exclusive lease, whichever token it has.
+/// The exclusive lease, with any token.
 impl From<&ResourceName> for CountedName {
     fn from(resource: &ResourceName) -> Self {
         Self { resource: resource.clone(), token: None, is_exclusive: true }
@@ -68,16 +68,16 @@ struct CountedLease {
     id: u64,
     principal: PrincipalName,
     token: Option<TokenId>,
-    /// The lease counts until then; `None` while a connection renews it.
+    /// The lease counts until this time; `None` while a connection renews it.
     until: Option<BootTime>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Totals {
     leases: usize,
-    /// Acquires in progress: each may become a lease.
+    /// Acquires in progress, each of which may become a lease.
     pending: usize,
-    /// Of these, the ones that may wait.
+    /// The acquires in progress that may wait.
     waiting: usize,
     /// Open event streams.
     streams: usize,
@@ -87,7 +87,7 @@ struct Totals {
     swept: BootTime,
 }
 
-/// Permits one acquire, and the requests that take its place in the queue again; returned to the quota when dropped.
+/// Permits one acquire, and the requests that take its place in the queue again. When dropped, it returns to the quota.
 #[derive(Debug)]
 pub struct QuotaPermit {
     quotas: Quotas,
@@ -136,7 +136,7 @@ impl Quotas {
         Ok(QuotaPermit { quotas: self.clone(), principal: principal.clone(), may_wait, count })
     }
 
-    /// Counts a ticket of `count` leases that another instance had admitted: also where that is more than the principal may have here.
+    /// Counts a ticket of `count` leases that another instance had admitted, even beyond the principal's limit here.
     pub fn taken_over(&self, principal: &PrincipalName, count: usize) -> QuotaPermit {
         let mut accounts = self.0.lock();
         let totals = accounts.totals.entry(principal.clone()).or_default();
@@ -145,12 +145,12 @@ impl Quotas {
         QuotaPermit { quotas: self.clone(), principal: principal.clone(), may_wait: true, count }
     }
 
-    /// Counts an event stream until the permit is dropped; `None` where the principal has [`STREAMS_PER_PRINCIPAL`].
+    /// Counts an event stream until the permit is dropped; `None` if the principal has [`STREAMS_PER_PRINCIPAL`].
     pub fn open_stream(&self, principal: &PrincipalName) -> Option<StreamPermit> {
         self.open(principal, StreamKind::Events, STREAMS_PER_PRINCIPAL)
     }
 
-    /// Counts a request that waits for a change of a ticket, until the permit is dropped; `None` where the principal has `max`.
+    /// Counts a request that waits for a change of a ticket, until the permit is dropped; `None` if the principal has `max`.
     pub fn open_poll(&self, principal: &PrincipalName, max: usize) -> Option<StreamPermit> {
         self.open(principal, StreamKind::TicketPoll, max)
     }
@@ -165,13 +165,13 @@ impl Quotas {
         Some(StreamPermit { quotas: self.clone(), principal: principal.clone(), kind })
     }
 
-    /// A lease was extended. Leases that are not counted here are ignored.
+    /// Records the extension of a lease. Leases that are not counted here are ignored.
     pub fn extended(&self, lease: impl Into<CountedName>, until: BootTime) {
         self.0.lock().extended(&lease.into(), until);
     }
 
-    /// A lease was renewed by the service. One that is not counted here, as another instance granted it, counts from now on
-    /// for the principal that `acquired_by` finds.
+    /// Records that the service renewed a lease. If another instance granted it, so that it is not counted here, it counts from
+    /// now on for the principal that `acquired_by` finds.
     pub fn kept(
         &self,
         lease: impl Into<CountedName>,
@@ -186,7 +186,7 @@ impl Quotas {
         }
     }
 
-    /// The lease has ended.
+    /// Records the end of the lease.
     pub fn ended(&self, lease: impl Into<CountedName>) {
         let mut accounts = self.0.lock();
         if let Some(entry) = accounts.known(&lease.into()) {
@@ -194,8 +194,8 @@ impl Quotas {
         }
     }
 
-    /// Of these resources, how many a principal's counted leases with this token hold: the same request again needs no
-    /// further ones.
+    /// How many of these resources the principal's counted leases with this token already cover: a repeated request needs no
+    /// further leases.
     pub fn already_counted(&self, principal: &PrincipalName, resources: &[ResourceName], token: &TokenId) -> usize {
         let accounts = self.0.lock();
         let is_counted = |resource: &&ResourceName| {
@@ -227,7 +227,7 @@ impl StreamKind {
     }
 }
 
-/// Permits one answer that lasts, until dropped.
+/// Permits one long answer, until dropped.
 #[derive(Debug)]
 pub struct StreamPermit {
     quotas: Quotas,
@@ -263,12 +263,12 @@ impl Drop for HeldQuota {
 }
 
 impl QuotaPermit {
-    /// The acquire was granted; the lease counts until `until`.
+    /// Records that the acquire was granted; the lease counts until `until`.
     pub fn granted(&self, lease: impl Into<CountedName>, until: BootTime) {
         self.quotas.0.lock().count_lease(&lease.into(), &self.principal, Some(until));
     }
 
-    /// The acquire was granted to a connection that renews the lease.
+    /// Records that the acquire was granted to a connection that renews the lease.
     pub fn held(&self, lease: impl Into<CountedName>) -> HeldQuota {
         let name = lease.into();
         let id = self.quotas.0.lock().count_lease(&name, &self.principal, None);
@@ -295,10 +295,10 @@ impl Accounts {
             && present.token.is_some()
             && present.token == name.token
         {
-            // The grant was repeated to another request: the connection renews it still.
+            // The grant was repeated for another request: the connection still renews the lease.
             return present.id;
         }
-        // There is a new lease of this name, so an earlier one has ended.
+        // A new lease has this name, so an earlier one has ended.
         self.remove(&entry);
         self.last_id += 1;
         let (principal, token) = (principal.clone(), name.token.clone());
@@ -314,7 +314,7 @@ impl Accounts {
         }
     }
 
-    /// Where this lease is counted: one that is shared now may have been exclusive before. Another token's is another one.
+    /// The key under which this lease counts: a shared lease may have been exclusive before. Other tokens do not match.
     fn known(&self, name: &CountedName) -> Option<Entry> {
         if self.leases.contains_key(&name.entry()) && !name.is_exclusive {
             return Some(name.entry());

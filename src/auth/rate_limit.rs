@@ -1,5 +1,5 @@
-//! Requests per second of a principal: a token bucket, stored as one instant (the generic cell rate
-//! algorithm). Renewals and releases have a bucket of their own, so that no other request costs a holder its lease.
+//! Requests per second of a principal: a token bucket, stored as one instant (the generic cell rate algorithm). Renewals and
+//! releases have their own bucket, so that no other request costs a holder its lease.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::redlock::clock::BootTime;
 /// Size of a burst after a pause, in seconds of the average rate.
 pub(crate) const BURST_SECONDS: u64 = 2;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// Renewals and releases per second for each lease that a principal may have. A lease of the shortest default TTL
-/// (100 ms) is renewed every 33 ms, so a holder that keeps to a third of its TTL never reaches this.
+/// Renewals and releases per second for each lease that a principal may have. A lease of the shortest default TTL (100 ms) is
+/// renewed every 33 ms, so a holder that renews at a third of its TTL never reaches this.
 const HOLDER_REQUESTS_PER_LEASE: u32 = 40;
 
-/// What a request is counted as.
+/// The class under which a request is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestClass {
-    /// A renewal or a release: without it a holder loses its lease, or others wait for nobody.
+    /// A renewal or a release: without it a holder loses its lease, or others wait in vain.
     Holder,
     /// All other requests.
     Other,
@@ -27,7 +27,7 @@ pub(crate) enum RequestClass {
 pub(crate) struct RateExceeded {
     /// Requests of this class per second.
     pub(crate) per_second: u32,
-    /// How long until the next one is allowed.
+    /// Time until the next request is allowed.
     pub(crate) wait: Duration,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct RateLimits {
 impl RateLimits {
     /// Counts one request; `leases` is the maximum number of leases of the principal.
     ///
-    /// Errors: [`RateExceeded`]; then it is not counted.
+    /// Errors: [`RateExceeded`]; the request is then not counted.
     pub(crate) fn count(
         &self,
         class: RequestClass,
@@ -70,7 +70,7 @@ pub(crate) struct TokenBucket {
 impl TokenBucket {
     /// Takes one token; `per_second` are added each second, up to [`BURST_SECONDS`] times that.
     ///
-    /// Errors: how long until there is one.
+    /// Errors: the time until a token is available.
     pub(crate) fn take(&self, per_second: u32, now: BootTime) -> Result<(), Duration> {
         let price = NANOS_PER_SECOND / u64::from(per_second.max(1));
         let depth = BURST_SECONDS * NANOS_PER_SECOND;

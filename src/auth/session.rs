@@ -1,5 +1,5 @@
-//! Sessions of the dashboard: who logged in, with which key, until when. A session is a signed cookie, so
-//! that every instance with the same secret accepts it and a restart does not end it. Only log-outs are kept here.
+//! Sessions of the dashboard: the principal, its key, and the end. A session is a signed cookie, so that every instance with the
+//! same secret accepts it and a restart does not end it. Only log-outs are stored here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,11 +18,11 @@ use crate::redlock::random::{Entropy, SystemEntropy};
 
 /// How long a session lasts: a working day.
 pub(crate) const SESSION_LIFE: Duration = Duration::from_hours(10);
-/// Sessions of one principal that were ended by a log-out and are remembered one by one until their time is over; beyond it,
-/// all of the principal's sessions that began so far are ended, since no cookie may be accepted again.
+/// Maximum number of logged-out sessions of one principal that are remembered individually until their end. Beyond it, all of the
+/// principal's sessions so far are ended, since no ended cookie may be accepted again.
 pub(crate) const ENDED_SESSIONS_MAX: usize = 100;
 
-/// The secret of a session, which the browser has in a cookie. `Debug` hides it.
+/// The secret of a session, in a cookie of the browser. `Debug` hides it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SessionToken(String);
 
@@ -43,16 +43,16 @@ impl fmt::Debug for SessionToken {
 #[derive(Debug, Clone)]
 pub struct Sessions {
     secret: hmac::Key,
-    /// By principal; there are at most as many as had a session that was ended.
+    /// By principal; only principals with an ended session have an entry.
     ended: Arc<Mutex<HashMap<String, EndedSessions>>>,
 }
 
-/// The sessions of one principal that were ended. Units: milliseconds since 1970.
+/// The ended sessions of one principal. Units: milliseconds since 1970.
 #[derive(Debug, Default)]
 struct EndedSessions {
-    /// Those that would last until then, or less, are all ended.
+    /// All sessions whose time ends at this moment or earlier are ended.
     all_until_ms: u64,
-    /// Tokens, and until when they would last.
+    /// Tokens, each with the regular end of its session.
     tokens: HashMap<String, u64>,
 }
 
@@ -79,7 +79,7 @@ impl Sessions {
     pub fn begin(&self, principal: &Principal, key: &KeyHash, wall_ms: u64, entropy: &impl Entropy) -> SessionToken {
         let life_ms = u64::try_from(SESSION_LIFE.as_millis()).unwrap_or(u64::MAX);
         let (until_ms, nonce) = (wall_ms.saturating_add(life_ms), random_text(entropy));
-        // The hash of the key's hash: the cookie has nothing that the access file has.
+        // The hash of the key's hash: the cookie has nothing from the access file.
         let text = URL_SAFE_NO_PAD.encode(format!("{until_ms} {} {nonce} {}", id_of(key), principal.name.as_str()));
         let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&self.secret, text.as_bytes()));
         SessionToken(format!("{text}.{signature}"))
@@ -101,7 +101,7 @@ impl Sessions {
         principal.keys.iter().any(is_live).then(|| Arc::clone(principal))
     }
 
-    /// Ends a session at this instance; elsewhere its cookie would be accepted until its time is over. Units of `wall_ms`:
+    /// Ends a session at this instance; at other instances, its cookie is accepted until its time is over. Units of `wall_ms`:
     /// milliseconds since 1970.
     pub fn end(&self, token: &str, wall_ms: u64) {
         let Some((text, until_ms)) = self.verified(token).filter(|(_, until_ms)| *until_ms > wall_ms) else { return };
@@ -116,7 +116,7 @@ impl Sessions {
         }
     }
 
-    /// What a token says and when it ends, if this secret signed it.
+    /// The content of a token and its end, if this secret signed it.
     fn verified(&self, token: &str) -> Option<(String, u64)> {
         let (text, signature) = token.split_once('.')?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;

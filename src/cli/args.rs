@@ -1,5 +1,5 @@
-//! The commands, their help texts, and the options that set settings. Values are checked by the configuration, for all
-//! layers alike.
+//! The commands, their help texts, and the options that set settings. The configuration checks values in the same way for all
+//! layers.
 
 use std::path::PathBuf;
 
@@ -193,7 +193,7 @@ pub(super) enum ConfigCommand {
     Default,
 }
 
-/// An option that does not matter to a command, and works all the same: it may be among the service's.
+/// Hides an option that has no effect on a command but is accepted: it may be among the service's options.
 fn hidden(option: clap::Arg) -> clap::Arg {
     option.hide(true)
 }
@@ -227,14 +227,14 @@ pub(super) struct ConfigArgs {
     set: Vec<(String, String)>,
 }
 
-/// `KEY=VALUE`. Errors: no `=`.
+/// Parses `KEY=VALUE`. Errors: no `=`.
 pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("there is no `=` in it")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
 impl ConfigArgs {
-    /// The configuration's inputs. An option of its own overrides `--set`.
+    /// The configuration's inputs. A dedicated option overrides `--set`.
     pub(super) fn into_inputs(self) -> Inputs {
         let own = [
             ("listen", self.listen),

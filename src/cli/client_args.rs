@@ -34,7 +34,7 @@ pub(super) struct ServiceArgs {
 }
 
 impl ServiceArgs {
-    /// The same options on a command line.
+    /// These options as command-line arguments.
     pub(super) fn to_args(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = self.urls.iter().flat_map(|url| ["--url".into(), url.into()]).collect();
         for (option, file) in [("--key-file", &self.key_file), ("--ca-file", &self.ca_file)] {
@@ -189,7 +189,7 @@ pub(super) struct KeepCommand {
     pub(super) acquire: AcquireCommand,
 }
 
-/// From now to a time that a person gives.
+/// The time from now to a time that a person entered.
 fn time_until(text: &str) -> Result<Duration, String> {
     until_from(&jiff::Zoned::now(), text)
 }

@@ -1,4 +1,4 @@
-//! Makes the client from arguments and environment: instances, key, and whether the key may be sent to them.
+//! Creates the client from arguments and environment: instances, key, and whether the key may be sent to these instances.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,7 +28,7 @@ fn text(env: &impl Environment, name: &str) -> Option<String> {
     set(env, name).and_then(|value| value.into_string().ok())
 }
 
-/// Makes the client. An error is printed on `err`, and the exit code returned.
+/// Creates the client. Prints an error on `err` and returns the exit code.
 pub(super) fn client(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Client, u8> {
     settings(args, env, err).and_then(|settings| Client::new(settings).map_err(|why| why.0)).map_err(|why| {
         print_line(err, &format!("redlockd: {why}"));
@@ -36,8 +36,8 @@ pub(super) fn client(args: &ServiceArgs, env: &impl Environment, err: &mut dyn W
     })
 }
 
-/// A client of this machine's own service. It sends no key, and does not compare the certificate's name with the address:
-/// the answer says no more than that the service runs.
+/// A client of this machine's own service. It sends no key, and does not compare the certificate's name with the address: the
+/// answer only says that the service runs.
 pub(super) fn own_client(url: &str, err: &mut dyn Write) -> Result<Client, u8> {
     BaseUrl::parse(url).and_then(Client::of_own_service).map_err(|why| {
         print_line(err, &format!("redlockd: {}", why.0));
@@ -83,14 +83,14 @@ fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Resul
     Ok(Some(key))
 }
 
-/// The name of this process' user, or `uid` and its number where the system has no name for it.
+/// The name of this process' user, or `uid` and its number if the system has no name for it.
 fn user_name() -> String {
     let uid = rustix::process::getuid().as_raw();
     let known = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     known.map_or_else(|| format!("uid{uid}"), |user| user.name)
 }
 
-/// The process that started this one: a script's commands are one owner, and its process outlives theirs.
+/// The process that started this one: all commands of a script get one owner, and the script's process outlives them.
 pub(super) fn parent() -> u32 {
     rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
 }

@@ -1,5 +1,5 @@
-//! The last part of the help texts of commands that send requests to a running service: examples and exit codes. Each example
-//! is run by a test (`tests/it/cli_examples.rs`).
+//! The last part of the help texts of commands that send requests to a running service: examples and exit codes. A test
+//! (`tests/it/cli_examples.rs`) runs each example.
 
 pub(super) const RUN_USAGE: &str = "\
 redlockd run [OPTIONS] NAME [--] COMMAND...

@@ -1,5 +1,5 @@
-//! The commands that send one request and print its answer. Tokens are read from files or standard input and printed only
-//! by `acquire`.
+//! The commands that send one request and print its answer. Tokens are read from files or standard input; only `acquire` prints
+//! them.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +38,7 @@ pub(super) struct CommandIo<'a, E> {
     pub(super) env: &'a E,
     pub(super) out: &'a mut dyn Write,
     pub(super) err: &'a mut dyn Write,
-    /// `--json`: a refusal is printed as JSON, too.
+    /// `--json`: refusals are printed as JSON too.
     pub(super) is_json: bool,
 }
 
@@ -61,7 +61,7 @@ impl<E: Environment> CommandIo<'_, E> {
         self.attempt(request)?.map_err(|error| self.fail_with(&error))
     }
 
-    /// The same, where the caller says what an error means.
+    /// As [`Self::send`]; the caller interprets errors.
     pub(super) fn attempt<T>(&mut self, request: impl Future<Output = T>) -> Result<T, u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.fail(exit::UNAVAILABLE, &format!("no runtime: {error}")))?;
@@ -91,10 +91,10 @@ impl<E: Environment> CommandIo<'_, E> {
     }
 }
 
-/// What the service says of a TTL that is too long, in the words of HTTP.
+/// The service's hint on a TTL that is too long, in terms of HTTP.
 const WITH_PATCH: &str = "longer work extends its lease with PATCH";
 
-/// One sentence, in the words of the command line.
+/// The error as one sentence, in terms of the command line.
 pub(super) fn describe(error: &ClientError) -> String {
     match error.refusal().map(|refusal| refusal.slug.as_str()) {
         Some("unauthenticated") => {
@@ -107,7 +107,7 @@ pub(super) fn describe(error: &ClientError) -> String {
 }
 
 pub(super) fn read_token(path: &Path, err: &mut dyn Write) -> Result<Token, String> {
-    // A newline and WebDAV's brackets may surround it.
+    // A newline and WebDAV's brackets may surround the token.
     let max = u64::try_from(TOKEN_MAX_CHARS).unwrap_or(u64::MAX).saturating_add(8);
     let mut text = String::new();
     warn_of_readers(path, err);
@@ -119,7 +119,7 @@ pub(super) fn read_token(path: &Path, err: &mut dyn Write) -> Result<Token, Stri
     Token::parse(text.trim()).map_err(|invalid| invalid.0)
 }
 
-/// A token that others can read is no secret: they could end the lease.
+/// Warns if others can read the token: they could end the lease.
 fn warn_of_readers(path: &Path, err: &mut dyn Write) {
     let mode = std::fs::metadata(path).map(|file| if file.is_file() { file.mode() } else { 0 });
     if mode.is_ok_and(|mode| mode & READABLE_BY_OTHERS != 0) {
@@ -279,7 +279,7 @@ pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>
     Ok(io.fail(exit::UNAVAILABLE, &format!("the list may be incomplete: too few nodes vote{why}")))
 }
 
-/// `events`: the oldest first, so that the newest is above the prompt.
+/// `events`: the oldest first, so that the newest is next to the prompt.
 pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let client = client_from_args::client(&args.service, io.env, io.err)?;
@@ -328,7 +328,7 @@ pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, 
     Ok(exit::OK)
 }
 
-/// `health`. Without a URL it asks the service that has the same environment, as in a container.
+/// `health`. Without a URL it checks the service with the same environment, as in a container.
 pub(super) fn health<E: Environment>(args: &HealthCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let has_url = !args.service.urls.is_empty() || client_from_args::set(io.env, "REDLOCKD_URL").is_some();
     let client = match own_service(io.env) {

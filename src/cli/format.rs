@@ -22,7 +22,7 @@ pub(super) enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// As the options say; by default for people on a terminal, plain elsewhere.
+    /// The format that the options select; by default human-readable on a terminal, plain elsewhere.
     pub(super) fn of(args: OutputArgs, env: &impl Environment) -> Self {
         match args {
             OutputArgs { json: true, .. } => Self::Json,
@@ -72,7 +72,7 @@ fn rows(form: OutputFormat, headings: &[&str], cells: &[Vec<String>]) -> String 
     }
 }
 
-/// The mode that is not shown.
+/// The mode that is left out of the output.
 const EXCLUSIVE: &str = "exclusive";
 /// Targets and hooks.
 pub(super) fn hooks(hooks: &api::Hooks, form: OutputFormat) -> String {
@@ -143,7 +143,7 @@ pub(super) fn ticket(ticket: &api::TicketStatus, token: Option<&str>, form: Outp
     let members = serde_json::to_value(ticket).expect("answers are plain data");
     let mut all = vec![("ticket", ticket.ticket.clone()), ("state", ticket.state.clone())];
     all.extend(token.map(|token| ("token", token.to_owned())));
-    // Of several locks: as they are of a set, once the fences are known.
+    // For several locks, shown as a set once the fences are known.
     let names = ticket.resources.iter().flatten().filter(|_| ticket.leases.is_none());
     all.extend(names.map(|name| ("resource", name.clone())));
     let leases = ticket.leases.iter().flatten();
@@ -152,7 +152,7 @@ pub(super) fn ticket(ticket: &api::TicketStatus, token: Option<&str>, form: Outp
     facts(&all, form)
 }
 
-/// These members of an answer, as far as it has them.
+/// These members of an answer, if it has them.
 fn known(members: &serde_json::Value, keys: &[&'static str]) -> Vec<(&'static str, String)> {
     let of = |key: &&'static str| match members.get(key)? {
         serde_json::Value::Null => None,
@@ -173,7 +173,7 @@ pub(super) fn extended(answer: &ExtendAnswer, form: OutputFormat) -> String {
     facts(&each.chain([("valid_for_ms", number(set.valid_for_ms))]).collect::<Vec<_>>(), form)
 }
 
-/// `key=value` lines; for people two columns, without what is empty, and with times as people say them.
+/// `key=value` lines; for people two columns, without empty values, and with human-readable times.
 fn facts(all: &[(&str, String)], form: OutputFormat) -> String {
     if !matches!(form, OutputFormat::Human { .. }) {
         return pairs(all);
@@ -192,12 +192,12 @@ fn facts(all: &[(&str, String)], form: OutputFormat) -> String {
 /// Width of the first column of [`facts`].
 const FACT_WIDTH: usize = 13;
 
-/// Labels of a lease, as they are given on the command line.
+/// Labels of a lease, in the notation of the command line.
 fn labels(metadata: &BTreeMap<String, String>) -> String {
     metadata.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A duration as people say it: `59 s`, `4 m 59 s`, `2 h 5 m`; rounded down, so that it promises nothing.
+/// A human-readable duration: `59 s`, `4 m 59 s`, `2 h 5 m`; rounded down, so that it promises nothing.
 fn left(ms: u64) -> String {
     match ms / 1_000 {
         seconds @ 0..60 => format!("{seconds} s"),
@@ -327,7 +327,7 @@ pub(super) fn nodes(nodes: &api::Nodes, form: OutputFormat) -> String {
     text
 }
 
-/// For how long a node has had no vote, and when it votes again, where that is known.
+/// For how long a node has had no vote, and when it votes again, if known.
 fn times(node: &api::NodeState) -> String {
     let since = format!("; for {} s", node.state_for_ms / 1_000);
     let votes_in = node.votes_in_ms.map(|left| format!(", votes in {} s", left.div_ceil(1_000)));
@@ -363,7 +363,7 @@ pub(super) fn event(event: &api::Event, form: OutputFormat) -> String {
     line
 }
 
-/// A time of which the instance that answers does not know what happened.
+/// A period whose events the answering instance does not know.
 pub(super) fn gap(gap: &api::EventGap) -> String {
     let to = one_line(&gap.to);
     let when = match &gap.from {

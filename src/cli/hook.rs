@@ -1,4 +1,4 @@
-//! `redlockd hook`: makes secrets, verifies received messages in a shell script, and shows and tests the hooks of a running
+//! `redlockd hook`: creates secrets, verifies received messages in a shell script, and shows and tests the hooks of a running
 //! service.
 
 use std::fs::OpenOptions;
@@ -20,11 +20,11 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::random::{Entropy, SystemEntropy};
 use crate::webhooks::signing::{SignedContent, SigningSecret};
 
-/// The longest message that is verified. Bytes.
+/// The maximum length of a message that is verified. Bytes.
 const RECEIVED_MAX_BYTES: u64 = 1 << 20;
-/// The longest file of a secret that is read. Bytes.
+/// The maximum length of a secret's file. Bytes.
 const SECRET_FILE_MAX_BYTES: u64 = 1_024;
-/// How long the answer to a test may take: more than a delivery may.
+/// Timeout of a test's answer: longer than that of a delivery.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 const SECRET_EXAMPLES: &str = "\
@@ -176,7 +176,7 @@ pub(super) fn verify(args: &VerifyArgs, env: &impl Environment, err: &mut dyn Wr
     }
 }
 
-/// Errors: why it is not verified.
+/// Errors: why the message is not verified.
 fn check(env: &impl Environment, body: &[u8], secrets: &[SigningSecret]) -> Result<(), String> {
     let header = |name: &str| {
         let value = [name.to_owned(), format!("HTTP_{name}")].iter().find_map(|name| client_from_args::set(env, name));
@@ -198,7 +198,7 @@ fn read_secret(path: &std::path::Path) -> Result<SigningSecret, String> {
     SigningSecret::parse(text.trim_end_matches(['\r', '\n'])).map_err(|why| why.0)
 }
 
-/// The commands that ask a running service.
+/// The commands that send requests to a running service.
 pub(super) fn remote<E: Environment>(command: HookCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match command {
         HookCommand::List(args) => list(&args, io),

@@ -10,7 +10,7 @@ use super::exit;
 use super::output::print_line;
 use crate::config::{Config, NodeSpec, SETTINGS, Setting, redact};
 
-/// The command that these arguments name, as `redlockd ticket show`: as many subcommands as follow each other.
+/// The command that these arguments name, as `redlockd ticket show`: all leading subcommands.
 pub(super) fn command_of(args: &[OsString]) -> String {
     let mut words = vec!["redlockd".to_owned()];
     let mut command = Cli::command();
@@ -31,7 +31,7 @@ pub(super) fn completions(shell: clap_complete::Shell, out: &mut dyn Write) -> u
     exit::OK
 }
 
-/// `man`: the page of the program, or of one command.
+/// `man`: the manual page of the program, or of one command.
 pub(super) fn man(command: Option<&str>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let mut cli = Cli::command();
     cli.build();
@@ -51,12 +51,12 @@ pub(super) fn man(command: Option<&str>, out: &mut dyn Write, err: &mut dyn Writ
     exit::OK
 }
 
-/// `config show`: each setting in the order of the shipped file, and which layer set it. Node URLs are shown without
+/// `config show`: each setting in the order of the shipped file, and the layer that set it. Node URLs are shown without
 /// passwords; nothing else is secret (keys and certificates are paths).
 pub(super) fn settings(config: &Config, out: &mut dyn Write) {
     let line = |setting: &Setting| {
         let value = config.value_of(setting.name)?;
-        // A list of URLs has no place for a password file.
+        // A list of URLs cannot contain a password file.
         let has_files = config.nodes.iter().any(|node| node.password_file.is_some());
         let text = match setting.name == "nodes" && has_files {
             true => format!("node = {}", node_tables(config)),

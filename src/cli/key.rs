@@ -1,4 +1,4 @@
-//! `redlockd key new`: generates an API key, prints it once, and prints the lines for the access file, which have only its
+//! `redlockd key new`: generates an API key, prints it once, and prints the lines for the access file, which contain only its
 //! hash.
 
 use std::fs::OpenOptions;
@@ -62,7 +62,7 @@ pub(super) fn new(args: &NewKey, out: &mut dyn Write, err: &mut dyn Write) -> u8
     let key = ApiKey::generate(&SystemEntropy);
     let entry = entry.replace(HASH, &key.hash().hex());
     let Some(path) = &args.to else {
-        // Only the lines for the access file go to standard output, which may be appended to it.
+        // Standard output gets only the lines for the access file, so that it can be appended to that file.
         print_line(err, &format!("key, shown this once:\n\n{}\n\nfor the access file:\n", key.reveal()));
         print_line(out, &entry);
         return exit::OK;

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Config, Environment, Inputs};
 
-/// Its URL, with an address of this machine. By `REDLOCKD_CONFIG`, `REDLOCKD_LISTEN` and the other variables; `None` where the
-/// settings are invalid, and where the port is chosen at the start.
+/// The URL of the service, with an address of this machine. From `REDLOCKD_CONFIG`, `REDLOCKD_LISTEN` and the other variables;
+/// `None` if the settings are invalid, and if the port is chosen at the start.
 pub(super) fn own_service(env: &impl Environment) -> Option<String> {
     let Config { listen, listen_tls_cert, .. } = Inputs::default().load(env).ok()?.config;
     let ip = match listen.ip() {

@@ -35,8 +35,8 @@ use commands::CommandIo;
 use hook::HookCommand;
 use output::print_line;
 
-/// Runs the program with these arguments, the first of which is its own name, and returns its exit
-/// code (see [`exit`]). Blocks until it is done; `serve` takes over SIGTERM and SIGINT, and the log.
+/// Runs the program with these arguments, the first of which is its own name, and returns its exit code (see [`exit`]). Blocks
+/// until it ends; `serve` takes over SIGTERM and SIGINT, and the log.
 pub fn run(
     args: impl IntoIterator<Item = OsString>,
     env: &impl Environment,
@@ -44,7 +44,7 @@ pub fn run(
     err: &mut dyn Write,
 ) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
-    // Started by `run`: no command, so that neither help nor completions know it.
+    // `run` starts this one: it is no clap command, so that help and completions do not show it.
     if let [_, name, args @ ..] = args.as_slice()
         && name == run::watchdog::COMMAND
     {
@@ -108,7 +108,7 @@ fn load(settings: ConfigArgs, env: &impl Environment, err: &mut dyn Write) -> Re
     })
 }
 
-/// The same, and also reads the access file and the nodes' passwords, whose errors are errors of the configuration.
+/// As [`load`]; also reads the access file, the webhooks file and the nodes' passwords; their errors are the configuration's.
 fn load_for_service(settings: ConfigArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
     let loaded = load(settings, env, err)?;
     if let Some(Err(error)) = loaded.config.access_file.as_deref().map(crate::auth::access_file::read) {
@@ -126,7 +126,7 @@ fn load_for_service(settings: ConfigArgs, env: &impl Environment, err: &mut dyn 
     Ok(loaded)
 }
 
-/// `config check`: prints the warnings, and in one line what would be served.
+/// `config check`: prints the warnings, and one line about the service that would run.
 fn report(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     for warning in &loaded.warnings {
         print_line(err, &format!("redlockd: warning: {warning}"));
@@ -143,7 +143,7 @@ fn report(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     exit::OK
 }
 
-/// Help and version are results; every other error of clap is wrong usage, reported in one sentence.
+/// Help and version are results; every other error of clap is a usage error, reported in one sentence.
 fn usage(error: &clap::Error, args: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let text = error.render().to_string();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -153,19 +153,19 @@ fn usage(error: &clap::Error, args: &[OsString], out: &mut dyn Write, err: &mut 
     let before_usage = text.split("\nUsage:").next().unwrap_or(&text);
     let before_usage = before_usage.split("\nFor more information").next().unwrap_or(before_usage);
     let lines: Vec<&str> = before_usage.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    // A line that ends in a colon has a list below it.
+    // If a line ends in a colon, a list follows it.
     let sentence = lines.join("; ").replace(":; ", ": ");
     let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
     let command = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => help_command(&usage.to_string()),
-        // Errors of values do not say which command they belong to.
+        // Errors of values do not name their command.
         _ => introspect::command_of(args),
     };
     print_line(err, &format!("redlockd: {} (see {command} --help)", redact(sentence)));
     exit::USAGE
 }
 
-/// The command of a usage line: its first words, up to an argument or option.
+/// The command in a usage line: its first words, up to an argument or option.
 fn help_command(usage: &str) -> String {
     let words = usage.trim_start_matches("Usage:").split_whitespace();
     words.take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect::<Vec<_>>().join(" ")

@@ -16,7 +16,7 @@ pub(super) struct ModeArgs {
 }
 
 impl ModeArgs {
-    /// What the request asks for.
+    /// The mode that the request asks for.
     pub(super) fn wanted(self) -> WantedMode {
         match self.permits {
             Some(limit) => WantedMode::Permit { limit },

@@ -1,5 +1,5 @@
-//! `redlockd nodes`: shows the nodes, waits until enough of them vote, and reports for an operator that a node has ended or
-//! is another server now.
+//! `redlockd nodes`: shows the nodes, waits until enough of them vote, and reports for an operator that a node has ended or is
+//! now another server.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::config::Environment;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::NodeId;
 
-/// Time between two questions.
+/// Time between two requests.
 const POLL: Duration = Duration::from_millis(250);
-/// For so long the nodes must be as required: an answer shows a state of up to a second and a half ago, of before a restart.
+/// How long the nodes must stay as required: an answer may be up to a second and a half old, from before a restart.
 const STEADY: Duration = Duration::from_secs(2);
-/// How long the answer to a replacement may take: more than the service takes.
+/// Timeout of a replacement's answer: longer than the service's own.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(40);
 /// How long `--wait` lasts without `--timeout`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(1);
@@ -152,22 +152,22 @@ pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, 
     }
 }
 
-/// Why the nodes are not as required.
+/// Why the requirement is not met.
 #[derive(Debug, PartialEq, Eq)]
 enum Unmet {
     NoSuchNode,
     Not(String),
 }
 
-/// Asks until the nodes have been as required for [`STEADY`], or the time is over. An instance that does not answer is asked
-/// again: it may be the one that is restarted.
+/// Polls until the requirement has been met for [`STEADY`], or the timeout passes. An instance that does not answer is polled
+/// again: it may be restarting.
 async fn until_met(client: &Client, args: &NodesCommand) -> Result<(api::Nodes, Option<Unmet>), ClientError> {
     let timeout = args.timeout.unwrap_or(if args.wait.is_some() { TIMEOUT_DEFAULT } else { Duration::ZERO });
     let (begun, mut met_since) = (SystemClock.now(), None);
     loop {
         let answer = client.nodes().await;
         let now = SystemClock.now();
-        // One question suffices where nothing is waited for.
+        // Without a wait, one request suffices.
         let steady = if timeout.is_zero() { Duration::ZERO } else { STEADY };
         let is_over = now.since(begun) >= timeout.max(steady);
         match answer {
@@ -184,7 +184,7 @@ async fn until_met(client: &Client, args: &NodesCommand) -> Result<(api::Nodes, 
     }
 }
 
-/// What is missing, if anything.
+/// The unmet requirement, if any.
 fn unmet(nodes: &api::Nodes, args: &NodesCommand) -> Option<Unmet> {
     if let Some(name) = &args.wait {
         let Some(node) = nodes.nodes.iter().find(|node| node.node == *name) else { return Some(Unmet::NoSuchNode) };
@@ -217,7 +217,7 @@ fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> 
     Ok(exit::OK)
 }
 
-/// `nodes add`, and `nodes remove` where there is no URL.
+/// `nodes add`, and `nodes remove` without a URL.
 fn change_list<E: Environment>(
     ChangeArgs { reason, service, node }: &ChangeArgs,
     url: Option<&str>,

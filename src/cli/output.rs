@@ -1,4 +1,4 @@
-//! Writes lines for people. Errors are ignored: if the output is closed, nobody reads it.
+//! Writes lines for people. Errors are ignored: nobody reads a closed output.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -8,7 +8,7 @@ pub(super) fn print_line(to: &mut dyn Write, line: &str) {
     let _ = writeln!(to, "{line}");
 }
 
-/// Standard error, shared by the code that supervises and the futures that it polls.
+/// Standard error, shared by the supervising code and the futures that it polls.
 pub(super) struct MessageWriter<'a>(RefCell<&'a mut dyn Write>);
 
 impl<'a> MessageWriter<'a> {
@@ -21,7 +21,7 @@ impl<'a> MessageWriter<'a> {
         print_line(*self.0.borrow_mut(), &format!("redlockd: {message}"));
     }
 
-    /// Prints text as it is and flushes, for a progress line that is overwritten.
+    /// Prints the text unchanged and flushes, for a progress line that is overwritten.
     pub(super) fn text(&self, text: &str) {
         let mut to = self.0.borrow_mut();
         let _ = write!(to, "{text}").and_then(|()| to.flush());

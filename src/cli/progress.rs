@@ -1,4 +1,4 @@
-//! Shows the progress while a command waits for a lock, by separate requests for the lock's state.
+//! Shows progress while a command waits for a lock, by separate requests for the lock's state.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal};
@@ -15,25 +15,25 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of checks elsewhere whether the holder has changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum time between two lines there.
+/// Maximum time between two lines elsewhere.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum length of the line in characters: a longer one wraps and cannot be overwritten.
 const LINE_MAX_CHARS: usize = 100;
 /// Returns to the start of the line and clears it.
 const CLEAR_LINE: &str = "\r\x1b[K";
 
-/// What is shown of a wait.
+/// What is shown during a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Nothing,
-    /// Only why it cannot end: the nodes or the service do not answer, or do not vote.
+    /// Only why the wait cannot end: the nodes or the service do not answer, or do not vote.
     Troubles,
     /// Also position, holder and time left.
     All,
 }
 
-/// Polls `waiting` and shows its progress: on a terminal a line that is overwritten, elsewhere a line at first, one whenever
-/// the holder changes, and one a minute. Of troubles, for [`Shown::Troubles`], always as elsewhere.
+/// Polls `waiting` and shows its progress: on a terminal, a line that is overwritten; elsewhere a line at first, one at each
+/// change of the holder, and one a minute. For [`Shown::Troubles`], troubles are always shown as elsewhere.
 /// Cancel: `waiting` is dropped; the line stays.
 pub(super) async fn with_progress<T>(
     shown: Shown,
@@ -83,7 +83,7 @@ pub(super) async fn with_progress<T>(
     }
 }
 
-/// The lock that is waited for; of several the first that somebody holds. An error: why nobody can say, in one line.
+/// The awaited lock; of several, the first held one. An error: why its state is unknown, in one line.
 async fn blocking(client: &Client, request: &LockRequest) -> Result<Option<api::LockDetails>, String> {
     let mut waited = None;
     for name in request.names.iter() {
@@ -91,7 +91,7 @@ async fn blocking(client: &Client, request: &LockRequest) -> Result<Option<api::
             Ok(Some(lock)) if lock.foreign || !lock.holders.is_empty() => return Ok(Some(lock)),
             Ok(Some(lock)) => waited = Some(lock),
             Ok(None) => {}
-            // Other refusals concern the state, which this caller may not read, and not the wait.
+            // Other refusals do not concern the wait: this caller may not read the state.
             Err(error) if error.class() == ErrorClass::Unavailable => return Err(one_line(&error.to_string())),
             Err(_) => {}
         }
@@ -102,7 +102,7 @@ async fn blocking(client: &Client, request: &LockRequest) -> Result<Option<api::
 /// Position, holder, time left.
 fn line(lock: &api::LockDetails, request: &LockRequest, left: Duration) -> String {
     let mut parts = vec![format!("waiting for {}", request.names)];
-    // Of several locks: the one that the rest is about.
+    // For several locks: the name of the one that the line is about.
     parts.extend(request.names.single().is_none().then(|| lock.resource.clone()));
     let here = || lock.waiters.iter().filter(|w| w.instance == lock.answered_by);
     if let Some(me) = here().find(|w| w.owner == request.owner) {

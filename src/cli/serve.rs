@@ -1,4 +1,4 @@
-//! `redlockd serve` and `redlockd init`: starts the log and the runtime, runs the service until a signal.
+//! `redlockd serve` and `redlockd init`: start the log and the runtime, and run the service until a signal.
 
 use std::io::Write;
 
@@ -32,7 +32,7 @@ pub(super) fn serve(loaded: Loaded, env: &impl Environment, out: &mut dyn Write,
         Ok(code) => code,
         Err(error) => fail(err, &*error),
     };
-    // Threads that still block had their time to finish.
+    // Blocking threads had their time to finish.
     runtime.shutdown_background();
     code
 }
@@ -51,13 +51,13 @@ async fn until_stopped(
     out: &mut dyn Write,
 ) -> Result<u8, Box<dyn std::error::Error>> {
     let mut signals = Signals::listen()?;
-    // `systemctl reload` must not end a service that has nothing to read again.
+    // `systemctl reload` must not end a service that has no files to reload.
     let is_unit = env.get("NOTIFY_SOCKET").is_some_and(|socket| !socket.is_empty());
     let _hangups = is_unit.then(|| signal(SignalKind::hangup())).transpose()?;
     let token = CancellationToken::new();
     let service = async {
         let app = App::start(config).await?;
-        // If standard output is closed, nobody reads it.
+        // Nobody reads a closed standard output.
         let _ = write!(out, "{}", app.announcement()).and_then(|()| out.flush());
         notify(env, READY);
         app.run(token.clone()).await
@@ -85,7 +85,7 @@ pub(super) fn init(loaded: Loaded, out: &mut dyn Write, err: &mut dyn Write) -> 
         }
         Err(error) => {
             let code = fail(err, &error);
-            // Scripts that provision nodes run it again.
+            // Provisioning scripts run this repeatedly.
             if matches!(error, app::AppError::AlreadyInitialised(_)) { exit::NO } else { code }
         }
     }
@@ -95,7 +95,7 @@ fn app_io(error: std::io::Error) -> app::AppError {
     app::AppError::Runtime(error)
 }
 
-/// Prints one sentence with all causes; a cause that is already in the message is not repeated.
+/// Prints one sentence with all causes; a cause that the message already contains is not repeated.
 fn fail(err: &mut dyn Write, error: &dyn std::error::Error) -> u8 {
     let mut text = error.to_string();
     let mut cause = error.source();

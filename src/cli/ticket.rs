@@ -1,4 +1,4 @@
-//! `redlockd acquire --async` and `redlockd ticket`: a request that waits without a process, and what becomes of it.
+//! `redlockd acquire --async` and `redlockd ticket`: a request that waits without a process, and its outcome.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ use crate::config::Environment;
 use crate::protocol::TicketId;
 use crate::types::Token;
 
-/// Names a target; anything else may be a secret.
+/// The prefix of a target's name; any other text may be a secret.
 const TARGET: &str = "target:";
-/// The longest URL of a call-back, with a newline. Bytes.
+/// The maximum length of a call-back's URL, with a newline. Bytes.
 const CALLBACK_FILE_MAX_BYTES: u64 = 4_096;
-/// How long `wait` asks where no time is given: longer than any ticket waits.
+/// The timeout of `wait` if none is given: longer than any ticket waits.
 const WAIT_MAX: Duration = Duration::from_hours(24 * 31);
 
 const SHOW_EXAMPLES: &str = "\
@@ -126,7 +126,7 @@ pub(super) fn ask<E: Environment>(args: AskCommand, io: &mut CommandIo<'_, E>) -
     if accept.is_some() && !has_callback {
         return Err(io.fail(exit::USAGE, "--accept is for a request with --callback or --callback-file"));
     }
-    // Not repeated in the message, which may be logged.
+    // The message may be logged, so it does not repeat the text.
     if callback.as_ref().is_some_and(|text| !text.starts_with(TARGET)) {
         let why = "--callback must be target:NAME; other users could read a URL there: use --callback-file";
         return Err(io.fail(exit::USAGE, why));
@@ -179,7 +179,7 @@ fn acquire_async<E: Environment>(
         })?;
     }
     let asked = io.attempt(client.ask_for_ticket(&request, &token, terms))?.map_err(|error| {
-        // A ticket may have been made all the same: its token is not thrown away.
+        // A ticket may exist nevertheless: its token is kept.
         if let (Some(path), false) = (&args.token_file, error.maybe_done()) {
             let _ = std::fs::remove_file(path);
         }
@@ -199,7 +199,7 @@ fn acquire_async<E: Environment>(
     Ok(exit::OK)
 }
 
-/// The commands of `ticket`, which ask a running service.
+/// The commands of `ticket`, which send requests to a running service.
 pub(super) fn remote<E: Environment>(command: TicketCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match command {
         TicketCommand::Show(args) => show(&args, io),

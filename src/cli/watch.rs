@@ -94,7 +94,7 @@ async fn follow(
     }
 }
 
-/// The line of an event; `None` for reports on the stream itself.
+/// The line of an event; `None` for reports about the stream itself.
 fn shown(received: &StreamEvent, format: OutputFormat) -> Option<String> {
     if matches!(received.kind.as_str(), "gap" | "dropped") {
         return None;

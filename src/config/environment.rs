@@ -11,7 +11,7 @@ use super::settings::SETTINGS;
 /// Path of the configuration file, unless `--config` names it.
 pub(super) const FILE_VARIABLE: &str = "REDLOCKD_CONFIG";
 
-/// Variables with the prefix that are not settings: read by the client commands, or set by `run` for its command.
+/// Variables with the prefix that are no settings: the client commands read them, or `run` sets them for its command.
 const CLIENT_VARIABLES: [&str; 6] = [
     "REDLOCKD_URL",
     "REDLOCKD_KEY_FILE",
@@ -26,7 +26,7 @@ pub trait Environment {
     /// The value of one variable.
     fn get(&self, name: &str) -> Option<OsString>;
 
-    /// The names of all variables; those that are not Unicode are left out.
+    /// The names of all variables, except those that are not Unicode.
     fn names(&self) -> Vec<String>;
 }
 
@@ -54,7 +54,7 @@ impl Environment for BTreeMap<String, String> {
     }
 }
 
-/// The value of a variable. An empty one counts as not set, as `VAR=${OTHER:-}` in a service definition means.
+/// The value of a variable. An empty one counts as not set, as `VAR=${OTHER:-}` intends in a service definition.
 pub(super) fn set(env: &impl Environment, name: &str) -> Option<OsString> {
     env.get(name).filter(|value| !value.is_empty())
 }

@@ -44,9 +44,9 @@ pub enum ConfigError {
     },
     /// A setting that does not exist.
     UnknownKey {
-        /// As it was written.
+        /// The key as written.
         key: String,
-        /// Where it was written.
+        /// The layer that has the key.
         origin: Origin,
         /// The setting that was probably meant.
         nearest: Option<&'static str>,
@@ -54,7 +54,7 @@ pub enum ConfigError {
     /// A former name of a setting.
     Renamed {
         key: String,
-        /// Where it was written.
+        /// The layer that has the key.
         origin: Origin,
         /// The present name.
         present: &'static str,
@@ -62,7 +62,7 @@ pub enum ConfigError {
     /// A value of the wrong type or out of its range.
     Value {
         key: String,
-        /// Where it was written.
+        /// The layer that has the value.
         origin: Origin,
         /// The value, shortened and without passwords; empty if it must not be shown.
         shown: String,
@@ -79,17 +79,17 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// A value that is refused; `value` is shortened and URLs in it lose their passwords.
+    /// A refused value; `value` is shortened and URLs in it lose their passwords.
     pub(super) fn value(key: &str, origin: Origin, value: &str, must: impl Into<String>) -> Self {
         Self::Value { key: key.into(), origin, shown: shorten(value), must: must.into() }
     }
 
-    /// A value that is refused and not shown.
+    /// A refused value that is not shown.
     pub(super) fn hidden(key: &str, origin: Origin, must: impl Into<String>) -> Self {
         Self::Value { key: key.into(), origin, shown: String::new(), must: must.into() }
     }
 
-    /// A rule that is broken. `sentence` begins with the key.
+    /// A violated rule. `sentence` begins with the key.
     pub(super) fn rule(key: &'static str, sentence: String) -> Self {
         Self::Rule { key, sentence }
     }

@@ -14,7 +14,7 @@ const FILE_MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file as a layer.
 ///
-/// Errors: [`ConfigError`]; none repeats a line of the file, which may have passwords.
+/// Errors: [`ConfigError`]; none repeats a line of the file, which may contain passwords.
 pub(super) fn read(path: &Path) -> Result<Layer, Vec<ConfigError>> {
     let refuse = |reason: String| vec![ConfigError::File { path: path.to_owned(), reason }];
     let unreadable = |e: std::io::Error| refuse(format!("cannot be read: {e}"));

@@ -17,7 +17,7 @@ const DATA_DIR: &str = "/var/lib/redlockd";
 pub struct Inputs {
     /// `--config`; by default the variable `REDLOCKD_CONFIG`, else no file.
     pub file: Option<PathBuf>,
-    /// Settings with their values as text; of two for one setting the later counts.
+    /// Settings with their values as text; if a setting occurs twice, the later value counts.
     pub flags: Vec<(String, String)>,
     /// `--node`, each `URL` or `NAME=URL`; if empty, the other layers' nodes.
     pub nodes: Vec<String>,
@@ -26,9 +26,9 @@ pub struct Inputs {
 /// A configuration and its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// As checked, with all layers applied.
+    /// The checked configuration, with all layers applied.
     pub config: Config,
-    /// To be logged at start.
+    /// Warnings to log at the start.
     pub warnings: Vec<Warning>,
 }
 
@@ -66,7 +66,7 @@ impl Inputs {
     }
 }
 
-/// Puts one layer over the configuration; of a list, the later one replaces the earlier one.
+/// Puts one layer over the configuration; a later list replaces the earlier one.
 fn apply(layer: Layer, config: &mut Config, errors: &mut Vec<ConfigError>) {
     for (name, raw) in layer.entries {
         if let Err(error) = config.set(&name, layer.origin, raw) {
@@ -75,7 +75,7 @@ fn apply(layer: Layer, config: &mut Config, errors: &mut Vec<ConfigError>) {
     }
 }
 
-/// A directory that does not depend on the working directory.
+/// The data directory, independent of the working directory.
 fn data_dir(env: &impl Environment) -> PathBuf {
     let under = |variable: &str, rest: &str| {
         environment::set(env, variable).map(PathBuf::from).filter(|dir| dir.is_absolute()).map(|dir| dir.join(rest))

@@ -1,5 +1,5 @@
-//! The configuration: one checked [`Config`], made of four layers: defaults < file < environment < command line.
-//! `settings.rs` declares the settings; whatever is wrong is a value ([`ConfigError`], [`Warning`]).
+//! The configuration: one checked [`Config`], made of four layers: defaults < file < environment < command line. `settings.rs`
+//! declares the settings; everything that is wrong is a value ([`ConfigError`], [`Warning`]).
 
 mod environment;
 mod error;

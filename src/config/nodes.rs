@@ -14,23 +14,23 @@ pub const MAX_NODES: usize = 15;
 /// One configured Redis node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
-    /// Its configured name, if it has one.
+    /// The node's configured name, if it has one.
     pub name: Option<NodeId>,
-    /// Its URL, with user and password.
+    /// The node's URL, with user and password.
     pub url: Secret,
-    /// File with its password, if it has its own.
+    /// File with the node's password, if it has its own.
     pub password_file: Option<PathBuf>,
     id: NodeId,
     parsed: NodeUrl,
 }
 
 impl NodeSpec {
-    /// Its name, or its address if it has none. All instances must use the same.
+    /// The node's name, or its address if it has none. All instances must use the same.
     pub fn id(&self) -> &NodeId {
         &self.id
     }
 
-    /// Its address, read; its password may still be in a file.
+    /// The node's parsed URL; its password may still be in a file.
     pub fn parsed(&self) -> &NodeUrl {
         &self.parsed
     }
@@ -83,7 +83,7 @@ pub(super) fn node_list() -> ValueType<Vec<NodeSpec>> {
     ))
 }
 
-/// Never shows the value, which may have passwords.
+/// Never shows the value, which may contain passwords.
 fn refuse(why: String) -> ValueError {
     ValueError::Sentence(why)
 }

@@ -1,5 +1,5 @@
-//! The nodes' passwords from files, read before connecting and inserted into the URLs. The rest of the configuration is
-//! checked without reading these files. No message repeats their content.
+//! The nodes' passwords from files, read before connecting and inserted into the URLs. The rest of the configuration is checked
+//! without these files. No message repeats their content.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,10 +10,10 @@ use super::secret::Secret;
 use super::settings::Config;
 use crate::nodes::redis::NodeUrl;
 
-/// Maximum length of a password: percent-encoded it still fits into the URLs that `nodes/` accepts.
+/// Maximum length of a password: percent-encoded, it still fits into the URLs that `nodes/` accepts.
 const PASSWORD_MAX_BYTES: u64 = 256;
 
-/// A shorter secret could be guessed from a cookie that it signed.
+/// Minimum length: a shorter secret could be guessed from a cookie that it signed.
 const SESSION_SECRET_MIN_BYTES: usize = 32;
 
 /// Why a password file was refused.
@@ -28,17 +28,17 @@ pub struct PasswordFileError {
 }
 
 impl Config {
-    /// The nodes' URLs, each with its password: its own, that of its `password_file`, or else that
-    /// of `node_password_file`. In the order of [`Config::nodes`].
+    /// The nodes' URLs, each with its password: that of the URL, of its `password_file`, or else of `node_password_file`. In the
+    /// order of [`Config::nodes`].
     ///
-    /// Errors: [`PasswordFileError`], where a file that is needed cannot be used.
+    /// Errors: [`PasswordFileError`] if a required file cannot be used.
     pub fn node_urls(&self) -> Result<Vec<NodeUrl>, PasswordFileError> {
         self.nodes.iter().map(|node| url(node, self.node_password_file.as_deref())).collect()
     }
 }
 
 impl Config {
-    /// The secret that signs sessions of the dashboard; `None`: none is set.
+    /// The secret that signs sessions of the dashboard; `None` if none is set.
     ///
     /// Errors: [`PasswordFileError`].
     pub fn session_secret(&self) -> Result<Option<Secret>, PasswordFileError> {
@@ -70,7 +70,7 @@ fn url(node: &NodeSpec, common: Option<&Path>) -> Result<NodeUrl, PasswordFileEr
 fn read(path: &Path) -> Result<Secret, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let mut text = String::new();
-    // One byte more than allowed, and the newline, so that a longer password is noticed.
+    // One byte more than allowed, and the newline, so that a longer password is detected.
     let mut file = File::open(path).map_err(unreadable)?.take(PASSWORD_MAX_BYTES + 3);
     if file.read_to_string(&mut text).is_err() {
         return Err("cannot be read, or is not text".to_owned());

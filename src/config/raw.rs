@@ -1,4 +1,4 @@
-//! Settings as they were written, before anything is checked: what file, environment and command line are turned into.
+//! Settings as written, before any check: the common form of file, environment and command line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use super::error::Origin;
 use super::secret::Secret;
 
-/// A node as it was written.
+/// A node as written.
 #[derive(Debug, Clone)]
 pub(super) struct NodeEntry {
     pub(super) name: Option<String>,
@@ -27,7 +27,7 @@ impl NodeEntry {
     }
 }
 
-/// A value as it was written.
+/// A value as written.
 #[derive(Debug, Clone)]
 pub(super) enum RawValue {
     /// From the environment or the command line.
@@ -72,7 +72,7 @@ impl RawValue {
     }
 }
 
-/// As messages repeat it, before passwords are removed.
+/// The form in which messages repeat it, before passwords are removed.
 impl fmt::Display for RawValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -22,7 +22,7 @@ pub(super) fn check(config: &Config) -> (Vec<ConfigError>, Vec<Warning>) {
     (errors, warnings(config))
 }
 
-/// A duration that another one limits.
+/// A duration with an upper limit from another one.
 struct Limited {
     key: &'static str,
     value: Duration,

@@ -1,4 +1,4 @@
-//! What the declaration in `settings.rs` expands to, and the record that it makes of each setting.
+//! The expansion of the declaration in `settings.rs`, and the record of each setting.
 
 use super::error::{ConfigError, Origin};
 use super::raw::RawValue;
@@ -7,17 +7,17 @@ use super::value_types::{ValueError, ValueType};
 /// Prefix of the environment variables.
 pub const VARIABLE_PREFIX: &str = "REDLOCKD_";
 
-/// Former names of settings, and their present ones.
+/// Former names of settings, with the present ones.
 const RENAMED: &[(&str, &str)] = &[("lanes", "connections_per_node")];
 
-/// One setting, as documents and lookups need it.
+/// The data of one setting for documents and lookups.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// Its name in files and in `--set`.
     pub name: &'static str,
-    /// The group it is listed under.
+    /// The group that lists the setting.
     pub section: &'static str,
-    /// Lines: what it is, `Range:` (what limits it besides its type; optional), `Why:`.
+    /// Lines: the meaning, `Range:` (limits besides the type; optional), `Why:`.
     pub doc: &'static [&'static str],
     /// Its default, as TOML.
     pub default: &'static str,
@@ -35,12 +35,12 @@ impl Setting {
         Self { name, section, doc, default, range }
     }
 
-    /// The allowed values of its type.
+    /// The allowed values of the setting's type.
     pub fn range(&self) -> String {
         (self.range)()
     }
 
-    /// The environment variable that sets it.
+    /// The environment variable of the setting.
     pub fn variable(&self) -> String {
         format!("{VARIABLE_PREFIX}{}", self.name.to_ascii_uppercase())
     }
@@ -52,7 +52,7 @@ macro_rules! settings {
     ($($section:literal {
         $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:tt in $values:expr;)+
     })+) => {
-        /// Every setting, checked and typed. [`super::Inputs::load`] makes one.
+        /// Every setting, checked and typed. [`super::Inputs::load`] creates one.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config {
             $($($(#[doc = $doc])+ pub $name: $type,)+)+
@@ -76,7 +76,7 @@ macro_rules! settings {
                 }
             }
 
-            /// Sets one setting. Errors: [`ConfigError`]; nothing is changed then.
+            /// Sets one setting. Errors: [`ConfigError`]; the setting is then unchanged.
             pub(super) fn set(&mut self, name: &str, origin: Origin, raw: RawValue) -> Result<(), ConfigError> {
                 let name = match name {
                     $($(stringify!($name) => {
@@ -138,13 +138,13 @@ pub(super) fn unknown(name: &str, origin: Origin) -> ConfigError {
     }
 }
 
-/// The present name of a setting that was renamed.
+/// The present name of a renamed setting.
 pub(super) fn renamed(name: &str) -> Option<&'static str> {
     RENAMED.iter().find(|(former, _)| *former == name).map(|(_, present)| *present)
 }
 
-/// The candidate that `word` probably means: the one with the fewest letters to change, if those are at most two or a
-/// third of the word.
+/// The candidate that `word` probably means: the one with the fewest letters to change, if at most two or a third of the word
+/// have to change.
 pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     /// A longer word is not a typing error, and comparing costs its length.
     const WORD_MAX_CHARS: usize = 64;

@@ -1,4 +1,4 @@
-//! The types of values: how each is read from what was written, which values it allows, and how it is written as TOML.
+//! The types of values: how each is read from its written form, which values it allows, and how it is written as TOML.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::types::{OWNER_PLACE, RESERVED_PREFIX};
 
 /// Maximum number of trusted networks: proxies are usually in a few.
 const NETWORKS_MAX: usize = 64;
-/// Maximum number of names in `allowed_hosts`, and the maximum length of one (RFC 1035).
+/// Maximum number of names in `allowed_hosts`, and maximum length of each (RFC 1035).
 const HOSTS_MAX: usize = 32;
 const HOST_MAX_BYTES: usize = 253;
 
@@ -48,7 +48,7 @@ type Read<T> = dyn Fn(&RawValue) -> Result<T, ValueError>;
 pub(super) struct ValueType<T> {
     /// Completes "must be …".
     pub(super) requirement: String,
-    /// The same for documents.
+    /// The requirement in the form for documents.
     pub(super) range: String,
     /// Checks a written value and converts it.
     pub(super) read: Box<Read<T>>,
@@ -77,13 +77,13 @@ pub(super) fn address() -> ValueType<SocketAddr> {
     ValueType::new("an IP address and a port, such as 127.0.0.1:5625", read, |value| value.to_string().into())
 }
 
-/// A path; empty where the environment decides.
+/// A path; if empty, the environment decides.
 pub(super) fn directory() -> ValueType<PathBuf> {
     let read = |raw: &RawValue| raw.text().filter(|text| !text.contains('\0')).map(PathBuf::from).ok_or_else(no_hint);
     ValueType::new("a path", read, |value| value.display().to_string().into())
 }
 
-/// A path; empty is none.
+/// A path; empty means none.
 pub(super) fn path() -> ValueType<Option<PathBuf>> {
     let directory = directory();
     let read = move |raw: &RawValue| Ok(Some((directory.read)(raw)?).filter(|path| !path.as_os_str().is_empty()));
@@ -136,7 +136,7 @@ pub(super) fn period(range: RangeInclusive<u64>) -> ValueType<Duration> {
         let in_range = |text: &str| parse_duration(text).ok().filter(|d| (min..=max).contains(d));
         let text = raw.text().map(str::to_owned).or_else(|| raw.bare()).unwrap_or_default();
         in_range(&text).ok_or_else(|| {
-            // A bare number: offer the first unit that brings it into the range.
+            // A bare number: suggest the first unit that brings it into the range.
             let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
             let meant = ["s", "ms", "m", "h"].map(|unit| format!("{text}{unit}"));
             let meant = meant.iter().filter(|_| bare).find_map(|text| in_range(text));
@@ -247,7 +247,7 @@ pub(super) fn host_names() -> ValueType<Vec<String>> {
         .with_range(format!("a list of at most {HOSTS_MAX} names without ports, {such}"))
 }
 
-/// The template of the address of an owner; empty is none.
+/// The template of an owner's address; empty means none.
 pub(super) fn owner_url() -> ValueType<String> {
     let read = |raw: &RawValue| {
         let text = raw.text().ok_or_else(no_hint)?;
@@ -262,7 +262,7 @@ pub(super) fn owner_url() -> ValueType<String> {
     )
 }
 
-/// An owner's name cannot change the host, because it is inserted after the host.
+/// An owner's name is inserted after the host, so it cannot change the host.
 fn is_owner_url(text: &str) -> bool {
     let Some((before, after)) = text.split_once(OWNER_PLACE) else { return false };
     let filled = format!("{before}x{after}").parse::<axum::http::Uri>();

@@ -1,13 +1,12 @@
-//! The host names under which the service answers. A foreign name that resolves to this address makes the foreign
-//! page same-origin in a browser (DNS rebinding), so where nothing else authenticates the client, the name is checked.
-//! Allocates nothing.
+//! The host names under which the service answers. A browser treats a foreign page as same-origin if its host name resolves to
+//! this address (DNS rebinding). So requests without other authentication have their host name checked. Allocates nothing.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, Uri, header};
 
-/// The names that are allowed. IP addresses always are, since no foreign page has one as its name, and so is
-/// `localhost`, which browsers resolve to this machine.
+/// The allowed names. IP addresses are always allowed, since no foreign page has one as its name. So is `localhost`, which
+/// browsers resolve to this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedHosts {
     listed: Vec<String>,
@@ -35,7 +34,7 @@ impl AllowedHosts {
         is_address(name) || is_localhost(name) || self.listed.iter().any(|listed| listed.eq_ignore_ascii_case(name))
     }
 
-    /// The same for a request. One without a host comes from no browser; `allow_missing` decides.
+    /// As [`Self::permit`], for a request. A request without a host comes from no browser; `allow_missing` decides.
     pub fn permit_request(&self, headers: &HeaderMap, uri: &Uri, allow_missing: bool) -> bool {
         let is_missing = uri.authority().is_none() && !headers.contains_key(header::HOST);
         if is_missing { self.any || allow_missing } else { host_of(headers, uri).is_some_and(|host| self.permit(host)) }

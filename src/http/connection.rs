@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use axum::extract::Request;
 
-/// One per connection, and in the extensions of each of its requests.
+/// One per connection; also in the extensions of each of its requests.
 #[derive(Debug)]
 pub(crate) struct Connection {
     peer: SocketAddr,
     is_tls: bool,
     in_flight: AtomicUsize,
     begun: AtomicU64,
-    /// Bytes of answers that the client has not asked for yet, of those that are counted.
+    /// Bytes of counted answers that the client has not asked for yet.
     unread: AtomicUsize,
-    /// Milliseconds; 0: nothing was asked for since the last [`Connection::take_loss_timeout`].
+    /// Milliseconds; 0: no timeout was requested since the last [`Connection::take_loss_timeout`].
     loss_timeout_ms: AtomicU32,
 }
 
@@ -34,18 +34,18 @@ impl Connection {
         request.extensions().get()
     }
 
-    /// The other end: a client, or a proxy.
+    /// The address of the other end: a client, or a proxy.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Whether it is encrypted up to this service.
+    /// Whether the connection to this service is encrypted.
     pub(crate) fn is_tls(&self) -> bool {
         self.is_tls
     }
 
-    /// From the next write on, the connection ends when what was sent has not been acknowledged for this long, at
-    /// most the listener's own limit.
+    /// From the next write on, the connection ends if sent data stays unacknowledged for this long, at most the listener's own
+    /// limit.
     pub(crate) fn notice_loss_within(&self, limit: Duration) {
         let ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).max(1);
         self.loss_timeout_ms.store(ms, Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl Connection {
         (ms > 0).then(|| Duration::from_millis(ms.into()))
     }
 
-    /// Counts a request, whose head was read, as in flight until the guard is dropped.
+    /// Counts a request as in flight once its head was read, until the guard is dropped.
     pub(crate) fn begin_request(self: &Arc<Self>) -> RequestGuard {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
@@ -72,12 +72,12 @@ impl Connection {
         self.in_flight.load(Ordering::Relaxed) > 0
     }
 
-    /// How many requests have begun so far.
+    /// The number of requests that have begun so far.
     pub(crate) fn requests_begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Counts an answer of so many bytes as unread; `None` if that would be more than `limit` on this connection.
+    /// Counts an answer of so many bytes as unread; `None` if the connection's total would exceed `limit`.
     pub(crate) fn count_unread(self: &Arc<Self>, bytes: usize, limit: usize) -> Option<UnreadBytes> {
         let more = |unread: usize| unread.checked_add(bytes).filter(|sum| *sum <= limit);
         self.unread.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -85,7 +85,7 @@ impl Connection {
     }
 }
 
-/// What the client has not asked for of an answer. Dropped, it no longer counts.
+/// The bytes of an answer that the client has not asked for. When dropped, they no longer count.
 #[derive(Debug)]
 pub(crate) struct UnreadBytes {
     connection: Arc<Connection>,
@@ -93,7 +93,7 @@ pub(crate) struct UnreadBytes {
 }
 
 impl UnreadBytes {
-    /// The client asked for so many bytes.
+    /// Records that the client asked for so many bytes.
     pub(crate) fn read(&mut self, bytes: usize) {
         let bytes = bytes.min(self.left);
         self.left -= bytes;

@@ -43,12 +43,12 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// One line with tabs between the cells, which are escaped by [`one_line`].
+/// One line with tabs between the cells; [`one_line`] escapes the cells.
 pub(crate) fn tabs(cells: &[&str]) -> String {
     cells.iter().map(|cell| one_line(cell)).collect::<Vec<_>>().join("\t") + "\n"
 }
 
-/// `key=value` lines; values are escaped by [`one_line`].
+/// `key=value` lines; [`one_line`] escapes the values.
 pub(crate) fn lines<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut text = String::new();
     for (key, value) in pairs {

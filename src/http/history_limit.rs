@@ -1,5 +1,5 @@
-//! Answers about past events take milliseconds of the processor: one at a time for each principal, so that one who asks for
-//! many does not keep the requests of others waiting.
+//! Answers about past events take milliseconds of the processor. Each principal gets one at a time, so that many requests of one
+//! principal do not delay the requests of others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::principal::Principal;
 
-/// Who is answered now, by principal; without authentication all are one.
+/// The answers that are made now, by principal; without authentication, all clients count as one.
 #[derive(Debug, Default)]
 pub(crate) struct HistoryLimit(Mutex<HashMap<String, Arc<Semaphore>>>);
 
 impl HistoryLimit {
-    /// Resolves when no other answer about the past is made for this principal; until the permit is dropped none is.
+    /// Resolves when this principal has no other answer about the past in progress; until the permit is dropped, no other begins.
     ///
     /// Cancel: the place is given up.
     pub(crate) async fn take(&self, principal: Option<&Principal>) -> Option<OwnedSemaphorePermit> {
@@ -24,9 +24,9 @@ impl HistoryLimit {
             all.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
             Arc::clone(all.entry(whose).or_insert_with(|| Arc::new(Semaphore::new(1))))
         };
-        // It is never closed.
+        // The semaphore is never closed.
         let permit = semaphore.acquire_owned().await.ok();
-        // Who waited for the one before is not the next of all.
+        // So that a request that waited here does not precede the requests of others.
         tokio::task::yield_now().await;
         permit
     }

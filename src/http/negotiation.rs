@@ -44,7 +44,7 @@ fn weigh_stream(ranges: &[(String, u16)], stream: StreamFormat) -> Weight {
 /// Weight in thousandths, then how specific the range is: a tie goes to the more specific one.
 type Weight = (u16, u8);
 
-/// The format in `offered` that the client prefers; of equal ones, the first. `None`: it accepts none (406).
+/// The format in `offered` that the client prefers; of equally preferred ones, the first. `None`: it accepts none (406).
 pub fn negotiate(headers: &HeaderMap, offered: &[ResponseFormat]) -> Option<ResponseFormat> {
     preferred(&ranges(headers), offered, weigh)
 }

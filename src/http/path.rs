@@ -1,5 +1,5 @@
-//! Resource names in paths: decoded exactly once, then checked. The permission check and the handler both read them
-//! here, so that they cannot see different names.
+//! Resource names in paths: decoded exactly once, then checked. The permission check and the handler both read names here, so
+//! that they cannot see different ones.
 
 use axum::http::{Method, Uri};
 use percent_encoding::percent_decode_str;
@@ -18,7 +18,7 @@ pub const FENCES_PREFIX: &str = "/fences/";
 pub const TICKETS_PREFIX: &str = "/tickets/";
 /// The prefix of the paths for Terraform.
 pub const TERRAFORM_PREFIX: &str = "/terraform/";
-/// What `POST` and `DELETE` have after the name there.
+/// The suffix after the name in the paths of `POST` and `DELETE` for Terraform.
 const TERRAFORM_SUFFIX: &str = "/lock";
 
 /// The path of the login form.
@@ -26,7 +26,7 @@ pub const LOGIN: &str = "/ui/login";
 /// The path of the first page; every page is below it.
 pub const HOME: &str = "/ui/";
 
-/// Whether this is path and query of a page of this service, to which a log-in may lead.
+/// Whether `path` is path and query of a page of this service, to which a log-in may lead.
 pub fn is_page(path: &str) -> bool {
     let is_path = |uri: Uri| uri.authority().is_none() && uri.path().starts_with(HOME) && uri.path() != LOGIN;
     path.starts_with(HOME) && path.parse().is_ok_and(is_path)
@@ -58,8 +58,8 @@ pub fn resource_after(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> 
     ResourceName::parse(&name).map_err(|error| invalid(error.0))
 }
 
-/// The resource in a path for Terraform: the name for `LOCK` and `UNLOCK`, followed by `/lock` for the other methods. No such
-/// name ends in `/lock` itself, so that one path never means two resources.
+/// The resource in a path for Terraform: the name for `LOCK` and `UNLOCK`, followed by `/lock` for the other methods. No name in
+/// these paths itself ends in `/lock`, so that one path never means two resources.
 ///
 /// Errors: `invalid`, naming `resource`.
 pub fn terraform_resource(method: &Method, uri: &Uri) -> Result<ResourceName, Problem> {

@@ -1,6 +1,5 @@
-//! Problems (RFC 9457): what a handler or layer answers when it refuses a request. The request layer writes them out,
-//! since only it knows the request's id and whether the client reads JSON or text. Which domain error becomes which
-//! problem is decided in [`super::api::refusals`].
+//! Problems (RFC 9457): the answer of a handler or layer that refuses a request. The request layer writes them out, since only it
+//! knows the request's id and whether the client reads JSON or text. [`super::api::refusals`] maps domain errors to problems.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +16,11 @@ use crate::api;
 
 /// The minimum `Retry-After`: 0 would make `curl --retry` spin. Seconds.
 pub(crate) const RETRY_AFTER_MIN: u64 = 1;
-/// The maximum, and the value where nothing is known: a holder may release early, so clients should not stay away for
-/// the whole of a long lease. Seconds.
+/// The maximum `Retry-After`, and the default: a holder may release early, so clients should not wait for the whole of a long
+/// lease. Seconds.
 pub(crate) const RETRY_AFTER_MAX: u64 = 30;
 
-/// A refused request. Boxed inside, so that results which carry it stay small.
+/// A refused request. Boxed inside, so that results that carry it stay small.
 #[derive(Debug, Clone)]
 pub struct Problem(Box<Inner>);
 
@@ -31,17 +30,17 @@ struct Inner {
     detail: String,
     members: api::Members,
     headers: HeaderMap,
-    /// Instead of the kind's own.
+    /// Replaces the kind's own status.
     status: Option<StatusCode>,
 }
 
 impl Problem {
-    /// What is wrong, in a sentence without its full stop.
+    /// The detail as a sentence without its full stop.
     pub fn sentence(&self) -> &str {
         &self.0.detail
     }
 
-    /// Without extension members. `detail` is shown to the client: no secret, no node address.
+    /// A problem without extension members. `detail` is shown to the client: no secret, no node address.
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         let (detail, members, headers) = (detail.into(), api::Members::default(), HeaderMap::new());
         Self(Box::new(Inner { kind, detail, members, headers, status: None }))
@@ -79,7 +78,7 @@ impl Problem {
         self.header(header::RETRY_AFTER, seconds.into())
     }
 
-    /// Answers with another status than the kind's, for a client that asked for it.
+    /// Sets another status than the kind's, for a client that asked for it.
     #[must_use]
     pub fn with_status(mut self, status: StatusCode) -> Self {
         self.0.status = Some(status);
@@ -146,7 +145,7 @@ impl ProblemWriter {
         Self { format: negotiation::for_problem(request.headers()), is_head: request.method() == Method::HEAD }
     }
 
-    /// Replaces the body by the problem, if the answer is one. `instance`: the request's id.
+    /// Replaces the body by the problem, if the answer is a problem. `instance`: the request's id.
     pub(crate) fn write(&self, instance: &str, response: &mut Response) {
         let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() else { return };
         let (kind, body) = match self.format {
@@ -161,7 +160,7 @@ impl ProblemWriter {
     }
 }
 
-/// The answer where a handler panicked.
+/// The answer if a handler panicked.
 pub(crate) fn handler_panicked() -> Response {
     // The panic hook has logged location and message.
     tracing::error!("a handler panicked; the request was answered with 500");
@@ -169,8 +168,7 @@ pub(crate) fn handler_panicked() -> Response {
         .into_response()
 }
 
-/// An ETag with its quotes; `None` if the value has characters that a header cannot carry, which fences and token ids
-/// have not.
+/// An ETag with its quotes; `None` if the value has characters that a header cannot carry; fences and token ids have none.
 pub(crate) fn etag(tag: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("\"{tag}\"")).ok()
 }

@@ -1,20 +1,20 @@
-//! The catalogue of problems: slug, status, title and the text of `/problems/{slug}`, so that one file shows every way
-//! in which a request can fail. Which domain error becomes which slug is decided in [`super::api::refusals`].
+//! The catalogue of problems: slug, status, title and the text of `/problems/{slug}`, so that one file shows every way in which a
+//! request can fail. [`super::api::refusals`] maps domain errors to slugs.
 
 use axum::http::StatusCode;
 
 /// A kind of problem. Its slug is stable: clients branch on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProblemKind {
-    /// Held by another client, and the request does not wait.
+    /// Held by another client, and the request has no wait.
     Locked,
-    /// Held by another client until the wait timed out.
+    /// Held by another client until the wait ended.
     WaitTimeout,
     /// The owners wait for each other in a cycle.
     Deadlock,
     /// Another request has the waiter's place.
     WaitReplaced,
-    /// Permits of another limit are held.
+    /// The resource is held by permits of another limit.
     LimitDiffers,
     /// The token holds the resource in another mode.
     ModeDiffers,
@@ -34,9 +34,9 @@ pub enum ProblemKind {
     Invalid,
     /// A lease would be kept for too long.
     KeepTooLong,
-    /// A ticket that waits has no lease to be kept.
+    /// A waiting ticket has no lease to keep.
     TicketWaiting,
-    /// A ticket is over.
+    /// A ticket has ended.
     TicketEnded,
     /// A token in the URL, which is logged.
     TokenInUrl,
@@ -62,7 +62,7 @@ pub enum ProblemKind {
     Unauthenticated,
     /// The required permission is missing.
     Forbidden,
-    /// Call-backs may not go there.
+    /// Call-backs to this address are not allowed.
     CallbackNotAllowed,
     /// The wait queue is full.
     TooManyWaiters,

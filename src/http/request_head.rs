@@ -1,5 +1,5 @@
-//! Checks of a request's head that HTTP requires and the HTTP library does not make: exactly one valid host, no unknown
-//! transfer coding, and a bounded number of headers on HTTP/2.
+//! Checks of a request's head that HTTP requires but the HTTP library does not make: exactly one valid host, no unknown transfer
+//! coding, and a bounded number of headers on HTTP/2.
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -8,10 +8,10 @@ use axum::http::{HeaderMap, Version, header};
 use super::problem::Problem;
 use super::problem_kind::ProblemKind;
 
-/// The most headers of a request.
+/// The maximum number of headers of a request.
 pub(crate) const MAX_HEADERS: usize = 64;
 
-/// Checks a head that came over a connection.
+/// Checks a head that was received on a connection.
 ///
 /// Errors: `head-too-large` for too many headers, which HTTP/1 refuses as it parses them; `not-implemented`; `invalid`,
 /// naming `Host`.
@@ -25,8 +25,8 @@ pub fn check(request: &Request) -> Result<(), Problem> {
     check_host(request)
 }
 
-/// The length of a body whose coding is not understood is unknown, so the connection ends with the answer.
-/// Source: RFC 9112, section 6.1.
+/// If the coding of a body is not understood, its length is unknown, so the connection ends with the answer. Source: RFC 9112,
+/// section 6.1.
 fn check_transfer_coding(headers: &HeaderMap) -> Result<(), Problem> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else { return Ok(()) };
@@ -68,7 +68,7 @@ fn is_host(text: &str) -> bool {
     !authority.host().is_empty() && is_port
 }
 
-/// Errors: `uri-too-long`, beyond so many bytes of path and query.
+/// Errors: `uri-too-long` if path and query have more than `limit` bytes.
 pub(crate) fn check_uri(request: &Request, limit: usize) -> Result<(), Problem> {
     let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
     if bytes <= limit {

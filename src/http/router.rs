@@ -19,7 +19,7 @@ use super::state::AppState;
 use super::ui;
 use super::webdav_methods::{self, ByMethod, Methods};
 
-/// The longest method that an answer repeats.
+/// The maximum length of a method that an answer repeats.
 const METHOD_SHOWN_MAX_BYTES: usize = 20;
 
 /// Every route of the table with its handler and layers.
@@ -34,8 +34,8 @@ pub(crate) fn router(state: AppState) -> Router {
     assemble(handlers, &layer).with_state(state)
 }
 
-/// Routes with their handlers, each inside a request layer that knows its route, and the answers to requests without a
-/// handler. `HEAD` is answered by the handlers of `GET`.
+/// Routes with their handlers, each inside a request layer that knows its route, and the answers to requests without a handler.
+/// The handlers of `GET` answer `HEAD`.
 pub(super) fn assemble<S>(
     handlers: impl Iterator<Item = (&'static Route, MethodRouter<S>)>,
     layer: &RequestLayer,

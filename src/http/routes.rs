@@ -20,7 +20,7 @@ pub enum Operation {
     Inspect,
     CheckFence,
     ShowTicket,
-    /// Keep a ticket's lease for another time.
+    /// Change the end of a ticket's lease.
     KeepTicket,
     EndTicket,
     /// Acquire a lock for Terraform.
@@ -29,7 +29,7 @@ pub enum Operation {
     TerraformUnlock,
     List,
     Nodes,
-    /// Change which nodes there are.
+    /// Change the set of nodes.
     ChangeNode,
     Events,
     /// Show targets and hooks.
@@ -77,7 +77,7 @@ pub enum UiRoute {
     GiveBack,
     Waiters,
     Owners,
-    /// Who held which name when.
+    /// The holders of each name over time.
     Timeline,
     Nodes,
     /// Latency of rounds.
@@ -89,7 +89,7 @@ pub enum UiRoute {
     TestHook,
     /// Sends messages of a hook again.
     ReplayHook,
-    /// What to do about each alert.
+    /// The actions for each alert.
     Runbooks,
     Login,
     /// Starts a session.
@@ -109,7 +109,7 @@ pub struct Route {
     pub method: &'static str,
     /// As in `openapi.yaml`; the metric label.
     pub path: &'static str,
-    /// As axum matches it.
+    /// The path in axum's notation.
     pub pattern: &'static str,
     pub operation: Operation,
     /// The status codes, besides those of every path (405, 500).

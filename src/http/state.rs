@@ -1,5 +1,5 @@
-//! The state that every handler is given, and the settings of the HTTP layer. Concrete types, so that no handler has
-//! a type parameter; apart from the router, so that handlers and router do not import each other.
+//! The state that every handler receives, and the settings of the HTTP layer. Concrete types, so that no handler has a type
+//! parameter; apart from the router, so that handlers and router do not import each other.
 
 use std::ops::{Deref, RangeInclusive};
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::webhooks::ServiceWebhooks;
 /// The manager with this machine's clock and randomness, over nodes of any kind.
 pub type ServiceManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
 
-/// The shortest `keep`.
+/// The minimum `keep`.
 const KEEP_MIN: Duration = Duration::from_secs(1);
 
 /// The checked settings of the HTTP layer.
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
-    /// TTL of an acquire without one.
+    /// TTL of an acquire that names none.
     pub default_ttl: Ttl,
     pub min_ttl: Ttl,
     pub max_ttl: Ttl,
     /// The maximum `wait`.
     pub max_wait: Duration,
-    /// How long a lease is renewed for the stream that holds it, at most.
+    /// Maximum time for which a lease is renewed for the stream that holds it.
     pub max_hold: Duration,
     /// The maximum `keep`.
     pub max_keep: Duration,
@@ -56,14 +56,14 @@ pub struct HttpSettings {
     pub trusted_proxies: Vec<IpNet>,
     /// Host names under which pages, and without authentication everything, are served.
     pub hosts: AllowedHosts,
-    /// Where pages link owners to: a URL with `{owner}` in it; empty for nowhere.
+    /// The link target of owners: a URL with `{owner}` in it; empty for no links.
     pub owner_url: String,
-    /// Other machines can reach the service, and there is no authentication: every page shows a warning.
+    /// Other machines can reach the service without authentication: every page shows a warning.
     pub is_open_to_others: bool,
 }
 
 impl HttpSettings {
-    /// As configured.
+    /// The settings from the configuration.
     ///
     /// Errors: the key and what is wrong with it.
     pub fn from_config(config: &Config) -> Result<Self, (&'static str, String)> {
@@ -90,20 +90,20 @@ impl HttpSettings {
         })
     }
 
-    /// For how long a lease may be kept.
+    /// The range of times for which a lease may be kept.
     pub(crate) fn keep_range(&self) -> RangeInclusive<Duration> {
         KEEP_MIN.max(self.min_ttl.as_duration())..=self.max_keep
     }
 
-    /// The TTL of a lease that is kept for so long: without one that was asked for, as long as possible.
+    /// The TTL of a lease that is kept for `kept_for`: the requested one, else the maximum; at most `kept_for`.
     pub(crate) fn kept_ttl(&self, asked: Option<Ttl>, kept_for: Duration) -> Ttl {
         let ttl = asked.unwrap_or(self.max_ttl).as_duration().min(kept_for);
         Ttl::from_ms(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)).unwrap_or(self.default_ttl)
     }
 }
 
-/// With `insecure_no_auth` and no `allowed_hosts`, every name is allowed: every client that can connect may do everything
-/// anyway, and a container is reached under whatever name its network gave it.
+/// With `insecure_no_auth` and no `allowed_hosts`, every name is allowed: every client that can connect may do everything anyway,
+/// and the network of a container may give it any name.
 fn hosts(config: &Config) -> AllowedHosts {
     match config.is_open_to_others() && config.allowed_hosts.is_empty() {
         true => AllowedHosts::any(),
@@ -141,11 +141,11 @@ pub struct StateInner {
     pub settings: Arc<HttpSettings>,
     /// Principals, sessions and quotas.
     pub authenticator: Arc<Authenticator>,
-    /// For the pages; `None`: pages are disabled.
+    /// State of the pages; `None`: pages are disabled.
     pub ui: Option<Arc<UiState>>,
     /// Call-backs and hooks.
     pub webhooks: Arc<ServiceWebhooks>,
-    /// Whose answers about past events are made now.
+    /// The principals whose answers about past events are made now.
     pub(crate) history_limit: Arc<HistoryLimit>,
     /// For durations of requests; times in answers come from the manager's clock.
     pub clock: SystemClock,
@@ -161,7 +161,7 @@ pub struct AnswerTime {
 }
 
 impl AppState {
-    /// Without authentication, audit log and pages.
+    /// A state without authentication, audit log and pages.
     pub fn new(manager: ServiceManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
         let (webhooks, history_limit, clock) = (Arc::new(ServiceWebhooks::none()), Arc::default(), SystemClock);
@@ -170,25 +170,25 @@ impl AppState {
         Self(Arc::new(inner))
     }
 
-    /// With authentication.
+    /// Adds authentication.
     #[must_use]
     pub fn with_authenticator(self, authenticator: Arc<Authenticator>) -> Self {
         self.changed(|state| state.authenticator = authenticator)
     }
 
-    /// With call-backs and hooks.
+    /// Adds call-backs and hooks.
     #[must_use]
     pub fn with_webhooks(self, webhooks: Arc<ServiceWebhooks>) -> Self {
         self.changed(|state| state.webhooks = webhooks)
     }
 
-    /// With pages, if there is a state of them.
+    /// Adds pages, if `ui` is given.
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
         self.changed(|state| state.ui = ui.map(Arc::new))
     }
 
-    /// With an audit log.
+    /// Adds an audit log.
     #[must_use]
     pub fn with_audit(self, audit: Audit) -> Self {
         self.changed(|state| state.audit = audit)
@@ -205,7 +205,7 @@ impl AppState {
         AnswerTime { now: self.manager.now(), wall_ms: self.manager.wall_ms() }
     }
 
-    /// What metrics record of a grant that is about to be answered. The start of its round is computed from the deadline.
+    /// The measured values of a grant that is about to be answered. The start of its round is computed from the deadline.
     pub fn measure(&self, lease: &GrantedLease) -> GrantMeasure {
         let now = self.manager.now();
         let whole = self.manager.engine().deadline(now, lease.ttl).since(now);
@@ -217,7 +217,7 @@ impl AppState {
         }
     }
 
-    /// The same for the leases of a set, which is a replay if all of them are.
+    /// As [`Self::measure`], for the leases of a set, which is a replay if all of them are.
     pub fn measure_set(&self, leases: &[GrantedLease]) -> GrantMeasure {
         self.measure(leases.iter().min_by_key(|lease| lease.replay).expect("a set has a lease of each resource"))
     }

@@ -15,28 +15,28 @@ use super::routes::Route;
 /// The routes of a path with their handlers.
 pub(super) type Methods<S> = Vec<(&'static Route, MethodRouter<S>)>;
 
-/// Whether the router knows a method. The routes have no others of its own.
+/// Whether the router knows a method. The routes have no other method that it knows.
 pub(super) fn is_own(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE")
 }
 
-/// The handlers of one path. Each answers whatever method it is called with. Cheap to clone.
+/// The handlers of one path. Each answers any method with which it is called. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct ByMethod<S>(Arc<Handlers<S>>);
 
 struct Handlers<S> {
     by_method: Methods<S>,
-    /// For other methods.
+    /// For all other methods.
     otherwise: MethodRouter<S>,
 }
 
 impl<S> ByMethod<S> {
-    /// `otherwise`: for other methods; its answer gets the header `Allow`.
+    /// `otherwise`: for all other methods; its answer gets the header `Allow`.
     pub(super) fn new(by_method: Methods<S>, otherwise: MethodRouter<S>) -> Self {
         Self(Arc::new(Handlers { by_method, otherwise }))
     }
 
-    /// The methods of the routes that fit a path best: `/lock` at its end belongs to some of them.
+    /// The methods of the routes that fit a path best: some routes end in `/lock`.
     fn allow(&self, path: &str) -> HeaderValue {
         let tail = |route: &Route| route.path.rsplit('}').next().unwrap_or_default();
         let fitting = || self.0.by_method.iter().map(|(route, _)| *route).filter(|route| path.ends_with(tail(route)));

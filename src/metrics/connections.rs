@@ -31,14 +31,14 @@ impl ReloadedFile {
     }
 }
 
-/// How many issuers of tokens have which keys in force.
+/// The number of token issuers by the state of their keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct IssuerCounts {
-    /// Those of the last reading.
+    /// Issuers with the keys of the last reading.
     pub current: usize,
-    /// Older ones, since the last reading failed or had none that can verify.
+    /// Issuers with older keys, since the last reading failed or had no key that can verify.
     pub outdated: usize,
-    /// None: their tokens are refused.
+    /// Issuers without keys: their tokens are refused.
     pub without_keys: usize,
     /// The time since the oldest of these keys were read; zero without any.
     pub oldest: Duration,

@@ -17,7 +17,7 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::kept_lease::KeptBy;
 use crate::types::WantedMode;
 
-/// Outcomes of an acquire. `abandoned`: the caller hung up.
+/// Outcomes of an acquire. `abandoned`: the caller disconnected.
 pub(crate) const ACQUIRE_OUTCOMES: [&str; 15] = [
     "granted",
     "replayed",
@@ -35,11 +35,11 @@ pub(crate) const ACQUIRE_OUTCOMES: [&str; 15] = [
     "mode-differs",
     "abandoned",
 ];
-/// The mode whose series are there from the start; those of the others appear with their first event.
+/// The mode whose series exist from the start; those of other modes appear with their first event.
 const EXCLUSIVE: &str = "exclusive";
-/// The outcomes that have a round of requests to the nodes.
+/// The outcomes for which requests were sent to the nodes.
 pub(crate) const ROUND_OUTCOMES: [&str; 4] = ["granted", "replayed", "locked", "quorum-unavailable"];
-/// Outcomes of an extend. `expired`, `released`, `forced`, `unknown`: why the lease was gone.
+/// Outcomes of an extend. `expired`, `released`, `forced`, `unknown`: why the lease had ended.
 pub(crate) const EXTEND_OUTCOMES: [&str; 10] = [
     "extended",
     "not-holder",
@@ -52,8 +52,8 @@ pub(crate) const EXTEND_OUTCOMES: [&str; 10] = [
     "too-many-kept",
     "quorum-unavailable",
 ];
-/// Outcomes of a release. `expired`, `forced`, `unknown`: why the lease was gone, so that its holder had been
-/// unprotected; `again`: it had been released before.
+/// Outcomes of a release. `expired`, `forced`, `unknown`: why the lease had ended, so that its holder had been unprotected;
+/// `again`: it had been released before.
 pub(crate) const RELEASE_OUTCOMES: [&str; 7] =
     ["released", "not-holder", "expired", "again", "forced", "unknown", "quorum-unavailable"];
 /// Outcomes of a forced end.
@@ -77,9 +77,9 @@ const RATIO_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99];
 type Counters = HashMap<&'static str, IntCounter>;
 
 pub struct LeaseMetrics {
-    /// Of exclusive leases.
+    /// Counters of exclusive leases.
     acquires: Counters,
-    /// Of all modes, with the mode as a label.
+    /// Counters of all modes, with the mode as a label.
     acquires_by_mode: IntCounterVec,
     rounds: LazyHistograms,
     waits: LazyHistograms,
@@ -122,7 +122,7 @@ impl LeaseMetrics {
         let kept_ends = counters(r, "lock_kept_ends_total", help, &["reason"]);
         Self {
             kept_renewals: {
-                // The others appear with their first event.
+                // Other series appear with their first event.
                 renewals.with_label_values(&["granter", "renewed"]);
                 renewals
             },
@@ -195,7 +195,7 @@ impl LeaseMetrics {
         count(&self.lost, reason.as_str());
     }
 
-    /// Counts what happens to a kept lease.
+    /// Counts an event of a kept lease.
     pub fn kept(&self, event: KeptLeaseEvent<'_>) {
         let by_word = |by| if by == KeptBy::Granter { "granter" } else { "adopter" };
         let renewal = match event {
@@ -223,9 +223,9 @@ fn count(family: &Counters, label: &str) {
 /// The measured values of a grant.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantMeasure {
-    /// Whether it repeats an earlier grant to the same token.
+    /// Whether this repeats an earlier grant to the same token.
     pub is_replay: bool,
-    /// From the first request of the round that granted it until now.
+    /// From the first request of the granting round until now.
     pub round: Duration,
     /// Validity at the grant.
     pub valid_for: Duration,
@@ -251,12 +251,12 @@ impl AcquireWatch {
         Self { leases: Arc::clone(leases), mode, may_wait, waiting, began: SystemClock.now(), ended: false }
     }
 
-    /// The request stops waiting, since a stream waits in its place.
+    /// Ends the wait of the request, since a stream waits in its place.
     pub fn leave_to_stream(&mut self) {
         self.waiting = None;
     }
 
-    /// Records the outcome. Returns the time spent waiting: all of it if the acquire had a wait deadline.
+    /// Records the outcome. Returns the time spent waiting: the whole duration if the acquire had a wait deadline.
     pub fn ended(mut self, outcome: Result<GrantMeasure, &AcquireError>) -> Duration {
         self.ended = true;
         if let Ok(grant) = outcome

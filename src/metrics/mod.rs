@@ -1,7 +1,6 @@
-//! The metrics of the service, in a registry of their own, so that two services in one process do not share
-//! numbers. No label contains a resource, an owner or a token: the number of series is bounded by the configuration.
-//! Those of codes and histograms appear with their first event, all others exist from the start. `docs/metrics.md`
-//! describes them; a test compares the two.
+//! The metrics of the service, in their own registry, so that two services in one process do not share numbers. No label contains
+//! a resource, an owner or a token: the number of series is bounded by the configuration. Series of codes and histograms appear
+//! with their first event, all others exist from the start. `docs/metrics.md` describes them; a test compares the two.
 
 pub(crate) mod connections;
 pub(crate) mod leases;
@@ -44,7 +43,7 @@ pub struct Metrics {
     nodes: NodeMetrics,
     instance: InstanceMetrics,
     connections: ConnectionMetrics,
-    /// Where there is a file of targets and hooks.
+    /// Present if there is a file of targets and hooks.
     webhooks: OnceLock<WebhookMetrics>,
     /// One scrape at a time: it sets gauges and raises counters to totals that are kept elsewhere.
     scraping: Mutex<()>,
@@ -89,7 +88,7 @@ pub struct Scrape<'a> {
     pub draining: bool,
     /// Totals of the audit log.
     pub audit: AuditTotals,
-    /// The principal that is the first to have no valid key left, and when: milliseconds since 1970.
+    /// The first principal to have no valid key left, and the time: milliseconds since 1970.
     pub last_key: Option<(String, u64)>,
     /// Totals of call-backs and hooks.
     pub webhooks: WebhookTotals,
@@ -150,7 +149,7 @@ impl Metrics {
         self.watch_acquire_in(WantedMode::Exclusive, may_wait)
     }
 
-    /// The same for a lease of this mode.
+    /// As [`Self::watch_acquire`], for a lease of this mode.
     pub fn watch_acquire_in(&self, mode: WantedMode, may_wait: bool) -> AcquireWatch {
         AcquireWatch::begin(&self.leases, mode, may_wait, &self.requests)
     }
@@ -165,7 +164,7 @@ impl Metrics {
         self.connections.limit(connections);
     }
 
-    /// A file was read again; `is_in_force`: its new content is valid and in use.
+    /// Counts a reload of a file; `is_in_force`: its new content is valid and in use.
     pub fn reloaded(&self, file: ReloadedFile, is_in_force: bool) {
         self.connections.reloaded(file, is_in_force);
     }
@@ -175,17 +174,17 @@ impl Metrics {
         self.connections.certificate_expires(at_s);
     }
 
-    /// Sets what is known of the keys of issuers.
+    /// Sets the state of the issuers' keys.
     pub(crate) fn issuers(&self, now: IssuerCounts) {
         self.connections.issuers(now);
     }
 
-    /// Adds the series of call-backs and hooks: without targets they would say nothing.
+    /// Adds the series of call-backs and hooks, which mean nothing without targets.
     pub fn add_webhooks(&self) {
         self.webhooks.get_or_init(|| WebhookMetrics::new(&self.registry));
     }
 
-    /// Counts a try to send a message, or that one was given up (without a duration).
+    /// Counts a try to send a message, or a message that was given up (without a duration).
     pub fn webhook_tried(&self, kind: &str, outcome: &str, took: Option<Duration>) {
         if let Some(webhooks) = self.webhooks.get() {
             webhooks.tried(kind, outcome, took);
@@ -222,12 +221,12 @@ impl Metrics {
         self.leases.ended(end, held);
     }
 
-    /// Counts what happens to a kept lease.
+    /// Counts an event of a kept lease.
     pub fn kept(&self, event: KeptLeaseEvent<'_>) {
         self.leases.kept(event);
     }
 
-    /// Counts what happens to a ticket.
+    /// Counts an event of a ticket.
     pub fn ticket(&self, event: TicketEvent) {
         self.tickets.count(event);
     }
@@ -324,7 +323,7 @@ impl InstanceMetrics {
         self.audit_queue.set(i64::try_from(now.queued).unwrap_or(i64::MAX));
     }
 
-    /// What is not known is NaN: a zero would say that nobody holds a lock.
+    /// Unknown values are NaN: a zero would mean that nobody holds a lock.
     fn set_cluster_locks(&self, gauges: &Gauges) {
         let leases = gauges.cluster_leases.as_ref();
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52 leases")]

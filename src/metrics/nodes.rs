@@ -1,4 +1,4 @@
-//! Metrics of nodes: calls by operation, and what the node monitor last reported.
+//! Metrics of nodes: calls by operation, and the node monitor's last report.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
-/// Seconds: from a node on the same machine to twice the default node timeout; the alert's threshold is one of them.
+/// Seconds: from a node on the same machine to twice the default node timeout; the alert's threshold is one of the bounds.
 const BUCKETS: [f64; 10] = [0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.004, 0.01, 0.025, 0.05, 0.1];
 /// Operations whose durations are counted together: each node has all buckets for each of them.
 const GROUPS: [&str; 4] = ["acquire", "update", "release", "other"];
@@ -24,9 +24,9 @@ const UNKNOWN: &str = "unknown";
 
 /// The handles of one node.
 struct NodeSeries {
-    /// In the order of [`OPERATIONS`]: from the first call on, so that a scrape has what is used.
+    /// In the order of [`OPERATIONS`]; created by the first call, so that a scrape has only used ones.
     calls: [OnceLock<IntCounter>; OPERATIONS.len()],
-    /// In the order of [`GROUPS`], likewise.
+    /// In the order of [`GROUPS`]; created likewise.
     durations: [OnceLock<Histogram>; GROUPS.len()],
     errors: HashMap<UnreachableKind, IntCounter>,
     up: IntGauge,
@@ -58,7 +58,7 @@ struct NodeVectors {
 
 /// The handles of all nodes.
 pub(super) struct NodeMetrics {
-    /// So few that each call searches the list.
+    /// So few entries that each call searches the list.
     series: RwLock<Vec<(NodeId, Arc<NodeSeries>)>>,
     vectors: NodeVectors,
     info: IntGaugeVec,
@@ -106,7 +106,7 @@ impl NodeVectors {
     }
 
     fn series(&self, node: &str) -> NodeSeries {
-        // What every instance sends to every node.
+        // The operations that every instance sends to every node.
         for op in ["acquire", "release", "probe"] {
             self.calls.with_label_values(&[node, op]);
             self.durations.with_label_values(&[node, GROUPS[group_of(op)]]);
@@ -130,7 +130,7 @@ impl NodeVectors {
 
     /// Removes the series of a node that left the list: an alert on them would never end.
     fn forget(&self, node: &str) {
-        // A series that was never used is not there.
+        // An unused series does not exist.
         OPERATIONS.iter().for_each(|op| drop(self.calls.remove_label_values(&[node, op])));
         GROUPS.iter().for_each(|group| drop(self.durations.remove_label_values(&[node, group])));
         UnreachableKind::ALL.iter().for_each(|kind| drop(self.errors.remove_label_values(&[node, kind.as_str()])));
@@ -166,7 +166,7 @@ impl NodeMetrics {
         }
     }
 
-    /// Follows the list of nodes. Labels come from it alone, and it has at most 15 names.
+    /// Follows the list of nodes. Labels come only from this list, which has at most 15 names.
     fn follow(&self, reports: &[NodeSummary]) {
         let is_listed = |node: &NodeId| reports.iter().any(|report| report.node == *node);
         let mut series = self.series.write();
@@ -183,7 +183,7 @@ impl NodeMetrics {
     pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
         let Some(series) = self.of(node) else { return };
         match result {
-            // Once or twice a second, and no caller waits for it.
+            // Such calls occur once or twice a second, and no caller waits for them.
             Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
                 let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };
@@ -193,7 +193,7 @@ impl NodeMetrics {
                 let new = || self.vectors.durations.with_label_values(&[node.as_str(), GROUPS[group]]);
                 series.durations[group].get_or_init(new).observe(took.as_secs_f64());
             }
-            // How long a call took that failed is no latency: a node that refuses connections would be the fastest.
+            // The duration of a failed call is no latency: a node that refuses connections would be the fastest.
             Err(kind) => series.errors.get(&kind).into_iter().for_each(IntCounter::inc),
         }
     }
@@ -235,7 +235,7 @@ impl NodeMetrics {
     }
 }
 
-/// The place in [`GROUPS`] of an operation.
+/// The index of an operation's group in [`GROUPS`].
 fn group_of(operation: &str) -> usize {
     match operation {
         "acquire" | "acquire_set" | "acquire_shared" | "intent" => 0,

@@ -1,5 +1,5 @@
-//! Creates metrics and registers them with the common prefix, so that name, help and labels of a metric are
-//! one line where it is defined.
+//! Creates metrics and registers them with the common prefix, so that a metric's name, help and labels are one line at its
+//! definition.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) fn gauge(registry: &Registry, metric_name: &str, help: &str) -> IntGa
     add(registry, IntGauge::new(prefixed(metric_name), help))
 }
 
-/// The same with labels.
+/// As [`gauge`], with labels.
 pub(super) fn gauges(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
     add(registry, IntGaugeVec::new(Opts::new(prefixed(metric_name), help), labels))
 }
@@ -39,7 +39,7 @@ pub(super) fn quantity(registry: &Registry, metric_name: &str, help: &str) -> Ga
     add(registry, Gauge::new(prefixed(metric_name), help))
 }
 
-/// The same with labels.
+/// As [`quantity`], with labels.
 pub(super) fn quantities(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> GaugeVec {
     add(registry, GaugeVec::new(Opts::new(prefixed(metric_name), help), labels))
 }
@@ -62,7 +62,7 @@ pub(super) fn histogram(registry: &Registry, metric_name: &str, help: &str, buck
     add(registry, Histogram::with_opts(HistogramOpts::new(prefixed(metric_name), help).buckets(buckets.to_vec())))
 }
 
-/// The same with labels.
+/// A histogram with labels.
 pub(super) fn histograms(
     registry: &Registry,
     metric_name: &str,
@@ -78,21 +78,21 @@ pub(super) fn raise(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }
 
-/// Histograms by one label whose values are known. Each has a line per bucket in a scrape, so it is created by the first
-/// event, but for the one of the first value: the family is always there.
+/// Histograms by one label with known values. Each has a line per bucket in a scrape, so its first event creates it. The
+/// histogram of the first value always exists, so that the family does.
 pub(super) struct LazyHistograms {
     family: HistogramVec,
     handles: Vec<(&'static str, OnceLock<Histogram>)>,
 }
 
 impl LazyHistograms {
-    /// For these values.
+    /// Histograms for these values.
     pub(super) fn new(family: HistogramVec, values: &[&'static str]) -> Self {
         values.iter().take(1).for_each(|value| drop(family.with_label_values(&[value])));
         Self { family, handles: values.iter().map(|value| (*value, OnceLock::new())).collect() }
     }
 
-    /// An unknown value is ignored.
+    /// Records a duration. An unknown value is ignored.
     pub(super) fn observe(&self, value: &str, took: Duration) {
         if let Some((value, handle)) = self.handles.iter().find(|(known, _)| *known == value) {
             handle.get_or_init(|| self.family.with_label_values(&[value])).observe(took.as_secs_f64());

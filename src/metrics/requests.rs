@@ -1,5 +1,5 @@
-//! Metrics of requests: by route, method and code, and how many are in flight. All labels are known beforehand. A series is
-//! created by its first request, so that a scrape has what is used; later ones find its handle without a lock.
+//! Metrics of requests: by route, method and code, and how many are in flight. All labels are known beforehand. The first request
+//! creates a series, so that a scrape has only used ones; later requests find its handle without a lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -14,12 +14,12 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 pub(crate) const UNMATCHED: &str = "unmatched";
 /// The method label of a method that the route does not have.
 pub(crate) const OTHER_METHOD: &str = "other";
-/// The code label of a request whose caller hung up.
+/// The code label of a request whose caller disconnected.
 pub(crate) const CODE_ABANDONED: &str = "abandoned";
 /// The code label of an answer that is not declared for its route: a defect.
 pub(crate) const CODE_OTHER: &str = "other";
 
-/// The code that every route may answer with, after an internal error.
+/// The code of an internal error, which every route may answer with.
 const INTERNAL_ERROR: u16 = 500;
 /// Codes of a method that a route does not have, and of a path without a route.
 const UNMATCHED_CODES: [u16; 8] = [400, 401, 403, 404, 405, 421, 429, 503];
@@ -33,11 +33,11 @@ pub struct RouteLabels {
     /// The path's pattern.
     pub route: &'static str,
     pub method: &'static str,
-    /// The status codes that it answers with.
+    /// The status codes of the route's answers.
     pub codes: &'static [u16],
 }
 
-/// What a request in flight does.
+/// The activity of a request in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// None of the other kinds.
@@ -135,7 +135,7 @@ impl RequestMetrics {
             let other = || series(labels.route, OTHER_METHOD, &unmatched_codes, false);
             known.entry((labels.route, OTHER_METHOD)).or_insert_with(other);
         }
-        // One of each, so that the families are always there.
+        // One of each, so that the families always exist.
         if let Some(RouteLabels { route, method, .. }) = routes.first() {
             requests.with_label_values(&[route, method, CODE_ABANDONED]);
             durations.with_label_values(&[route, method, "2xx"]);
@@ -154,7 +154,7 @@ impl RequestMetrics {
     }
 
     fn find(&self, route: &'static str, method: &'static str) -> Arc<RouteSeries> {
-        // A HEAD request is answered by the route of GET.
+        // The route of GET answers HEAD requests.
         let methods = if method == "HEAD" { [method, "GET"] } else { [method, OTHER_METHOD] };
         let found = methods.into_iter().chain([OTHER_METHOD]).find_map(|m| self.routes.get(&(route, m)));
         Arc::clone(found.unwrap_or(&self.unmatched))
@@ -203,7 +203,7 @@ impl Drop for WaitingGuard {
     }
 }
 
-/// A request in flight. Dropped without an answer it counts as [`CODE_ABANDONED`].
+/// A request in flight. If dropped without an answer, it counts as [`CODE_ABANDONED`].
 pub struct RequestWatch {
     series: Arc<RouteSeries>,
     denials: [IntCounter; 3],
@@ -224,7 +224,7 @@ impl RequestWatch {
         }
     }
 
-    /// Records the answer. `waited`: how much of the time was spent waiting for a lock.
+    /// Records the answer. `waited`: the part of the time spent waiting for a lock.
     pub fn answered(mut self, code: u16, waited: Duration) {
         self.answered = true;
         let took = SystemClock.now().since(self.began).saturating_sub(waited);

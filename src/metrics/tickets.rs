@@ -31,7 +31,7 @@ impl TicketMetrics {
         }
     }
 
-    /// Counts what happens to a ticket.
+    /// Counts an event of a ticket.
     pub(super) fn count(&self, event: TicketEvent) {
         match event {
             TicketEvent::Made => self.made.inc(),
@@ -43,7 +43,7 @@ impl TicketMetrics {
         }
     }
 
-    /// Sets how many are in each state.
+    /// Sets the number of tickets in each state.
     pub(super) fn set(&self, counts: [usize; 5]) {
         for (gauge, count) in self.served.iter().zip(counts) {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));

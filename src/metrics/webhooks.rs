@@ -7,17 +7,17 @@ use prometheus::{Histogram, IntCounter, IntGauge, Registry};
 
 use super::register::{counter, counters, gauge, histogram, raise};
 
-/// What a message is for.
+/// The purpose of a message.
 pub(crate) const KINDS: [&str; 3] = ["callback", "hook", "test"];
-/// What came of a try; `gave-up`: of all tries of a message.
+/// The outcome of a try; `gave-up`: of all tries of a message.
 pub(crate) const OUTCOMES: [&str; 5] = ["accepted", "again", "gone", "blocked", "gave-up"];
-/// Seconds, up to the time that a try may take.
+/// Seconds, up to the maximum duration of a try.
 const BUCKETS: [f64; 6] = [0.05, 0.2, 0.5, 1.0, 5.0, 10.0];
 
-/// What a scrape reads.
+/// The values that a scrape reads.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WebhookTotals {
-    /// Messages to hooks and call-backs that wait or are under way.
+    /// Messages to hooks and call-backs that wait or are being sent.
     pub queued: usize,
     /// Hooks that are off.
     pub off: usize,
@@ -49,7 +49,7 @@ impl WebhookMetrics {
         }
     }
 
-    /// An unknown kind or outcome is ignored.
+    /// Counts a try. An unknown kind or outcome is ignored.
     pub(super) fn tried(&self, kind: &str, outcome: &str, took: Option<Duration>) {
         let counter = self.deliveries.iter().find(|((k, o), _)| *k == kind && *o == outcome);
         if let Some((_, counter)) = counter {

@@ -1,4 +1,4 @@
-//! One node type for either kind, so that the layers above need no type parameter.
+//! One node type for both kinds, so that the layers above need no type parameter.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Node for AnyNode {
     }
 }
 
-/// An embedded node whose state file cannot be written. Its probes fail, so the finding need not remove its vote.
+/// The finding of an embedded node whose state file cannot be written. Its probes fail, so the finding need not remove its vote.
 fn cannot_save(why: &str) -> OperatorFinding {
     let detail = format!(
         "The state file cannot be written ({why}), so the node grants and extends nothing: free the file system of data_dir, \

@@ -1,12 +1,12 @@
-//! Who is notified of each call to a node: metrics and the latency history.
+//! The observer of calls to a node: metrics and the latency history.
 
 use std::time::Duration;
 
 use crate::protocol::UnreachableKind;
 use crate::types::NodeId;
 
-/// Notified of each call that was completed, or that was dropped after the node timeout. Calls dropped
-/// earlier are not reported.
+/// Receives each call that was completed, or that was dropped after the node timeout. Calls that were dropped earlier are not
+/// reported.
 pub trait NodeObserver: Send + Sync + 'static {
     /// `took` counts from the first poll of the call. Must return at once.
     fn call_completed(

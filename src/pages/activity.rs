@@ -16,13 +16,13 @@ use crate::types::ResourceName;
 
 /// Rows of each table.
 const ROWS_MAX: usize = 5;
-/// Width of a bar, and of the chart with all of them. Units: of the SVG's view box.
+/// Width of a bar. Units: of the SVG's view box.
 const BAR: usize = 4;
 /// Width of a chart.
 pub(crate) const WIDTH: usize = BAR * MINUTES;
 /// Height of a chart.
 pub(crate) const HEIGHT: u64 = 36;
-/// The kinds of events that are listed: what an operator who comes now would have wanted to see.
+/// The kinds of events that are listed: those that an operator who arrives now needs to know.
 const INCIDENTS: [&str; 9] =
     ["node_down", "node_up", "quarantined", "two_servers", "quorum_lost", "quorum_back", "forced", "lost", "deadlock"];
 const HOUR: Duration = Duration::from_hours(1);
@@ -34,7 +34,7 @@ pub(crate) struct HourChart {
     pub label: &'static str,
     /// Its value for the whole hour.
     pub value: String,
-    /// What the value counts, and the largest of a minute.
+    /// What the value counts, and its largest value in a minute.
     pub hint: String,
     /// A bar for each minute with a value, as a path.
     pub bars: String,
@@ -61,19 +61,19 @@ pub(crate) struct HourSection {
     pub contended: Vec<ShareRow>,
     /// Names that were held for the largest part of the hour.
     pub names: Vec<ShareRow>,
-    /// Owners with the longest time held, all their locks together.
+    /// Owners with the longest time held, summed over all their locks.
     pub owners: Vec<ShareRow>,
-    /// Since when this instance knows, if that is not an hour ago.
+    /// The time from which this instance has data, if that is less than an hour ago.
     pub known_from: String,
-    /// How many runs of instances it is made of.
+    /// The number of instance runs that the data covers.
     pub instances: usize,
     /// The latest incidents.
     pub incidents: Vec<EventRow>,
 }
 
 impl HourSection {
-    /// `overview`: the leases that the reader may see; `may_read`: for names of the past; `sees_all`: whether that is all of
-    /// them. Units of `wall_ms`: milliseconds since 1970.
+    /// `overview`: the leases that the reader may see; `may_read`: for names of the past; `sees_all`: whether the reader may see
+    /// all names. Units of `wall_ms`: milliseconds since 1970.
     pub(crate) fn new(
         hour: &Hour,
         overview: &Overview,
@@ -131,8 +131,8 @@ impl HourSection {
         }
     }
 
-    /// The same with the latest of these events, newest first, that are no everyday ones of locks or instances, and of the times at
-    /// which this instance stood still.
+    /// Adds the latest of these events, newest first, without the everyday ones of locks and instances, and the standstills of
+    /// this instance.
     #[must_use]
     pub(crate) fn with_incidents(self, events: &[Arc<Event>], standstills: &[Standstill], wall_ms: u64) -> Self {
         let from_ms = wall_ms.saturating_sub(format::ms(HOUR));
@@ -149,7 +149,7 @@ impl HourSection {
     }
 }
 
-/// `10:42` if the hour is not known from its begin.
+/// `10:42` if the data begins after the hour does.
 fn known_from(hour: &Hour) -> String {
     if hour.known_from_ms <= hour.from_ms {
         return String::new();
@@ -168,7 +168,7 @@ fn largest<T: Ord + Copy>(mut all: Vec<(&str, T)>) -> Vec<(&str, T)> {
     all
 }
 
-/// The part of an hour; more than all of it for an owner of several locks.
+/// The time held in percent of an hour; above 100 for an owner of several locks.
 fn percent(held: Duration) -> u64 {
     held.as_secs() * 100 / HOUR.as_secs()
 }
@@ -205,12 +205,12 @@ fn charts(hour: &Hour) -> [HourChart; 3] {
     ]
 }
 
-/// One bar for each value above zero, the largest as high as the chart.
+/// One bar for each value above zero; the largest is as high as the chart.
 fn bars(values: &[u64]) -> String {
     let largest = values.iter().copied().max().unwrap_or(0).max(1);
     let mut path = String::new();
     for (i, value) in values.iter().enumerate().filter(|(_, value)| **value > 0) {
-        // A value that is small beside the largest one can still be seen.
+        // A value stays visible even if it is small beside the largest one.
         let height = (u128::from(*value) * u128::from(HEIGHT) / u128::from(largest)).max(1);
         let _ = write!(path, "M{} {HEIGHT}v-{height}h{}v{height}z", i * BAR, BAR - 1);
     }

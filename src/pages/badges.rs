@@ -10,7 +10,7 @@ pub(crate) enum Severity {
     Good,
     /// Neither good nor bad, or not known yet.
     Neutral,
-    /// Should be looked at.
+    /// An operator should check it.
     Warn,
     /// An operator must act.
     Bad,
@@ -45,7 +45,7 @@ pub(crate) fn badge(text: &str, severity: Severity) -> Badge {
 /// The state of a node, for operators.
 pub(crate) fn node_badge(report: &NodeSummary) -> Badge {
     match report.state.as_str() {
-        // Findings that do not cost the vote are shown on the page of the nodes only.
+        // Findings that do not cost the vote are shown only on the page of the nodes.
         "up" if report.votes && report.has_two_servers => badge("two servers", Severity::Warn),
         "up" if report.votes => badge("votes", Severity::Good),
         "up" => badge("unsuitable", Severity::Bad),
@@ -62,7 +62,7 @@ pub(crate) fn node_badge(report: &NodeSummary) -> Badge {
     }
 }
 
-/// The quorum as a badge and a sentence. `since`: when there was none any more, after a space. Units: nodes.
+/// The quorum as a badge and a sentence. `since`: when the quorum was lost, after a space. Units: nodes.
 pub(crate) fn quorum(voting: usize, needed: usize, nodes: usize, since: &str) -> (Badge, String) {
     let vote = format!("{voting} of {nodes} nodes vote, {needed} are needed");
     match (voting.checked_sub(needed), nodes - voting.min(nodes)) {

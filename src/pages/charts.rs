@@ -1,5 +1,4 @@
-//! Charts: computes the coordinates that the templates write as SVG. Every chart has the same numbers beside it as
-//! text.
+//! Charts: computes the coordinates that the templates write as SVG. Every chart has its numbers beside it as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -32,7 +31,7 @@ fn coordinate(x: f64) -> String {
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// A stepped line: one horizontal piece for each slot with a value, interrupted where there is none.
+/// A stepped line: one horizontal piece for each slot with a value, interrupted at slots without one.
 fn step_line(values: &[Option<f64>], maximum: f64, width: f64, height: f64) -> String {
     let step = width / real(values.len().max(1));
     let mut path = String::new();
@@ -89,7 +88,7 @@ pub(crate) struct HeatCell {
     pub level: u8,
     /// Whether a call failed: shown by a shape.
     pub has_failed: bool,
-    /// The same as text.
+    /// The cell as text.
     pub title: String,
 }
 
@@ -125,7 +124,7 @@ pub(crate) struct Bar {
     pub y: String,
     pub width: String,
     pub height: String,
-    /// The same as text.
+    /// The bar as text.
     pub title: String,
 }
 
@@ -158,8 +157,8 @@ pub(crate) const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p95", 0.95), ("p
 pub(crate) fn distribution(times: &Histogram) -> Option<Distribution> {
     let first = times.counts.iter().position(|n| *n > 0)?;
     let last = times.counts.iter().rposition(|n| *n > 0)?;
-    // Space at both sides, so that the scale does not change with every new time. Buckets are of one width on this axis, so that
-    // heights are densities on it.
+    // Space at both sides, so that the scale does not change with every new time. All buckets have the same width on this axis,
+    // so heights are densities.
     let (first, last) = (first.saturating_sub(4), (last + 4).max(first + 24).min(BUCKETS - 1));
     let step = WIDTH / real(last - first + 1);
     let maximum = f64::from(times.counts.iter().copied().max().unwrap_or(1).max(1));

@@ -1,5 +1,5 @@
-//! The page that asks for confirmation before an operator ends a lease. Its form contains the tag of the lease that
-//! the operator sees, so that no other lease is ended.
+//! The page that asks for confirmation before an operator ends a lease. Its form contains the tag of the lease that the operator
+//! sees, so that no other lease is ended.
 
 use askama::Template;
 
@@ -14,7 +14,7 @@ use crate::types::TokenId;
 pub(crate) enum FormError {
     /// The reason is empty.
     NoReason,
-    /// The reason is longer than this. Units: bytes.
+    /// The reason is longer than this maximum. Units: bytes.
     ReasonTooLong(usize),
     /// The typed name is not that of the lock.
     WrongName,
@@ -45,7 +45,7 @@ impl FormError {
 /// The operator's last form, if it was rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RejectedForm {
-    /// Which of several leases the page is about.
+    /// The lease that the page is about, if there are several.
     pub lease: Option<TokenId>,
     /// Tag of the lease that the operator saw.
     pub tag: String,
@@ -62,7 +62,7 @@ pub(crate) struct ConfirmPage {
     resource: String,
     is_now: bool,
     holder: Option<HolderDetails>,
-    /// Leases that are held beside it.
+    /// Further leases on the same lock.
     others: usize,
     is_foreign: bool,
     foreign_left: String,
@@ -102,14 +102,14 @@ impl ConfirmPage {
         }
     }
 
-    /// The same with the name of the principal for which the lease is kept.
+    /// Adds the name of the principal for which the lease is kept.
     #[must_use]
     pub(crate) fn naming_principals(mut self, name_of: impl Fn(&str) -> Option<String>) -> Self {
         self.holder.iter_mut().filter_map(|holder| holder.kept.as_mut()).for_each(|kept| kept.name(&name_of));
         self
     }
 
-    /// Whether there is a lease to end, and it is the one that the operator saw.
+    /// Whether there is a lease to end, and the operator saw the same lease.
     fn can_confirm(&self) -> bool {
         let is_same = self.rejected.tag.is_empty() || self.rejected.tag == self.tag;
         !self.tag.is_empty() && is_same && (self.is_now || !self.is_foreign)

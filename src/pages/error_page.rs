@@ -1,4 +1,4 @@
-//! A problem as an HTML page. Standalone, without navigation: the data for the layout may be what failed.
+//! A problem as an HTML page. Standalone, without navigation: reading the data for the layout may have failed.
 
 use askama::Template;
 
@@ -39,7 +39,7 @@ impl ProblemPage<'_> {
     }
 }
 
-/// Renders what a kind of problem means, of the text after its heading. Errors: those of the template.
+/// Renders the meaning of a kind of problem. `text`: without its heading. Errors: those of the template.
 pub(crate) fn meaning(title: &str, word: &str, status: u16, text: &str) -> Result<String, askama::Error> {
     ProblemPage { title, word, status, paragraphs: text.split("\n\n").collect() }.render()
 }

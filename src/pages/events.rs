@@ -37,7 +37,7 @@ pub(crate) const KINDS: [(&str, &str); 15] = [
 pub(crate) struct EventsQuery {
     /// One of [`KINDS`], or empty for all kinds.
     pub kind: String,
-    /// Begin of the name of the resource or node.
+    /// Prefix of the name of the resource or node.
     pub prefix: String,
     /// Around this time.
     pub at: String,
@@ -82,7 +82,7 @@ pub(crate) struct EventRow {
     pub resource: String,
     /// Name of the node; empty for events of resources.
     pub node: String,
-    /// Name of the instance that reports an incident of its own; empty for others.
+    /// Name of the instance, if it reports an incident of its own; else empty.
     pub instance: String,
     /// Owner label of the lease; empty if the event has none.
     pub owner: String,
@@ -124,7 +124,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
     if let Some(principal) = &event.principal {
         details.push(format!("by {}", format::visible(principal)));
     }
-    // First, since the rest may be cut off; a time of day stays true when it is read later.
+    // First, since the rest may be cut off. A time of day stays correct when it is read later.
     if let Some(left) = event.left_ms {
         let until = format::time_of_day(event.at_ms.saturating_add(left).saturating_add(999));
         details.push(format!("until {until} at the latest"));
@@ -136,7 +136,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
     if let Some(id) = &event.token_id {
         details.push(format!("lease {}", format::visible(id)));
     }
-    // Of the others the badge or the detail says it.
+    // For other events, the badge or the detail has this.
     let says_more = match event.event.as_str() {
         "forced" | "node_down" | "node_up" | "two_servers" | "reloaded" => false,
         "quarantined" => event.reason.as_deref() != Some("quarantined"),
@@ -162,23 +162,23 @@ pub(crate) fn row(event: &Event) -> EventRow {
     }
 }
 
-/// What several instances report of the quorum within this time is one row: each sees the nodes with its own probes.
+/// Reports of several instances about the quorum within this time are one row: each instance sees the nodes with its own probes.
 const SAME_OUTAGE: Duration = Duration::from_secs(10);
-/// Among so many of the latest rows.
+/// The number of latest rows that are searched for such reports.
 const SAME_OUTAGE_EXAMINED: usize = 64;
-/// Instances in one row; further ones are in another. Any client of a node may invent them.
+/// Maximum number of instances in one row; further ones get another row. Any client of a node may invent instances.
 const INSTANCES_MAX: usize = 16;
 
-/// An event, and what other instances report of the same loss or return of the quorum.
+/// An event, and the reports of other instances about the same loss or return of the quorum.
 pub(crate) struct Reported<'a> {
     /// The earliest.
     event: &'a Event,
-    /// The earlier before the later.
+    /// Ordered from earliest to latest.
     others: Vec<&'a Event>,
 }
 
 impl<'a> Reported<'a> {
-    /// Events, newest first, with those of several instances together.
+    /// Events, newest first, with the reports of several instances grouped.
     pub(crate) fn of(events: impl IntoIterator<Item = &'a Event>) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for event in events {
@@ -200,7 +200,7 @@ impl<'a> Reported<'a> {
         std::iter::once(self.event).chain(self.others.iter().copied())
     }
 
-    /// What one instance reports twice happened twice.
+    /// Two reports of one instance are two incidents.
     fn is_same(&self, other: &Event) -> bool {
         let is_near = |known: &Event| format::since(known.at_ms, other.at_ms) <= SAME_OUTAGE;
         let is_full = self.others.len() + 1 >= INSTANCES_MAX;
@@ -208,7 +208,7 @@ impl<'a> Reported<'a> {
             && self.all().all(|known| known.event == other.event && known.instance != other.instance && is_near(known))
     }
 
-    /// Its row. Of several instances, it says when each saw what.
+    /// The row of the event. For several instances, it has the time of each report.
     pub(crate) fn row(&self) -> EventRow {
         let first = row(self.event);
         if self.others.is_empty() {
@@ -224,7 +224,7 @@ impl<'a> Reported<'a> {
     }
 }
 
-/// A standstill of the instance that shows the page, at its end.
+/// A standstill of the instance that shows the page, placed at its end.
 pub(crate) fn standstill_row(one: &Standstill) -> EventRow {
     let (lasted, to) = (format::clock(one.lasted), format::time_of_day(one.to_ms));
     EventRow {
@@ -239,7 +239,7 @@ pub(crate) fn standstill_row(one: &Standstill) -> EventRow {
     }
 }
 
-/// Of which time a surface knows nothing, and why.
+/// The period without data, and the reason.
 pub(crate) fn gap_text(gap: &Gap) -> String {
     let to = format::moment(gap.to_ms);
     let when = match gap.from_ms {
@@ -258,7 +258,7 @@ pub(crate) struct EventsPage {
     layout: Layout,
     query: EventsQuery,
     rows: Vec<EventRow>,
-    /// Times of which events may be missing.
+    /// Periods of which events may be missing.
     gaps: Vec<String>,
     paging: Paging,
 }

@@ -22,7 +22,7 @@ pub(crate) fn time(period: Duration) -> String {
     }
 }
 
-/// The same in whole seconds, for counters that the script continues: `0 s` below one second.
+/// As [`time()`], in whole seconds, for counters that the script continues: `0 s` below one second.
 pub(crate) fn clock(period: Duration) -> String {
     time(Duration::from_secs(period.as_secs()))
 }
@@ -91,7 +91,7 @@ pub(crate) fn time_of_day(wall_ms: u64) -> String {
     stamp(wall_ms).get(11..19).unwrap_or("-").to_owned()
 }
 
-/// The same as shown: `2026-11-20 18:07:03 UTC`, or `-` if it is not known.
+/// The time as shown: `2026-11-20 18:07:03 UTC`, or `-` if it is not known.
 pub(crate) fn moment(wall_ms: u64) -> String {
     match stamp(wall_ms).split_once('.') {
         Some((text, _)) if wall_ms > 0 => format!("{} UTC", text.replace('T', " ")),
@@ -120,7 +120,7 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
-/// A sentence of messages in pieces, each with whether it is code: what stands between backticks.
+/// The pieces of a message's sentence; each says whether it is code, which stands between backticks.
 pub(crate) fn pieces(text: &str) -> Vec<(bool, &str)> {
     let whole = text.matches('`').count().is_multiple_of(2);
     let pieces = text.split(if whole { '`' } else { '\0' }).enumerate();
@@ -138,7 +138,7 @@ pub(crate) fn count(n: impl IntoCount, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{} {many}", number(n)) }
 }
 
-/// Whether a label is a whole address of the web, which a page may link.
+/// Whether a label is a complete web address, which a page may link.
 pub(crate) fn is_web_address(text: &str) -> bool {
     let parsed: Result<axum::http::Uri, _> = text.parse();
     parsed.is_ok_and(|uri| uri.authority().is_some() && matches!(uri.scheme_str(), Some("http" | "https")))

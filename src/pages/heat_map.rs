@@ -1,5 +1,5 @@
-//! Heat maps of latency: time from left to right, latency upwards on a logarithmic scale that all maps of a page share,
-//! colour by count. The same as text is in a table.
+//! Heat maps of latency: time from left to right, latency upwards on a logarithmic scale that all maps of a page share, colour by
+//! count. A table has the same data as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use super::format;
 use crate::manager::latency::{BUCKETS, LatencyWindow, SLOT, SLOTS, TimeSlot, axis, bucket};
 
-/// Buckets of a histogram in one row of a map: each ends at √2 times where it begins. The first bucket, of what took no
+/// Buckets of a histogram in one row of a map: each bucket ends at √2 times its start. The first bucket, for durations below a
 /// microsecond, is beside the bottom row.
 const BUCKETS_PER_ROW: usize = 4;
 /// Rows of the smallest map.
 const ROWS_MIN: usize = 12;
-/// The deepest colour.
+/// The number of colours; the highest is the deepest.
 const LEVELS: u32 = 4;
 
 /// The latency axis of all maps of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scale {
-    /// The bottom row, counted from the shortest latency that a histogram has.
+    /// The bottom row, counted from the row of a histogram's shortest latency.
     first: usize,
     /// How many rows there are.
     pub rows: usize,
@@ -51,15 +51,15 @@ pub(crate) struct Cell {
 pub(crate) struct HeatMap {
     /// What was measured.
     pub name: String,
-    /// Rounds that were refused, in another colour.
+    /// Whether these are refused rounds, which have another colour.
     pub is_refused: bool,
-    /// How many there were.
+    /// The number of rounds or calls.
     pub count: String,
     /// Failures, which have no latency.
     pub failed: String,
-    /// Median, 95th and 99th percentile; `-` where there are none.
+    /// Median, 95th and 99th percentile; `-` without data.
     pub quantiles: [String; 3],
-    /// Cells with at least one.
+    /// Cells with at least one round or call.
     pub cells: Vec<Cell>,
     /// Slots with a failure, from the left.
     pub failures: Vec<usize>,
@@ -69,7 +69,7 @@ pub(crate) struct HeatMap {
     pub slow: String,
 }
 
-/// On the axis of all rows.
+/// The position on the axis, in rows.
 fn height(took: Duration) -> f64 {
     (axis(took).min(real(BUCKETS as u64)) - 1.0).max(0.0) / real(BUCKETS_PER_ROW as u64)
 }
@@ -85,7 +85,7 @@ fn real(n: u64) -> f64 {
 }
 
 impl Scale {
-    /// Reaches over all of these, and `mark`.
+    /// A scale that covers all `windows`, and `mark`.
     pub(crate) fn of<'a>(windows: impl Iterator<Item = &'a LatencyWindow>, mark: Duration) -> Self {
         let used = windows.flat_map(|window| window.all.took.counts.iter().enumerate());
         let marked = row(bucket(mark));
@@ -100,7 +100,7 @@ impl Scale {
         scale
     }
 
-    /// A label at this latency, if the scale has it.
+    /// A label at this latency, if the scale covers it.
     pub(crate) fn tick(&self, at: Duration) -> Option<ScaleTick> {
         let share = self.height_of(at) / real(self.rows as u64);
         let label = format::latency(at).replace(".00", "").replace(".0 s", " s");
@@ -145,7 +145,7 @@ impl Scale {
             .filter(|(.., count)| *count > 0)
             .collect();
         let most = counts.iter().map(|(.., count)| *count).max().unwrap_or(1);
-        // By powers of the largest count, so that rare slow rounds are seen beside many fast ones.
+        // By powers of the largest count, so that rare slow rounds stay visible beside many fast ones.
         let level = |count: u32| (1 + count.ilog2() * LEVELS / (most.ilog2() + 1)).min(LEVELS);
         let top = self.first + self.rows - 1;
         counts.into_iter().map(|(x, row, count)| Cell { x, y: top.saturating_sub(row), level: level(count) }).collect()
@@ -163,7 +163,7 @@ impl Scale {
     }
 }
 
-/// How far back a map goes.
+/// The period that a map covers.
 pub(crate) fn reach() -> Duration {
     SLOT * u32::try_from(SLOTS).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! A lock's last hour as a drawing: who held it when, who waits, and what happened to nodes and quorum meanwhile. The same data
-//! follows as a table, for screen readers.
+//! A lock's last hour as a drawing: its holders over time, its waiters, and incidents of nodes and quorum meanwhile. A table with
+//! the same data follows, for screen readers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,43 +17,43 @@ pub(crate) const WIDTH: u64 = 960;
 pub(crate) const ROW: usize = 18;
 /// The default period.
 pub(crate) const HOUR_MS: u64 = 3_600_000;
-/// Bars that are drawn at most; older ones are left off.
+/// Maximum number of bars that are drawn; older ones are left off.
 const BARS_MAX: usize = 200;
-/// Rows of waits that are drawn at most.
+/// Maximum number of rows of waits that are drawn.
 const WAIT_ROWS_MAX: usize = 5;
-/// Rows of leases that are held at the same time.
+/// Maximum number of rows of leases that are held at the same time.
 const HOLDER_ROWS_MAX: usize = 6;
-/// By so much two bars of one row may overlap: the times are of two clocks, and short bars are drawn wider than they are.
+/// The overlap that two bars of one row may have: their times come from two clocks, and short bars are widened.
 const OVERLAP_MAX: u64 = 4;
-/// Incidents that are marked at most.
+/// Maximum number of incidents that are marked.
 const MARKS_MAX: usize = 50;
-/// The narrowest bar that can be seen.
+/// The minimum width of a visible bar.
 const BAR_MIN: u64 = 2;
-/// The narrowest bar with a text.
+/// The minimum width of a bar with a text.
 const TEXT_MIN: u64 = 90;
 
-/// Somebody who held the lock, or waits for it.
+/// A lease or a wait of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Span {
     pub x: u64,
     pub width: u64,
-    /// Row, from 0: the holders; the waiters follow.
+    /// Row, from 0: first the holders, then the waiters.
     pub row: usize,
     /// Owner label, `no owner` or `several owners`.
     pub owner: String,
-    /// Whether it holds or waits now.
+    /// Whether the lease or wait is in progress.
     pub is_present: bool,
-    /// Whether it is a wait.
+    /// Whether this is a wait.
     pub is_wait: bool,
-    /// Whether the owner's name fits into it.
+    /// Whether the owner's name fits into the bar.
     pub has_text: bool,
     /// When it began, in the words of the page.
     pub from: String,
     /// When it ended, in the words of the page.
     pub to: String,
-    /// For how long; of several that lie close together, all of them.
+    /// The duration; for several bars that lie close together, of all of them.
     pub lasts: String,
-    /// How it ended: `released`, `expired`, `lost`, `ended by an operator`, `holds`; `waits`, `then granted`, `in vain`.
+    /// The end: `released`, `expired`, `lost`, `ended by an operator`, `holds`; `waits`, `then granted`, `in vain`.
     pub end: &'static str,
 }
 
@@ -73,13 +73,13 @@ impl Span {
         }
     }
 
-    /// All of it in words.
+    /// All fields in words.
     pub(crate) fn title(&self) -> String {
         format!("{}: {} to {}, {}, {}", self.owner, self.from, self.to, self.lasts, self.end)
     }
 }
 
-/// Something that happened to a node or the quorum.
+/// An incident of a node or of the quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub x: u64,
@@ -93,11 +93,11 @@ pub(crate) struct LockHistory {
     pub spans: Vec<Span>,
     /// Incidents of nodes and of the quorum.
     pub marks: Vec<Mark>,
-    /// Of which times nothing is known, the oldest first.
+    /// The periods without data, the oldest first.
     pub unknown: Vec<Unknown>,
 }
 
-/// A time of which nothing is known.
+/// A period without data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unknown {
     pub x: u64,
@@ -106,38 +106,38 @@ pub(crate) struct Unknown {
     pub from: String,
     /// When it ends, in the words of the page.
     pub to: String,
-    /// Why nothing is known of it.
+    /// Why there is no data for it.
     pub why: &'static str,
 }
 
 impl Unknown {
-    /// All of it in words.
+    /// All fields in words.
     pub(crate) fn title(&self) -> String {
         format!("not known: {} to {}, {}", self.from, self.to, self.why)
     }
 }
 
-/// The present holder: owner, and since when on the wall clock.
+/// The present holder: owner, and the start of the lease on the wall clock.
 pub(crate) type PresentHolder<'a> = (&'a str, u64);
 
-/// What is drawn of one name.
+/// The data of one name.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known<'a> {
     /// The leases that are held now.
     pub holders: &'a [PresentHolder<'a>],
-    /// Who waits: owner, and for how long.
+    /// The waiters: owner, and time waited.
     pub waiters: &'a [(String, Duration)],
-    /// Leases and waits that are over.
+    /// Leases and waits that have ended.
     pub tenures: &'a [Tenure],
-    /// Since when this instance knows what is over. Milliseconds since 1970.
+    /// From when this instance knows ended leases and waits. Milliseconds since 1970.
     pub since_ms: u64,
-    /// Of which times since then it does not.
+    /// The periods since then without data.
     pub gaps: &'a [Gap],
 }
 
 impl LockHistory {
-    /// `events`: newest first, of which those of nodes and quorum are marked. Units of `wall_ms`: milliseconds since 1970; of
-    /// `period_ms`, which ends then: milliseconds.
+    /// `events`: newest first; those of nodes and quorum are marked. Units of `wall_ms`: milliseconds since 1970; of `period_ms`,
+    /// which ends at `wall_ms`: milliseconds.
     pub(crate) fn new(known: Known<'_>, events: &[Arc<Event>], (wall_ms, period_ms): (u64, u64)) -> Self {
         let window = Window { from_ms: wall_ms.saturating_sub(period_ms), to_ms: wall_ms };
         let present = known.holders.iter().map(|(owner, since_ms)| window.present(owner, *since_ms, false));
@@ -160,7 +160,7 @@ impl LockHistory {
         let marks = events.iter().filter(is_incident).filter(|event| event.at_ms > window.from_ms).take(MARKS_MAX);
         let mark = |event: &Arc<Event>| {
             let row = super::events::row(event);
-            // Each instance reports its own quorum, start and stop.
+            // Each instance reports its own view of the quorum, its start and its stop.
             let subject = match (row.node.is_empty(), row.instance.is_empty()) {
                 (false, _) => format!(" {}", row.node),
                 (true, false) => format!(", instance {}", row.instance),
@@ -202,10 +202,10 @@ impl LockHistory {
     }
 }
 
-/// Gives spans that overlap rows of their own, from the row `first` on, as far as there are `max`; returns how many there are.
+/// Puts overlapping spans into separate rows, from the row `first` on, at most `max` rows; returns the number of rows.
 fn spread(spans: &mut [Span], first: usize, max: usize) -> usize {
     let mut begins = vec![u64::MAX; max];
-    // Newest first: a row is free for what ended before it begins.
+    // Newest first: a row is free for a span that ends before the row's last one begins.
     for span in spans.iter_mut() {
         let end = (span.x + span.width).saturating_sub(OVERLAP_MAX);
         let row = begins.iter().position(|begin| *begin >= end).unwrap_or(max - 1);
@@ -214,7 +214,7 @@ fn spread(spans: &mut [Span], first: usize, max: usize) -> usize {
     spans.iter().map(|span| span.row - first + 1).max().unwrap_or(0)
 }
 
-/// The time that is drawn. Milliseconds since 1970.
+/// The drawn period. Milliseconds since 1970.
 struct Window {
     from_ms: u64,
     to_ms: u64,
@@ -225,7 +225,7 @@ impl Window {
         at_ms.clamp(self.from_ms, self.to_ms).saturating_sub(self.from_ms) * WIDTH / (self.to_ms - self.from_ms).max(1)
     }
 
-    /// The part of a gap that is drawn; `None` where it cannot be seen.
+    /// The drawn part of a gap; `None` if it is not visible.
     fn unknown(&self, gap: &Gap) -> Option<Unknown> {
         let (from_ms, to_ms) = (gap.from_ms.max(self.from_ms), gap.to_ms.min(self.to_ms));
         let (x, width) = (self.x(from_ms), self.x(to_ms).saturating_sub(self.x(from_ms)));

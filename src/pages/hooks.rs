@@ -1,4 +1,4 @@
-//! The page of call-backs' targets and of hooks: the last answer of each, the messages that wait, and which are switched off.
+//! The page of call-backs' targets and of hooks: the last answer of each, waiting messages, and hooks that are switched off.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::format;
 use super::layout::Layout;
 use crate::api;
 
-/// What a form of the page has done.
+/// The result of a form of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HooksDone {
     /// A test was accepted.
     Accepted,
     /// A test was not accepted.
     NotAccepted,
-    /// Messages are sent again.
+    /// Messages are being sent again.
     Replayed,
 }
 
@@ -28,7 +28,7 @@ impl HooksDone {
         Self::NAMES[self as usize]
     }
 
-    /// What a word means.
+    /// The meaning of a word.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         [Self::Accepted, Self::NotAccepted, Self::Replayed].into_iter().find(|done| done.as_str() == word)
     }
@@ -48,9 +48,9 @@ impl HooksDone {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TryCell {
-    /// Whether the receiver accepted it.
+    /// Whether the receiver accepted the message.
     pub state: Badge,
-    /// The answer, and how long it took.
+    /// The answer, and its duration.
     pub text: String,
     /// When the try ended.
     pub at: String,
@@ -58,9 +58,9 @@ pub(crate) struct TryCell {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TargetRow {
-    /// As `GET /hooks` has it.
+    /// As in `GET /hooks`.
     pub target: api::HookTarget,
-    /// The principals that may name it in a ticket.
+    /// The principals that may name the target in a ticket.
     pub open_to: String,
     /// The next try of a call-back.
     pub next: String,
@@ -69,7 +69,7 @@ pub(crate) struct TargetRow {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HookRow {
-    /// As `GET /hooks` has it.
+    /// As in `GET /hooks`.
     pub hook: api::HookState,
     /// On, failing or off.
     pub state: Badge,
@@ -87,7 +87,7 @@ pub(crate) struct HooksPage {
 }
 
 impl HooksPage {
-    /// Of the instance that shows it.
+    /// The page for the instance that shows it.
     pub(crate) fn new(layout: Layout, status: &api::Hooks, done: Option<HooksDone>) -> Self {
         let target = |target: &api::HookTarget| TargetRow {
             open_to: target.principals.as_ref().map_or_else(

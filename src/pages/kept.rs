@@ -1,25 +1,25 @@
-//! How pages say that the service keeps a lease: until when, and for whom.
+//! How pages show that the service keeps a lease: the end, and the principal.
 
 use super::format;
 use crate::manager::types::HolderInfo;
 
-/// Until when the service renews a lease.
+/// The end up to which the service renews a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeptDetails {
     pub left: String,
-    /// The same in milliseconds.
+    /// `left` in milliseconds.
     pub left_ms: u64,
     /// The end, as RFC 3339.
     pub stamp: String,
     /// The end, as shown.
     pub moment: String,
-    /// Who acquired it: at first what stands for the principal on the nodes, its name after [`Self::name`]. Empty without
+    /// The principal that acquired the lease: first its hash, as on the nodes; after [`Self::name`] its name. Empty without
     /// authentication.
     pub principal: String,
 }
 
 impl KeptDetails {
-    /// Of this lease; `None` where it is not kept.
+    /// The details of this lease; `None` if it is not kept.
     pub(super) fn of(view: &HolderInfo) -> Option<Self> {
         view.kept_for.map(|left| Self {
             left: format::clock(left),
@@ -30,7 +30,7 @@ impl KeptDetails {
         })
     }
 
-    /// Puts the principal's name where a hash of it stood; its file may have been changed since.
+    /// Replaces the hash by the principal's name; the access file may have changed since.
     pub(super) fn name(&mut self, name_of: &impl Fn(&str) -> Option<String>) {
         if !self.principal.is_empty() {
             let unknown = || "a principal that is no longer in the access file".to_owned();

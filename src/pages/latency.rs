@@ -1,5 +1,5 @@
-//! The page of latencies: how long rounds took in the last 15 minutes, as a distribution with quantiles and as heat maps
-//! over time, by operation and by node.
+//! The page of latencies: durations of rounds in the last 15 minutes, as a distribution with quantiles and as heat maps over
+//! time, by operation and by node.
 
 use std::time::Duration;
 

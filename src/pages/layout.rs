@@ -7,13 +7,13 @@ use crate::manager::cluster_state::Situation;
 use crate::manager::overview::ClusterStatus;
 use crate::types::OWNER_PLACE;
 
-/// The page that is marked in the navigation.
+/// The page that the navigation marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tab {
     Locks,
     Waiters,
     Owners,
-    /// Who held which name when.
+    /// The holders of each name over time.
     Timeline,
     /// State of the nodes.
     Nodes,
@@ -45,14 +45,14 @@ const LINKS: [NavLink; 8] = [
     NavLink { tab: Tab::Hooks, href: "/ui/hooks", text: "Hooks" },
 ];
 
-/// Who reads a page, and what it offers to them.
+/// The reader of a page, and what the page offers to them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Viewer {
     /// The principal; empty without authentication.
     pub principal: String,
     /// Pages that would be refused.
     pub refused: Vec<Tab>,
-    /// They may not read every lock, so that lists and figures have a part of them only.
+    /// The reader may not read every lock, so lists and figures cover only a part.
     pub sees_part: bool,
 }
 
@@ -63,38 +63,38 @@ pub(crate) struct Layout {
     pub title: String,
     /// The page in the navigation.
     pub tab: Tab,
-    /// State of the quorum, or of the names of the nodes if the quorum is as it should be.
+    /// State of the quorum; if that is as usual, a warning where a node name has two servers.
     pub quorum: Badge,
-    /// Callers that the reader knows wait for each other.
+    /// Whether there is a deadlock of which the reader may read a lock.
     pub has_deadlock: bool,
-    /// The same as a sentence.
+    /// The quorum's state as a sentence.
     pub quorum_text: String,
     /// What has failed, since when, until when, why, and what to do.
     pub situation: Situation,
     /// Each node's name and state.
     pub nodes: Vec<(String, Badge)>,
-    /// Without authentication although other machines can connect: every page warns about it.
+    /// Whether other machines can connect without authentication: every page warns about it.
     pub is_open: bool,
-    /// Files that were rejected when they were read again: what each is, what is in force instead, and since when.
+    /// Files that were rejected when they were read again: what each file is, what is in force instead, and since when.
     pub rejected: Vec<(&'static str, &'static str, String)>,
-    /// How many hooks are switched off.
+    /// Number of hooks that are switched off.
     pub hooks_off: usize,
     /// Whether the instance is shutting down.
     pub draining: bool,
-    /// Who reads the page.
+    /// The reader of the page.
     pub viewer: Viewer,
-    /// The instance that shows it.
+    /// The instance that shows the page.
     pub instance: String,
     /// Path and query of the page, for reloading without script.
     pub path: String,
     /// Whether the script refreshes the page.
     pub auto_refresh: bool,
-    /// Where owners are linked to: a URL with `{owner}` in it; empty for nowhere.
+    /// Link target of owners: a URL with `{owner}` in it; empty for no links.
     pub owner_url: String,
 }
 
 impl Layout {
-    /// For a page with this title, path and query.
+    /// The layout of a page with this title, path and query.
     pub(crate) fn new(status: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
         let (count, since) = (status.quorum, &status.situation.no_quorum_since);
         let (mut quorum, quorum_text) = badges::quorum(count.granted, count.needed, count.nodes, since);
@@ -122,7 +122,7 @@ impl Layout {
         }
     }
 
-    /// For a page that must not change while an operator reads it.
+    /// Turns refreshing off, for a page that must not change while an operator reads it.
     #[must_use]
     pub(crate) fn without_refresh(self) -> Self {
         Self { auto_refresh: false, ..self }
@@ -134,7 +134,7 @@ impl Layout {
         Self { is_open, ..self }
     }
 
-    /// Sets [`Layout::rejected`]. `files`: by their names among events, with the time since then (milliseconds since 1970).
+    /// Sets [`Layout::rejected`]. `files`: their names in events, each with the time of rejection (milliseconds since 1970).
     #[must_use]
     pub(crate) fn with_rejected(self, files: &[(String, u64)]) -> Self {
         let rejected = files.iter().map(|(file, since_ms)| {
@@ -162,7 +162,7 @@ impl Layout {
         Self { has_deadlock, ..self }
     }
 
-    /// The state of the service in a word or two: that of the quorum, unless it hides a deadlock.
+    /// The state of the service in a word or two: that of the quorum, unless that would hide a deadlock.
     pub(crate) fn state(&self) -> Badge {
         match self.quorum.severity {
             Severity::Good | Severity::Neutral if self.has_deadlock => badges::badge("deadlock", Severity::Warn),
@@ -176,8 +176,8 @@ impl Layout {
         Self { owner_url: owner_url.to_owned(), ..self }
     }
 
-    /// The address of what an owner is; empty without one. `owner_query`: encoded as for a query. No owner leaves the place
-    /// that it is given: a slash is encoded too, and names of dots, which a browser would resolve, are not linked.
+    /// The address behind an owner; empty without one. `owner_query`: encoded for a query. An owner cannot leave its place in the
+    /// URL: slashes are encoded too, and names of dots, which a browser would resolve, are not linked.
     pub(crate) fn job_of(&self, owner_query: &str) -> String {
         let is_name = !owner_query.is_empty() && owner_query.bytes().any(|byte| byte != b'.');
         match is_name {
@@ -186,7 +186,7 @@ impl Layout {
         }
     }
 
-    /// What a curl command needs so that it is not refused: empty without authentication.
+    /// The option that a curl command needs to be accepted: empty without authentication.
     pub(crate) fn key_option(&self) -> &'static str {
         if self.viewer.principal.is_empty() { "" } else { "-H \"Authorization: Bearer $KEY\" " }
     }
@@ -202,12 +202,12 @@ impl Layout {
         LINKS.iter().filter(|link| self.shows(link.tab))
     }
 
-    /// Of which locks a figure or a list is.
+    /// The locks that a figure or a list covers.
     pub(crate) fn of_locks(&self) -> &'static str {
         if self.viewer.sees_part { "of the locks that you may read" } else { "in the whole cluster" }
     }
 
-    /// Of which waiters it is.
+    /// The waiters that a figure or a list covers.
     pub(crate) fn of_waiters(&self) -> &'static str {
         if self.viewer.sees_part { "for locks that you may read" } else { "at all instances" }
     }
@@ -217,7 +217,7 @@ impl Layout {
         !self.viewer.refused.contains(&tab)
     }
 
-    /// The title of the browser's tab: it begins with what has failed, so that it is visible while the tab is in the background.
+    /// The title of the browser's tab: it begins with the failure, so that it is visible while the tab is in the background.
     pub(crate) fn tab_title(&self) -> String {
         match self.quorum.severity {
             Severity::Bad => format!("✖ {} · {}", self.quorum.text, self.title),
@@ -225,7 +225,7 @@ impl Layout {
         }
     }
 
-    /// The section of the runbooks about what has failed.
+    /// The section of the runbooks about the failure.
     pub(crate) fn runbook(&self) -> &'static str {
         let has = |text: &str| self.nodes.iter().any(|(_, badge)| badge.text == text);
         match self.quorum.text.as_str() {
@@ -249,7 +249,7 @@ impl Layout {
         env!("CARGO_PKG_VERSION")
     }
 
-    /// The class of the notice at the top of every page, if there is something to do.
+    /// The class of the notice at the top of every page, if an operator must act.
     pub(crate) fn alarm(&self) -> Option<&'static str> {
         let is_bad = self.quorum.severity == Severity::Bad;
         (is_bad || !self.situation.advice.is_empty()).then_some(if is_bad { "bad" } else { "warn" })

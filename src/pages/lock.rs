@@ -33,9 +33,9 @@ pub(crate) enum CompletedAction {
     Revoked,
     /// The lock was released at once.
     Released,
-    /// The reader has taken it for a time.
+    /// The reader has taken the lock for a time.
     Taken,
-    /// The reader has given back what it had taken.
+    /// The reader has given back a taken lock.
     GivenBack,
 }
 
@@ -62,9 +62,9 @@ impl CompletedAction {
 /// The holder as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HolderDetails {
-    /// The number of its permit; empty if it is none.
+    /// The number of the holder's permit; empty without permits.
     pub slot: String,
-    /// Owner label; empty if it gave none.
+    /// Owner label; empty if the holder gave none.
     pub owner: String,
     /// The owner label, encoded for a query.
     pub owner_query: String,
@@ -81,17 +81,17 @@ pub(crate) struct HolderDetails {
     pub moment: String,
     /// How long it has been held.
     pub held: String,
-    /// The same in milliseconds.
+    /// `held` in milliseconds.
     pub held_ms: u64,
     /// Remaining validity.
     pub left: String,
-    /// Whether a quorum confirms the lease. Otherwise nothing counts down.
+    /// Whether a quorum confirms the lease. Without confirmation nothing counts down.
     pub is_confirmed: bool,
-    /// The same in milliseconds.
+    /// `left` in milliseconds.
     pub left_ms: u64,
     /// Number of renewals, as text.
     pub renewals: String,
-    /// For how long the service renews it, and until when; `None` where it does not.
+    /// How long the service renews the lease, and until when; `None` if it does not.
     pub kept: Option<KeptDetails>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct NodeAnswerRow {
     pub holds: String,
     /// Remaining TTL of the key on the node; empty if it has none.
     pub ttl: String,
-    /// The same in milliseconds.
+    /// `ttl` in milliseconds.
     pub ttl_ms: u64,
 }
 
@@ -195,27 +195,27 @@ fn unreachable_row(outcome: &NodeOutcome) -> NodeAnswerRow {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockWaiterRow {
-    /// Name of the instance where it waits.
+    /// Name of the instance where the request waits.
     pub instance: String,
-    /// Whether that is the one that shows the page.
+    /// Whether that instance shows the page.
     pub is_here: bool,
     /// Position in that instance's queue, from 1.
     pub position: usize,
-    /// Owner label; empty if it gave none.
+    /// Owner label; empty if the waiter gave none.
     pub owner: String,
     /// How long it has been waiting.
     pub waiting: String,
-    /// The same in milliseconds.
+    /// `waiting` in milliseconds.
     pub waiting_ms: u64,
-    /// How much longer it waits at most; empty where that is not known.
+    /// Maximum further wait; empty if it is not known.
     pub left: String,
-    /// The same in milliseconds.
+    /// `left` in milliseconds.
     pub left_ms: u64,
-    /// Its note; of other instances the beginning.
+    /// The waiter's note; for other instances, its beginning.
     pub note: String,
-    /// A ticket waits, and no connection.
+    /// Whether a ticket waits instead of a connection.
     pub is_ticket: bool,
-    /// Its id, at the instance that serves it.
+    /// The ticket's id, on the instance that serves it.
     pub ticket: String,
 }
 
@@ -244,11 +244,11 @@ pub(crate) struct LockPage {
     url: String,
     state: Badge,
     sentence: String,
-    /// One, or several that are held together.
+    /// One holder, or several that share the lock.
     holders: Vec<HolderDetails>,
-    /// How many hold it beside those that are shown.
+    /// The number of holders that are not shown.
     further: usize,
-    /// Of permits: whether each slot is taken.
+    /// For permits: whether each slot is taken.
     slots: Vec<bool>,
     is_foreign: bool,
     is_free: bool,
@@ -266,7 +266,7 @@ pub(crate) struct LockPage {
 }
 
 impl LockPage {
-    /// `tenures`: of this lock; `recent`: newest first. `base_url`: scheme and host, for the commands to copy.
+    /// `tenures`: those of this lock; `recent`: newest first. `base_url`: scheme and host, for the commands to copy.
     pub(crate) fn new(
         layout: Layout,
         resource: &ResourceName,
@@ -308,14 +308,14 @@ impl LockPage {
         page
     }
 
-    /// The same with the actions that the reader may take: `has_taken`: it acquired the lease, which the service keeps.
+    /// Adds the actions that the reader may take. `has_taken`: the reader acquired the lease, and the service keeps it.
     #[must_use]
     pub(crate) fn for_viewer(self, may_end: bool, may_acquire: bool, has_taken: bool) -> Self {
         let can_take = may_acquire && self.is_free;
         Self { can_end: self.can_end && may_end, can_take, can_give_back: may_acquire && has_taken, ..self }
     }
 
-    /// The same with the names of the principals for which leases are kept.
+    /// Adds the names of the principals for which leases are kept.
     #[must_use]
     pub(crate) fn naming_principals(mut self, name_of: impl Fn(&str) -> Option<String>) -> Self {
         self.holders.iter_mut().filter_map(|holder| holder.kept.as_mut()).for_each(|kept| kept.name(&name_of));
@@ -327,7 +327,7 @@ impl LockPage {
     pub(crate) fn with_tickets(mut self, tickets: &[ListedTicket]) -> Self {
         for ticket in tickets.iter().filter(|ticket| ticket.resource.as_str() == self.resource) {
             let owner = format::visible(&ticket.owner);
-            // The queue may have moved on since.
+            // The queue may have advanced since.
             let is_it = |row: &&mut LockWaiterRow| {
                 row.is_here && row.is_ticket && Some(row.position) == ticket.position && row.owner == owner
             };
@@ -383,7 +383,7 @@ impl LockPage {
     }
 }
 
-/// How several share the lock, in one sentence; empty for an exclusive lease.
+/// How several leases share the lock, in one sentence; empty for an exclusive lease.
 fn together(holders: &[HolderInfo]) -> String {
     let count = holders.len();
     match mode_of(holders) {

@@ -1,5 +1,5 @@
-//! The start page: the held locks. Filters, sorts and pages the cached snapshot; of a hundred thousand leases only
-//! the rows that are shown are formatted.
+//! The start page: the held locks. Filters, sorts and pages the cached snapshot; of a hundred thousand leases only the shown rows
+//! are formatted.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::types::{Mode, ResourceName};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
     pub text: &'static str,
-    /// The same list in this column's order.
+    /// The list sorted by this column.
     pub href: String,
     /// For `aria-sort`: `ascending`, `descending` or `none`.
     pub sorted: &'static str,
@@ -38,7 +38,7 @@ pub(crate) struct LockRow {
     pub state: Badge,
     /// How several leases share it, as text: `3 shared`, `2 of 3 permits`; empty for an exclusive lease.
     pub together: String,
-    /// Owner label; empty if there is none. Of the first of several.
+    /// Owner label; empty if there is none. For several leases, that of the first.
     pub owner: String,
     /// The owner label, encoded for a query.
     pub owner_query: String,
@@ -46,17 +46,17 @@ pub(crate) struct LockRow {
     pub note: String,
     /// The metadata `url`, if it is an address of the web.
     pub url: String,
-    /// When it was granted, as RFC 3339; empty if it is not held.
+    /// The time of grant, as RFC 3339; empty if the resource is not held.
     pub acquired: String,
     /// Time since the grant. Units: milliseconds.
     pub held_ms: u64,
-    /// The same as text.
+    /// `held_ms` as text.
     pub held: String,
     /// Remaining validity. Units: milliseconds.
     pub left_ms: u64,
-    /// The same as text.
+    /// `left_ms` as text.
     pub left: String,
-    /// Whether a quorum confirms the lease. Otherwise nothing counts down.
+    /// Whether a quorum confirms the lease. Without confirmation nothing counts down.
     pub is_confirmed: bool,
     /// Remaining validity in percent of the TTL.
     pub left_percent: u64,
@@ -88,7 +88,7 @@ pub(crate) struct LocksSummary {
     pub longest_wait: String,
     /// Age of the snapshot. Units: milliseconds.
     pub age_ms: u64,
-    /// The same as text.
+    /// `age_ms` as text.
     pub age: String,
     /// Whether the snapshot is complete: a quorum of the nodes listed all their leases.
     pub complete: bool,
@@ -108,7 +108,7 @@ pub(crate) struct LocksPage {
     paging: Paging,
     /// The prefix, if it is a valid name: a link to its page is offered.
     exact_name: Option<String>,
-    /// What happened in the last hour, and who waits for whom; not above a list that is filtered.
+    /// Events of the last hour, and the graph of waits; absent above a filtered list.
     hour: HourSection,
     graph: WaitGraph,
     deadlocks: Vec<DeadlockRow>,
@@ -126,7 +126,7 @@ impl<'a> Candidate<'a> {
         self.lease.into_iter().flat_map(SnapshotLease::all).map(|lease| &*lease.labels().owner)
     }
 
-    /// Whether this text, in lower case, is part of the name or of what the holder says of itself.
+    /// Whether the name or the holder's labels contain this text, given in lower case.
     fn contains(&self, text: &str) -> bool {
         let is_in = |whole: &str| whole.to_lowercase().contains(text);
         is_in(self.name.as_str())
@@ -225,7 +225,7 @@ impl<'a> LockList<'a> {
     fn compare(&self, sort: Sort, a: &Candidate<'a>, b: &Candidate<'a>) -> Ordering {
         let left = |c: &Candidate<'a>| c.lease.map_or(Duration::MAX, |lease| lease.left);
         let fence = |c: &Candidate<'a>| c.lease.map_or(0, |lease| lease.record.fence.0);
-        // The later the grant, the shorter it has been held.
+        // A later grant means a shorter time held.
         let granted_at = |c: &Candidate<'a>| self.facts(c).map_or(u64::MAX, |f| f.acquired_at_ms);
         match sort {
             Sort::Resource => Ordering::Equal,
@@ -314,7 +314,7 @@ fn percent(part: u64, total: u64) -> u64 {
 fn columns(query: &LocksQuery) -> Vec<Column> {
     let column = |(sort, text): (Sort, &'static str)| {
         let is_sorted = query.sort == sort;
-        // The first click shows what is usually looked for: the longest held, the next to expire, the most waiters.
+        // The first click shows the usual interest first: the longest held, the next to expire, the most waiters.
         let descends_first = matches!(sort, Sort::Held | Sort::Fence | Sort::Waiters);
         let descending = if is_sorted { !query.descending } else { descends_first };
         let sorted = match (is_sorted, query.descending) {
@@ -349,7 +349,7 @@ impl LocksPage {
         Self { layout, summary, tree, columns, rows, paging, exact_name, query, hour, graph, deadlocks }
     }
 
-    /// Whether the page has the section of the last hour: above the whole list only.
+    /// Whether the page has the section of the last hour: only above the unfiltered list.
     pub(crate) fn is_home(query: &LocksQuery) -> bool {
         !query.is_filtered() && query.page == 1
     }
@@ -366,7 +366,7 @@ impl LocksPage {
         Self { deadlocks, ..self }
     }
 
-    /// The timeline of these names.
+    /// The link to the timeline of these names.
     fn timeline(&self) -> String {
         format!("/ui/timeline?prefix={}", format::query(&self.query.prefix))
     }

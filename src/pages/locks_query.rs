@@ -42,7 +42,7 @@ pub(crate) enum ListedState {
     Held,
     /// The last lease has expired, and its safety margin has not passed yet.
     LockDelay,
-    /// Fewer than a quorum of the nodes confirm the lease, and the others do not answer or have no vote.
+    /// Fewer than a quorum of the nodes confirm the lease, and the other nodes do not answer or have no vote.
     Unknown,
     /// Not held, but there are waiters for it.
     Waited,
@@ -105,12 +105,12 @@ impl LocksQuery {
         if parts.is_empty() { "/ui/".to_owned() } else { format!("/ui/?{}", parts.join("&")) }
     }
 
-    /// Name of the state that is filtered by; empty for all states.
+    /// Name of the state in the filter; empty for all states.
     fn state_name(&self) -> &'static str {
         ListedState::ALL.iter().find(|(state, ..)| Some(*state) == self.state).map_or("", |(_, name, _)| name)
     }
 
-    /// Whether the list has the order that is not asked for: the most waited for first.
+    /// Whether the list has the default order: the most waiters first.
     pub(crate) fn has_default_order(&self) -> bool {
         self.sort == Sort::default() && self.descending
     }

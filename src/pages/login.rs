@@ -12,7 +12,7 @@ pub(crate) struct LoginPage {
     pub principal: String,
     /// Whether the last key was rejected.
     pub has_failed: bool,
-    /// The page to show then; empty for the first one.
+    /// The page to show after the log-in; empty for the first page.
     pub next: String,
 }
 

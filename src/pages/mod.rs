@@ -1,6 +1,5 @@
-//! The dashboard's pages: pure functions from the manager's data to what a template shows, so that every
-//! number and text can be tested without a request. The templates in `templates/` escape every string, since
-//! names, owners and notes are chosen by callers.
+//! The dashboard's pages: pure functions from the manager's data to a template's data, so that every number and text can be
+//! tested without a request. The templates in `templates/` escape every string, since callers choose names, owners and notes.
 
 pub(crate) mod activity;
 pub(crate) mod assets;

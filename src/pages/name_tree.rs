@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::format;
 
-/// Branches that are shown; the others are counted.
+/// Maximum number of branches that are shown; the others are counted.
 const BRANCHES_MAX: usize = 24;
 
 /// One level of the tree.
@@ -12,22 +12,22 @@ const BRANCHES_MAX: usize = 24;
 pub(crate) struct NameTree {
     /// The levels above, from the top: text and link. Empty at the top.
     pub path: Vec<(String, String)>,
-    /// Those with the most waiters first, then the largest.
+    /// The branches with the most waiters first, then the largest.
     pub branches: Vec<Branch>,
     /// How many branches are not shown.
     pub hidden: usize,
 }
 
-/// Names that begin alike.
+/// Names with a common prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Branch {
-    /// What follows the prefix, with the `/`.
+    /// The text after the prefix, with the `/`.
     pub text: String,
     /// The list of these names.
     pub href: String,
-    /// How many names are in it.
+    /// Number of names in the branch.
     pub names: usize,
-    /// Requests that wait for them.
+    /// Number of requests that wait for these names.
     pub waiting: usize,
 }
 
@@ -36,12 +36,12 @@ fn link(prefix: &str) -> String {
 }
 
 impl NameTree {
-    /// Below `prefix`, of these names with their numbers of waiters, all of which begin with it.
+    /// The level below `prefix`. `names`: each with its number of waiters; all begin with `prefix`.
     pub(crate) fn of<'a>(prefix: &str, names: impl Iterator<Item = (&'a str, usize)>) -> Self {
         let mut found: HashMap<&str, (usize, usize)> = HashMap::new();
         for (name, waiting) in names {
             let rest = name.get(prefix.len()..).unwrap_or_default();
-            // A prefix that ends before a `/` begins with it.
+            // If the prefix ends before a `/`, the rest begins with it.
             let skipped = usize::from(rest.starts_with('/'));
             if let Some(end) = rest[skipped..].find('/') {
                 let (count, waiters) = found.entry(&rest[..skipped + end + 1]).or_default();
@@ -62,7 +62,7 @@ impl NameTree {
     }
 }
 
-/// The levels above a prefix, and itself.
+/// The levels above a prefix, and the prefix itself.
 fn path(prefix: &str) -> Vec<(String, String)> {
     let mut path = Vec::new();
     let mut so_far = String::new();

@@ -1,4 +1,4 @@
-//! The page of the nodes: which of them vote, why others do not and for how long, latency, failures and findings.
+//! The page of the nodes: which nodes vote, why others do not and for how long, latency, failures and findings.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -23,17 +23,17 @@ pub(crate) struct NodeCard {
     pub state: Badge,
     /// Time in this state.
     pub since: String,
-    /// The same in milliseconds.
+    /// `since` in milliseconds.
     pub since_ms: u64,
-    /// Since when, in UTC: `10:46:02`.
+    /// Begin of this state, in UTC: `10:46:02`.
     pub since_clock: String,
-    /// Why it does not vote; empty if it does.
+    /// Why the node does not vote; empty if it does.
     pub why: String,
-    /// When it votes again, in UTC; empty if not known.
+    /// When the node votes again, in UTC; empty if not known.
     pub until_clock: String,
-    /// Time until it votes again; empty if not known.
+    /// Time until the node votes again; empty if not known.
     pub votes_in: String,
-    /// The same in milliseconds.
+    /// `votes_in` in milliseconds.
     pub votes_in_ms: u64,
     /// Round trip of the last probe.
     pub latency: String,
@@ -55,22 +55,22 @@ pub(crate) struct NodeCard {
     pub run: String,
     /// Number of restarts that this instance detected.
     pub restarts: u64,
-    /// The number of the view that it has installed; empty if it has none.
+    /// The number of the node's installed view; empty if it has none.
     pub view: String,
-    /// It is another one than that in which this instance asks for votes.
+    /// Whether this instance asks for votes in another view.
     pub is_elsewhere: bool,
     /// Problems of the server's settings.
     pub findings: Vec<FindingRow>,
     /// Latency over time.
     pub spark: Sparkline,
-    /// The same as a heat strip.
+    /// The latency over time as a heat strip.
     pub heat: Vec<HeatCell>,
 }
 
 /// A finding as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FindingRow {
-    /// Its code; bad if it costs the vote.
+    /// The finding's code; bad if it costs the vote.
     pub badge: Badge,
     /// What is wrong and what to do.
     pub detail: String,
@@ -144,7 +144,7 @@ pub(crate) struct NodesPage {
     node_timeout: String,
     /// The number of the view in which this instance asks for votes; empty before the first.
     view: String,
-    /// The change of the list that is under way; empty if there is none.
+    /// The change of the list that is in progress; empty if there is none.
     change: String,
     change_badge: Badge,
 }

@@ -30,7 +30,7 @@ pub(crate) struct OwnerRow {
     pub longest: String,
     /// Time until the first of its leases expires; `-` if there is none.
     pub next_end: String,
-    /// The same in milliseconds.
+    /// `next_end` in milliseconds.
     pub next_end_ms: u64,
 }
 
@@ -111,7 +111,7 @@ fn sort(query: &TableQuery, all: &mut [(&str, Sum<'_>)]) {
         let by = match query.sort {
             "owner" => a.cmp(b),
             "waiters" => x.waiting.cmp(&y.waiting),
-            // The earlier the grant, the longer it has been held.
+            // An earlier grant means a longer time held.
             "held" => y.oldest_ms.unwrap_or(u64::MAX).cmp(&x.oldest_ms.unwrap_or(u64::MAX)),
             "expires" => x.next_end.unwrap_or(Duration::MAX).cmp(&y.next_end.unwrap_or(Duration::MAX)),
             _ => (x.leases, x.waiting).cmp(&(y.leases, y.waiting)),

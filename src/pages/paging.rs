@@ -2,7 +2,7 @@
 
 use super::format;
 
-/// Rows per page: what a person scrolls through, and at most a tenth of a second of rendering.
+/// Rows per page: few enough for a person to scroll through, and for at most a tenth of a second of rendering.
 pub(crate) const PAGE_ROWS: usize = 100;
 
 /// The position of a page in its table.

@@ -13,19 +13,19 @@ const TEXT: &str = include_str!("../../docs/runbooks.md");
 #[template(path = "runbooks.html")]
 pub(crate) struct RunbooksPage {
     layout: Layout,
-    /// Rendered from a text of the program's own, so it is not escaped.
+    /// Rendered from a text of the program itself, so it is not escaped.
     html: &'static str,
 }
 
 impl RunbooksPage {
-    /// With all sections.
+    /// The page with all sections.
     pub(crate) fn new(layout: Layout) -> Self {
         static HTML: OnceLock<String> = OnceLock::new();
         Self { layout, html: HTML.get_or_init(|| rendered(TEXT)) }
     }
 }
 
-/// Headings are given the anchors that links to the document use; links to other documents, which are not served, are left out.
+/// Headings get the anchors that links to the document use; links to other documents, which are not served, are left out.
 fn rendered(text: &str) -> String {
     let mut events: Vec<Event<'_>> = Parser::new_ext(text, Options::ENABLE_TABLES).collect();
     let mut heading: Option<(usize, String)> = None;
@@ -57,7 +57,7 @@ fn rendered(text: &str) -> String {
     page
 }
 
-/// As on the pages that show such documents.
+/// The anchor of a heading, as on the pages that show such documents.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()

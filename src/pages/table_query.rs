@@ -20,7 +20,7 @@ const fn column(name: &'static str, text: &'static str, descends_first: bool) ->
     SortColumn { name, text, descends_first }
 }
 
-/// A table: its path, and its columns, by the first of which it is sorted by default.
+/// A table: its path and its columns. It is sorted by the first column by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Table {
     /// Path of the page.
@@ -57,7 +57,7 @@ pub(crate) const OWNERS: Table = Table {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableQuery {
     pub(super) table: Table,
-    /// What a row contains; case is ignored. Empty: anything.
+    /// The text that a row must contain; case is ignored. Empty: any row.
     pub find: String,
     /// The name of a column of the table.
     pub sort: &'static str,
@@ -68,7 +68,7 @@ pub(crate) struct TableQuery {
 }
 
 impl TableQuery {
-    /// All rows of this table in its own order.
+    /// All rows of this table in its default order.
     pub(crate) fn of(table: Table) -> Self {
         let first = table.columns.first().copied().unwrap_or(column("", "", false));
         Self { table, find: String::new(), sort: first.name, descending: first.descends_first, page: 1 }
@@ -79,24 +79,24 @@ impl TableQuery {
         self.table.path
     }
 
-    /// Whether one of these texts contains what is to be found.
+    /// Whether one of these texts contains the search text.
     pub(super) fn finds<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> bool {
         let wanted = self.find.to_lowercase();
         wanted.is_empty() || texts.into_iter().any(|text| text.to_lowercase().contains(&wanted))
     }
 
-    /// In the requested order.
+    /// The order as requested.
     pub(super) fn ordered(&self, ascending: Ordering) -> Ordering {
         if self.descending { ascending.reverse() } else { ascending }
     }
 
-    /// Whether the order is another one than the table's own.
+    /// Whether the order differs from the table's default.
     pub(crate) fn is_ordered(&self) -> bool {
         let own = Self::of(self.table);
         (self.sort, self.descending) != (own.sort, own.descending)
     }
 
-    /// The page of this number of rows.
+    /// The paging for this number of rows.
     pub(super) fn paging(&self, total: usize) -> Paging {
         Paging::new(total, self.page, self.link(self.sort, self.descending))
     }

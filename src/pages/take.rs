@@ -8,12 +8,12 @@ use crate::types::{NOTE_MAX_BYTES, ResourceName};
 /// The form as sent; empty at first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TakeForm {
-    /// For how long, as typed.
+    /// The duration, as typed.
     pub kept_for: String,
-    /// Until when, as typed; one of the two is empty.
+    /// The end, as typed; one of the two fields is empty.
     pub until: String,
     pub note: String,
-    /// Why it was rejected, in sentences.
+    /// Why the form was rejected, in sentences.
     pub errors: Vec<String>,
 }
 
@@ -22,13 +22,13 @@ pub(crate) struct TakeForm {
 pub(crate) struct TakePage {
     layout: Layout,
     resource: String,
-    /// The longest time.
+    /// The maximum duration.
     longest: String,
     form: TakeForm,
 }
 
 impl TakePage {
-    /// The length that a note may have; a form counts characters.
+    /// The maximum length of a note; a form counts characters.
     const NOTE_MAX: usize = NOTE_MAX_BYTES;
 
     /// `longest`: the setting `max_keep`.

@@ -1,5 +1,5 @@
-//! Who held which name when in the last hour, for all names under a prefix: a lane for each, with its waiters, and the incidents
-//! of nodes and quorum across all of them. The same as a table.
+//! The holders over the last hour of all names under a prefix: a lane for each name, with its waiters, and the incidents of nodes
+//! and quorum across all lanes. A table has the same data.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(crate) struct Period(u64);
 /// What the page shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TimelineQuery {
-    /// What the names begin with.
+    /// The prefix of the names.
     pub prefix: String,
-    /// How long before now it begins.
+    /// The length of the period that ends now.
     pub period: Period,
 }
 
@@ -39,7 +39,7 @@ impl Period {
         format::time(Duration::from_millis(self.0))
     }
 
-    /// When it began that ends now. Units: milliseconds since 1970.
+    /// The start of the period that ends at `now_ms`. Units: milliseconds since 1970.
     pub(crate) fn begins_before(self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.0)
     }
@@ -49,7 +49,7 @@ impl Period {
     }
 }
 
-/// Lanes that are drawn at most: the most waited for, then those that were held last.
+/// Maximum number of lanes that are drawn: the names with the most waiters, then those that were held last.
 const LANES_MAX: usize = 20;
 /// Height of a lane's name.
 const NAME: usize = 18;
@@ -61,7 +61,7 @@ const SPACE: usize = 8;
 pub(crate) struct Lane {
     pub resource: String,
     pub y: usize,
-    /// Who held it, and who waits.
+    /// The leases and waits of the name.
     pub spans: Vec<Span>,
     pub waiting: usize,
 }
@@ -77,9 +77,9 @@ pub(crate) struct TimelinePage {
     /// Names that are not drawn.
     hidden: usize,
     complete: bool,
-    /// Of which times nothing is known.
+    /// The periods without data.
     unknown: Vec<Unknown>,
-    /// Of the list of what is held now.
+    /// The age of the list of present leases.
     age: String,
     age_ms: u64,
 }
@@ -88,12 +88,12 @@ pub(crate) struct TimelinePage {
 #[derive(Default)]
 struct Named {
     waiters: Vec<(String, Duration)>,
-    /// When it was held last. Milliseconds since 1970.
+    /// When the name was last held. Milliseconds since 1970.
     last_ms: u64,
 }
 
 impl TimelinePage {
-    /// `events`: newest first, as far as the reader may see them, like `overview`, `waiters` and `tenures`. Units of `wall_ms`:
+    /// `events`: newest first. These, `overview`, `waiters` and `tenures` have only what the reader may see. Units of `wall_ms`:
     /// milliseconds since 1970.
     pub(crate) fn new(
         layout: Layout,
@@ -163,7 +163,7 @@ impl TimelinePage {
 }
 
 impl Lane {
-    /// Where its name is written.
+    /// The vertical position of the name.
     fn name_y(&self) -> usize {
         self.y - 4
     }

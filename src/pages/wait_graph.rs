@@ -1,15 +1,15 @@
-//! Who waits for whom, as a drawing: waiters on the left, what they wait for on the arrows, holders on the right.
+//! The graph of waits as a drawing: waiters on the left, the resources that they wait for on the arrows, holders on the right.
 
 use std::collections::HashMap;
 
 use super::format;
 use crate::manager::overview::{ListedWaiter, Overview};
 
-/// Resources that are drawn at most: those with the most waiters.
+/// Maximum number of resources that are drawn: those with the most waiters.
 const RESOURCES_MAX: usize = 12;
-/// Owners that a box names.
+/// Maximum number of owners that a box names.
 const OWNERS_NAMED: usize = 2;
-/// Holders that wait in turn for another one, in a row; longer chains are drawn in the last column.
+/// Maximum number of holders in a row that wait for the next one; longer chains are drawn in the last column.
 const DEPTH_MAX: usize = 3;
 /// Width of the drawing. Units: of the SVG's view box.
 pub(crate) const WIDTH: usize = 960;
@@ -17,20 +17,20 @@ pub(crate) const WIDTH: usize = 960;
 const ROW: usize = 34;
 /// Space above the first row, for the name of an arrow.
 const TOP: usize = 6;
-/// Height of a name, which is drawn above its arrow.
+/// Height of a name above its arrow.
 const LABEL: usize = 16;
-/// How far an arrow goes around.
+/// The horizontal extent of an arrow's bend.
 const BEND: usize = 28;
 pub(crate) const BOX: usize = 24;
 
-/// Owners that wait, or one that holds.
+/// Owners that wait, or an owner that holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphBox {
     pub x: usize,
     pub y: usize,
-    /// The owners in it, for people.
+    /// The owners in the box, for people.
     pub text: String,
-    /// Whether somebody in it waits.
+    /// Whether an owner in the box waits.
     pub waits: bool,
 }
 
@@ -43,17 +43,17 @@ pub(crate) struct GraphArrow {
     pub x: usize,
     /// Upper edge of the name.
     pub y: usize,
-    /// What the box that it comes from waits for; empty but for the first of its arrows.
+    /// The resources that the arrow's source box waits for; only the first arrow of a box has this.
     pub resource: String,
 }
 
-/// The same in words.
+/// The waiters of a resource in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphRow {
     pub waiters: String,
-    /// How many requests of them wait.
+    /// Number of their waiting requests.
     pub waiting: usize,
-    /// How many of them are tickets.
+    /// Number of tickets among them.
     pub tickets: usize,
     pub resource: String,
     pub holder: String,
@@ -74,16 +74,16 @@ pub(crate) struct WaitGraph {
     pub hidden: usize,
 }
 
-/// A box before it has a place.
+/// A box without a position.
 struct Party {
     text: String,
     waits: bool,
-    /// Boxes that it waits for, each with the resource.
+    /// Boxes that this box waits for, each with the resource.
     targets: Vec<(usize, String)>,
 }
 
 impl Party {
-    /// The names that it waits for.
+    /// The names that this box waits for.
     fn resources(&self) -> String {
         self.targets.iter().map(|(_, resource)| resource.as_str()).collect::<Vec<_>>().join(", ")
     }
@@ -101,7 +101,7 @@ impl Parties {
         self.all.len() - 1
     }
 
-    /// The box of an owner with a name, of which there is one.
+    /// The box of a named owner; each such owner has one.
     fn owner(&mut self, owner: &str) -> usize {
         if let Some(index) = self.by_owner.get(owner) {
             return *index;
@@ -111,8 +111,8 @@ impl Parties {
         index
     }
 
-    /// How many waits there are behind each box, at most [`DEPTH_MAX`]. Where owners wait for each other, the wait that closes
-    /// the cycle does not count.
+    /// The number of waits behind each box, at most [`DEPTH_MAX`]. If owners wait for each other, the wait that closes the cycle
+    /// does not count.
     fn depths(&self) -> Vec<usize> {
         let mut depths = vec![None; self.all.len()];
         for index in 0..self.all.len() {
@@ -121,7 +121,7 @@ impl Parties {
         depths.into_iter().map(|depth| depth.unwrap_or(0).min(DEPTH_MAX)).collect()
     }
 
-    /// `open`: the boxes on the way to this one; as many as there are resources at most.
+    /// `open`: the boxes on the path to this one, at most as many as there are resources.
     fn depth(&self, index: usize, depths: &mut [Option<usize>], open: &mut Vec<usize>) -> usize {
         if let Some(depth) = depths[index] {
             return depth;
@@ -151,7 +151,7 @@ fn named(owners: &[&str]) -> String {
 }
 
 impl WaitGraph {
-    /// `waiters`: oldest first, as far as the reader may see them.
+    /// `waiters`: oldest first; only those that the reader may see.
     pub(crate) fn new(overview: &Overview, waiters: &[ListedWaiter]) -> Self {
         let mut queues: Vec<(&str, Vec<&str>, Option<String>)> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
@@ -193,7 +193,7 @@ impl WaitGraph {
     }
 }
 
-/// Adds the waiters: one that holds something that others wait for has a box already, all others of a queue share one.
+/// Adds the waiters: a waiter that also holds a waited-for resource already has a box; all others of a queue share one.
 fn connected(mut parties: Parties, queues: &[(&str, Vec<&str>, Option<String>)]) -> Parties {
     let has_name = |i: &usize| parties.by_owner.values().any(|of| of == i);
     let mut nameless = (0..parties.all.len()).filter(|i| !has_name(i)).collect::<Vec<_>>().into_iter();
@@ -236,14 +236,14 @@ fn draw(parties: &Parties) -> WaitGraph {
         let path = if from.x < to.x {
             format!("M{x1} {y1}L{} {y2}m-6 -4l6 4l-6 4", to.x)
         } else {
-            // Owners that wait for each other: around the right-hand side.
+            // Owners that wait for each other: the arrow goes around the right-hand side.
             let (x2, bend) = (to.x + box_width, x1 + BEND);
             format!("M{x1} {y1}C{bend} {y1} {bend} {y2} {x2} {y2}m6 -4l-6 4l6 4")
         };
         GraphArrow { path, x: x1 + 6, y: y1 - LABEL, resource }
     };
     let arrows = parties.all.iter().zip(&boxes).flat_map(|(party, from)| {
-        // Arrows from one box begin at the same place: the first is labelled for all of them.
+        // Arrows from one box begin at the same place: the first has the label for all of them.
         let names = |i| if i == 0 { party.resources() } else { String::new() };
         let targets = party.targets.iter().enumerate();
         targets.map(|(i, (target, _))| arrow(from, &boxes[*target], names(i))).collect::<Vec<_>>()

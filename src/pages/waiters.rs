@@ -14,64 +14,64 @@ use crate::manager::types::{CycleEdge, Deadlock};
 pub(crate) struct WaiterRow {
     /// Name of the resource.
     pub resource: String,
-    /// Name of the instance where it waits.
+    /// Name of the instance where the request waits.
     pub instance: String,
-    /// Whether that is the one that shows the page.
+    /// Whether that instance shows the page.
     pub is_here: bool,
     /// Position in that instance's queue, from 1.
     pub position: usize,
-    /// Owner label; empty if it gave none.
+    /// Owner label; empty if the waiter gave none.
     pub owner: String,
     /// The owner label, encoded for a query.
     pub owner_query: String,
-    /// Its note; of other instances the beginning.
+    /// The waiter's note; for other instances, its beginning.
     pub note: String,
     /// How long it has been waiting.
     pub waiting: String,
-    /// The same in milliseconds.
+    /// `waiting` in milliseconds.
     pub waiting_ms: u64,
-    /// How much longer it waits at most; empty where that is not known.
+    /// Maximum further wait; empty if it is not known.
     pub left: String,
-    /// The same in milliseconds.
+    /// `left` in milliseconds.
     pub left_ms: u64,
     /// Owner label of the holder; empty if there is none.
     pub holder: String,
     /// Whether a lease on the resource is listed.
     pub is_held: bool,
-    /// A ticket waits, and no connection.
+    /// Whether a ticket waits instead of a connection.
     pub is_ticket: bool,
-    /// Its name; empty for waiters of other instances.
+    /// The ticket's name; empty for waiters of other instances.
     pub ticket: String,
-    /// The name of the target of the ticket's call-backs; empty without.
+    /// The name of the target of the ticket's call-backs; empty without call-backs.
     pub target: String,
 }
 
-/// A ticket of this instance whose grant nobody has accepted yet.
+/// A ticket of this instance whose grant is not accepted yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OfferedRow {
     /// The id of the ticket.
     pub id: String,
     /// Name of the resource.
     pub resource: String,
-    /// The name of the target of its call-backs; empty: its caller asks.
+    /// The name of the target of the ticket's call-backs; empty: its caller polls.
     pub target: String,
-    /// Until when it is offered, in UTC.
+    /// The end of the offer, in UTC.
     pub until: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeadlockRow {
-    /// Who waits for what, and who holds it; only what the client may read, and at least one.
+    /// Each waiter with its resource and the holder; only links that the client may read, at least one.
     pub links: Vec<DeadlockLink>,
     /// Number of further links.
     pub hidden: usize,
-    /// Since when it has been known, in UTC.
+    /// When the deadlock was detected, in UTC.
     pub since: String,
-    /// How long it has been known.
+    /// How long the deadlock has been known.
     pub age: String,
-    /// The same in milliseconds.
+    /// `age` in milliseconds.
     pub age_ms: u64,
-    /// When it ends by itself at the latest, in UTC: the first of its requests gives up. Empty where that is not known.
+    /// When the deadlock ends by itself at the latest, in UTC: its first request gives up. Empty if that is not known.
     pub until: String,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct DeadlockLink {
     pub holder: String,
 }
 
-/// `may_read`: which links are shown. `waiting`: those that the reader may see. Units of `wall_ms`: milliseconds since 1970.
+/// `may_read`: which links are shown. `waiting`: those the reader may see. Units of `wall_ms`: milliseconds since 1970.
 pub(crate) fn deadlock_rows(
     deadlocks: &[Deadlock],
     may_read: impl Fn(&CycleEdge) -> bool,
@@ -127,25 +127,25 @@ pub(crate) struct WaitersPage {
     rows: Vec<WaiterRow>,
     offered: Vec<OfferedRow>,
     resources: usize,
-    /// Waiters of other instances that are only counted.
+    /// Number of waiters of other instances that are only counted.
     further: usize,
     waiters_known: bool,
     instance: String,
     query: TableQuery,
     paging: Paging,
-    /// Of the list that has the holders.
+    /// The age of the list with the holders.
     age: String,
     age_ms: u64,
 }
 
-/// A waiter before filtering and paging, with the owner of what it waits for, if a lease on it is listed.
+/// A waiter before filtering and paging, with the owner of the resource, if a lease on it is listed.
 type Candidate<'a> = (&'a ListedWaiter, Option<&'a str>);
 
 fn matches(query: &TableQuery, (waiter, holder): &Candidate<'_>) -> bool {
     query.finds([waiter.resource.as_str(), &waiter.owner, &waiter.note, holder.unwrap_or_default()])
 }
 
-/// `candidates`: oldest first, which stays the order of equal ones.
+/// `candidates`: oldest first; equal ones keep this order.
 fn sort(query: &TableQuery, candidates: &mut [Candidate<'_>]) {
     candidates.sort_by(|(a, a_holder), (b, b_holder)| {
         query.ordered(match query.sort {
@@ -212,8 +212,7 @@ impl WaitersPage {
         }
     }
 
-    /// Names the tickets among the waiters of this instance, and adds those that are offered. `tickets`: those that the reader may
-    /// see.
+    /// Names the tickets among the waiters of this instance, and adds the offered ones. `tickets`: those that the reader may see.
     #[must_use]
     pub(crate) fn with_tickets(mut self, tickets: &[ListedTicket]) -> Self {
         for ticket in tickets {
@@ -224,7 +223,7 @@ impl WaitersPage {
                 continue;
             };
             let owner = format::visible(&ticket.owner);
-            // The queue may have moved on since.
+            // The queue may have advanced since.
             let is_it = |row: &&mut WaiterRow| {
                 row.is_here
                     && row.is_ticket

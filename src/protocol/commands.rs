@@ -1,4 +1,4 @@
-//! Requests as Redis commands, and Redis' replies as [`Reply`]s: which operation's module does it, and which requests may
+//! Requests as Redis commands, and Redis' replies as [`Reply`]s: selects the operation's module, and decides which requests may
 //! share a command.
 
 use deadpool_redis::redis::Value;
@@ -18,8 +18,8 @@ use super::{
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
 pub const BATCH_MAX: usize = 32;
 
-/// Which requests may share a command: those of one kind that are about different resources, sent one after the other.
-/// The script decides each as if it were the only one.
+/// Which requests may share a command: successive requests of one kind about different resources. The script decides each as if
+/// it were the only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchKind {
     /// Acquires of one exclusive lease each.
@@ -69,8 +69,8 @@ pub fn build(context: &ScriptContext<'_>, sent_at: RequestTime, request: &Reques
     build_batch(context, &[(sent_at, request)], script_ref)
 }
 
-/// The command for several requests of one [`batch_kind`], each with when it was sent, or for one request of any other
-/// kind. An empty batch gives an empty command.
+/// The command for several requests of one [`batch_kind`], each with its time of sending, or for one request of any other kind.
+/// An empty batch gives an empty command.
 pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Command {
     let Some(&(sent_at, request)) = batch.first() else { return Command::default() };
     match request {

@@ -9,15 +9,15 @@ use crate::types::{AttemptId, Invalid, RESERVED_PREFIX, ResourceName, TokenHash}
 pub const META_KEY: &str = "redlockd:meta";
 /// Sorted set: resources that may be held, scored by the end of their lease. Used for listing only.
 pub const LEASES_KEY: &str = "redlockd:leases";
-/// Sorted set: kept leases by when each is checked next, so that an instance renews those of another that has ended.
+/// Sorted set: kept leases by the time of their next check, so that an instance renews the leases of another one that has ended.
 pub const KEPT_KEY: &str = "redlockd:kept";
-/// Sorted set: tickets by the time from which an instance that does not serve them reads them.
+/// Sorted set: tickets by the time from which instances that do not serve them read them.
 pub const TICKETS_KEY: &str = "redlockd:tickets";
-/// Before the id of a ticket: its key.
+/// The prefix of a ticket's key; its id follows.
 pub const TICKET_PREFIX: &str = "redlockd:ticket:";
-/// Sorted set: instances by when they published their waiters last.
+/// Sorted set: instances by the time at which they last published their waiters.
 pub const WAITERS_KEY: &str = "redlockd:waiters";
-/// Before the name of an instance: the key of the waiters that it published.
+/// The prefix of the key of an instance's published waiters; its name follows.
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
 /// String with a TTL: exists while any resource may have a block, so that a node without blocks reads no other key.
 pub const BLOCKS_KEY: &str = "redlockd:blocks";
@@ -26,25 +26,25 @@ pub const BLOCKS_KEY: &str = "redlockd:blocks";
 pub const NOTICES_KEY: &str = "redlockd:notices";
 /// Hashes: the last fence of each resource that had one in this generation or the one before, alternately.
 pub const FENCES_KEYS: [&str; 2] = ["redlockd:fences:0", "redlockd:fences:1"];
-/// Before a resource's name: the hash of its shared leases or permits.
+/// The prefix of the hash of a resource's shared leases or permits; the name follows.
 const MEMBERS_PREFIX: &str = "redlockd:m:";
 const INTENT_PREFIX: &str = "redlockd:i:";
 const BLOCK_PREFIX: &str = "redlockd:block:";
 const GONE_PREFIX: &str = "redlockd:gone:";
-/// What the channels of all resources begin with.
+/// The prefix of the channels of all resources.
 pub const FREED_PREFIX: &str = "redlockd:freed:";
 /// The channel of cluster-wide events.
 pub const EVENTS_CHANNEL: &str = "redlockd:events";
 /// The channel of incidents, to which every instance subscribes: so few that the sender need not check for subscribers.
 pub const INCIDENTS_CHANNEL: &str = "redlockd:incidents";
-/// Names a foreign client's lock among the tokens of a block.
+/// The field of a foreign client's lock among the tokens of a block.
 pub const FOREIGN_FIELD: &str = "*";
 const PLACEHOLDER: &str = "{resource}";
-/// The longest template, in bytes: with the longest resource name a key stays below 400 bytes.
+/// The maximum length of a template, in bytes: with the longest resource name a key stays below 400 bytes.
 pub const TEMPLATE_MAX_BYTES: usize = 128;
 
-/// How the key of a resource's lock is made from its name: `{resource}` with a fixed prefix and suffix, as other Redlock
-/// libraries have them. All other keys have fixed names.
+/// How the key of a resource's lock is made from its name: `{resource}` with a fixed prefix and suffix, as in other Redlock
+/// libraries. All other keys have fixed names.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyTemplate {
     head: String,
@@ -54,9 +54,9 @@ pub struct KeyTemplate {
 impl KeyTemplate {
     /// Checks a template.
     ///
-    /// Errors: [`Invalid`], in words for the configuration's message, where `{resource}` does not occur exactly once, where
-    /// another character than those of resource names occurs or the template is over 128 bytes, or where some
-    /// resource's lock key would begin as the service's own keys do.
+    /// Errors: [`Invalid`], as a sentence for the configuration's message, if `{resource}` does not occur exactly once, if the
+    /// template has a character that resource names may not have or is over 128 bytes, or if some resource's lock key would begin
+    /// like the service's own keys.
     pub fn parse(raw: &str) -> Result<Self, Invalid> {
         let Some((head, tail)) = raw.split_once(PLACEHOLDER).filter(|(_, tail)| !tail.contains(PLACEHOLDER)) else {
             return Err(Invalid(format!("`{PLACEHOLDER}` must occur exactly once")));
@@ -115,9 +115,8 @@ impl fmt::Debug for KeyTemplate {
     }
 }
 
-/// Whether some resource's key would begin with the reserved prefix, although no resource name does. With
-/// `red{resource}` the resource `lockd:meta` would get the node's marker as its key; with `{resource}:meta` the
-/// resource `redlockd` would.
+/// Whether some resource's key would begin with the reserved prefix, although no resource name does. With `red{resource}` the key
+/// of the resource `lockd:meta` would be the node's marker; with `{resource}:meta` that of `redlockd`.
 fn reaches_reserved_names(head: &str, tail: &str) -> bool {
     if head.is_empty() {
         return (1..RESERVED_PREFIX.len()).any(|cut| tail.starts_with(&RESERVED_PREFIX[cut..]));
@@ -125,8 +124,8 @@ fn reaches_reserved_names(head: &str, tail: &str) -> bool {
     head.starts_with(RESERVED_PREFIX) || RESERVED_PREFIX.starts_with(head)
 }
 
-/// The tombstone of a token's lease of one resource, which was ended for good. Per resource, since a client may use one
-/// token for several resources, and releasing one must not end the others.
+/// The tombstone of a token's lease of one resource, which was ended for good. Per resource, since a client may use one token for
+/// several resources, and the release of one must not end the others.
 pub fn token_tombstone(resource: &ResourceName, token: &TokenHash) -> String {
     token_tombstone_parts(resource, token).concat()
 }
@@ -135,8 +134,7 @@ pub(super) fn token_tombstone_parts<'a>(resource: &'a ResourceName, token: &'a T
     [GONE_PREFIX, token.as_str(), ":", resource.as_str()]
 }
 
-/// The tombstone of an attempt that was cancelled. No resource name contains `#`, so it differs from every tombstone of
-/// a token.
+/// The tombstone of a cancelled attempt. No resource name contains `#`, so it differs from every tombstone of a token.
 pub fn attempt_tombstone(resource: &ResourceName, token: &TokenHash, attempt: &AttemptId) -> String {
     attempt_tombstone_parts(resource, token, attempt).concat()
 }
@@ -154,7 +152,7 @@ pub fn ticket(id: &str) -> String {
     [TICKET_PREFIX, id].concat()
 }
 
-/// The waiters that an instance published.
+/// The key of an instance's published waiters.
 pub fn waiters(instance: &str) -> String {
     [WAITERS_PREFIX, instance].concat()
 }
@@ -193,7 +191,7 @@ pub(super) fn freed_channel_parts(resource: &ResourceName) -> [&str; 2] {
     [FREED_PREFIX, resource.as_str()]
 }
 
-/// The resource's name in such a channel.
+/// The resource's name in the name of such a channel.
 pub fn freed_resource(channel: &str) -> Option<&str> {
     channel.strip_prefix(FREED_PREFIX)
 }

@@ -1,4 +1,4 @@
-//! The parameters on which all instances over one set of nodes agree, what follows from them, and the time of a request.
+//! The parameters on which all instances over one set of nodes agree, values derived from them, and the time of a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::types::NodeId;
 /// How long a release is remembered, so that a late duplicate of its acquire cannot take the lease again.
 pub const TOKEN_TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// Why a node votes that was seeded by the clock, see [`AdmitArgs`](super::AdmitArgs).
+/// The `why` of a node that votes with a seed from the clock, see [`AdmitArgs`](super::AdmitArgs).
 pub(super) const BY_CLOCK: &str = "by-clock";
 
-/// When a request was sent, by the instance's estimate of the nodes' time (`redlock::cluster_clock`):
-/// microseconds since 1970. Also the minimum of the fence that the request may be given.
+/// When a request was sent, by the instance's estimate of the nodes' time (`redlock::cluster_clock`): microseconds since 1970. It
+/// is also the minimum of the fence that the request may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestTime(pub u64);
 
-/// What every request carries: the same for all requests of a round, so that all votes of a round are votes of one view.
+/// The data of every request: the same for all requests of a round, so that all votes of a round belong to one view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestStamp {
     /// When the round was begun.
     pub sent_at: RequestTime,
-    /// In which the votes are to count.
+    /// The view in which the votes count.
     pub view: Arc<View>,
 }
 
 impl RequestStamp {
-    /// Why a request is not sent to the process `run` under this name: the view names another one. The empty run: not known.
+    /// Why a request is not sent to the process `run` under this name: the view names another process. An empty `run`: unknown.
     pub fn refusal(&self, name: &NodeId, run: &str, request: &Request) -> Option<NoVote> {
         let needs_it = request.takes() || matches!(request, Request::Read(_) | Request::Ticket(_));
         (needs_it && !self.names(name, run)).then(|| NoVote::OtherProcess { run: run.into() })
     }
 
-    /// What an answer of this process counts for: an update by another one than the view names is no vote.
+    /// The answer as it counts: an update by a process that the view does not name is no vote.
     pub fn counted(&self, name: &NodeId, run: &str, answer: NodeResult) -> NodeResult {
         match answer {
             Ok(Reply::Updated { .. } | Reply::Missing) if !self.names(name, run) => {
@@ -54,15 +54,15 @@ impl RequestStamp {
     }
 }
 
-/// In no view: for requests that need no vote.
+/// Without a view: for requests that need no vote.
 impl From<RequestTime> for RequestStamp {
     fn from(sent_at: RequestTime) -> Self {
         Self { sent_at, view: Arc::default() }
     }
 }
 
-/// Names a cluster: the fingerprint under which it was declared. An instance whose configured list is a later one of the same
-/// cluster learns it from the nodes.
+/// Names a cluster: the fingerprint under which it was declared. An instance that is configured with a later list of the same
+/// cluster learns the name from the nodes.
 #[derive(Clone)]
 pub struct ClusterName {
     /// Shared by all clones.
@@ -71,22 +71,22 @@ pub struct ClusterName {
 }
 
 impl ClusterName {
-    /// The fingerprint of these settings, and that of all of them but the list of nodes: letters and digits.
+    /// From the fingerprint of these settings, and the fingerprint of all of them except the list of nodes: letters and digits.
     pub fn new(name: &str, terms: &str) -> Self {
         Self { name: Arc::new(RwLock::new(name.into())), terms: terms.into() }
     }
 
-    /// The present name: it changes when it is learnt from the nodes.
+    /// The present name: it changes when the instance learns it from the nodes.
     pub fn get(&self) -> Arc<str> {
         Arc::clone(&self.name.read())
     }
 
-    /// Takes the name that the nodes have: they agree in all settings but the list.
+    /// Adopts the nodes' name: they agree in all settings except the list.
     pub(crate) fn learn(&self, name: &str) {
         *self.name.write() = name.into();
     }
 
-    /// What instances of one cluster have in common whatever its list is.
+    /// The fingerprint that all instances of one cluster share whatever its list is.
     pub fn terms(&self) -> &Arc<str> {
         &self.terms
     }
@@ -113,7 +113,7 @@ impl PartialEq for ClusterName {
 
 impl Eq for ClusterName {}
 
-/// What all instances over one set of nodes must agree on.
+/// The parameters on which all instances over one set of nodes must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterParams {
     /// Fingerprint of node names, guard, lock delay, fence TTL and key template. A node with another fingerprint does not

@@ -8,40 +8,39 @@ use crate::types::{Fence, Labels, Mode, PermitLimit, TokenHash, Ttl, WantedMode}
 pub const MAX_RENEWALS: u32 = 999_999;
 /// The maximum number of attempts that may claim one lease (replays of one `POST`); further ones are refused.
 pub const MAX_CLAIMS: usize = 16;
-/// The maximum number of shared leases that a resource has at a time: further ones are refused.
+/// The maximum number of shared leases of a resource at a time: further ones are refused.
 pub const MEMBERS_MAX: usize = 1_000;
-/// As many members stand in a refusal.
+/// The maximum number of members that a refusal lists.
 pub const MEMBERS_SHOWN: usize = 8;
-/// The longest value of a foreign client's lock that is copied, in bytes. Redlock clients store some 20 to 40.
+/// The maximum length of a foreign client's value that is copied, in bytes. Redlock clients store some 20 to 40.
 pub(super) const FOREIGN_VALUE_MAX: usize = 1_024;
-/// An attempt's id and the comma behind it.
+/// The length of an attempt's id and the comma after it.
 pub(super) const CLAIM_BYTES: usize = 18;
-/// No attempt is added to claims of this length.
+/// The maximum length of claims; at this length no attempt is added.
 pub(super) const CLAIMS_MAX_BYTES: usize = MAX_CLAIMS * CLAIM_BYTES;
 
-/// A lease, stored in the lock's value as
-/// `token hash|renewals (6 digits)|ttl_ms|fence|attempt,attempt,|labels`. Before that of a member (a shared lease or a permit)
-/// stands its mode: `Ms|` or, with slot and limit, `Mp0/3|`.
+/// A lease, stored in the lock's value as `token hash|renewals (6 digits)|ttl_ms|fence|attempt,attempt,|labels`. The record of a
+/// member (a shared lease or a permit) begins with its mode: `Ms|` or, with slot and limit, `Mp0/3|`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
-    /// How it shares its resource.
+    /// How the lease shares its resource.
     pub mode: Mode,
-    /// Hash of the token that proves it.
+    /// Hash of the token that proves the lease.
     pub token: TokenHash,
-    /// How often it was extended, as far as this node has counted.
+    /// The number of extends that this node has counted.
     pub renewals: u32,
     /// The TTL it was acquired with.
     pub ttl: Ttl,
     /// Its fencing token on this node.
     pub fence: Fence,
-    /// The attempts that claim it, each followed by a comma; `p,` after an extend or a restore.
+    /// The attempts that claim the lease, each followed by a comma; `p,` after an extend or a restore.
     pub claims: Arc<str>,
     /// Encoded [`Labels`].
     pub labels: Arc<str>,
 }
 
 impl LeaseRecord {
-    /// Reads a lock's value; `None` for that of a foreign client.
+    /// Reads a lock's value; `None` for a foreign client's value.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok()?;
         let (mode, text) = match text.strip_prefix('M') {
@@ -74,7 +73,7 @@ impl LeaseRecord {
         )
     }
 
-    /// Of several records of one lease the largest is the latest: nodes may have missed a fence, renewals, or that it is kept.
+    /// The largest of several records of a lease is the latest: nodes may have missed a fence, renewals, or that it is kept.
     pub fn recency(&self) -> (Fence, u32, bool) {
         (self.fence, self.renewals, self.labels.contains("\"k\":"))
     }
@@ -90,7 +89,7 @@ fn member_prefix(mode: Mode) -> String {
     if mode == Mode::Exclusive { String::new() } else { format!("M{}|", member_mode(mode)) }
 }
 
-/// A member's mode as the scripts have it; `e` of an exclusive lease.
+/// A member's mode in the scripts' notation; `e` for an exclusive lease.
 pub(super) fn member_mode(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "e".into(),
@@ -99,7 +98,7 @@ pub(super) fn member_mode(mode: Mode) -> String {
     }
 }
 
-/// What the members of a resource have in common, behind `S|` in its lock's value.
+/// The common kind of a resource's members, after `S|` in its lock's value.
 pub(super) fn member_kind(mode: WantedMode) -> String {
     mode.limit().map_or_else(|| "s".into(), |limit| format!("p{limit}"))
 }

@@ -1,4 +1,4 @@
-//! A node's replies, and the ways in which a request can fail to get one.
+//! A node's replies, and the reasons why a request has no reply.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,9 +18,9 @@ use crate::types::{Fence, Mode, NodeId, ResourceName, TokenHash, WantedMode};
 pub enum EndReason {
     /// The holder released it.
     Released,
-    /// At once, by an operator.
+    /// An operator ended it at once.
     Forced,
-    /// By an operator, at its present end: it may not be renewed any more.
+    /// An operator revoked it: it keeps its present end and can no longer be renewed.
     Revoked,
     /// The attempt was cancelled before it was granted.
     Cancelled,
@@ -50,21 +50,20 @@ pub enum Reply {
     Granted { fence: Fence, joined: bool },
     /// A vote for the acquire of each resource, in their order.
     SetGranted { leases: Vec<NodeGrant> },
-    /// Nothing was taken. The resources that keep the others out, by their place in the request, each with the reply that its
-    /// acquire alone would have had.
+    /// Nothing was taken. The resources that refuse the request, by their index in it, each with the reply to its acquire alone.
     SetRefused { refused: Vec<(usize, Reply)> },
-    /// Another token holds it. `left_ms` is the key's TTL, `None` for a foreign key without one; `record` is `None` for
+    /// Another token holds the resource. `left_ms` is the key's TTL, `None` for a foreign key without one; `record` is `None` for
     /// a foreign client's lock.
     Held { left_ms: Option<u64>, record: Option<LeaseRecord> },
     /// A vote for a shared lease or a permit. `joined`: the token already had it on this node.
     Admitted { fence: Fence, joined: bool },
-    /// Shared leases or permits hold it, or another caller has left an intent.
+    /// Shared leases or permits hold the resource, or another caller has left an intent.
     HeldByMembers(HeldByMembers),
     /// This token holds the resource in this mode.
     ModeDiffers { mode: Mode },
-    /// The exclusive lease is a shared one now, or was before, with this record and end.
+    /// The exclusive lease is now shared, or already was, with this record and end.
     Downgraded { record: LeaseRecord, left_ms: u64 },
-    /// False if another caller's intent is stored; otherwise this one was stored or withdrawn.
+    /// False if another caller's intent is stored; otherwise this caller's was stored or withdrawn.
     Intent { is_own: bool },
     /// Extended, edited or written back. `record` is the lease as it is now; `before_ms` is the key's former TTL.
     Updated { record: LeaseRecord, before_ms: u64 },
@@ -88,24 +87,24 @@ pub enum Reply {
     NoVote(NoVote),
     /// Reply to an inspection.
     Inspected(NodeInspection),
-    /// Reply to a list request. `next` is `None` on the last page; `unread` are locks whose members it leaves out.
+    /// Reply to a list request. `next` is `None` on the last page; `unread` are locks whose members the page leaves out.
     Page { next: Option<u64>, leases: Vec<ListedLease>, unread: Vec<ResourceName> },
-    /// They are in the index of held leases, if they are held.
+    /// The leases are in the index of held leases, if they are held.
     Indexed,
     /// Reply to a request about kept leases.
     Kept(KeptPage),
     /// Reply to an exchange of waiters.
     Waiters(PublishedWaitersPage),
-    /// What the node has of a ticket now.
+    /// The node's present data of a ticket.
     Ticket(Option<StoredTicket>),
     /// Reply to an exchange of tickets.
     Tickets(TicketsPage),
-    /// Reply to a read. `next` is `None` on the last page; `high_water` is the highest fence of this node, `now_us` its
-    /// clock in microseconds since 1970.
+    /// Reply to a read. `next` is `None` on the last page; `high_water` is the highest fence of this node, `now_us` its clock in
+    /// microseconds since 1970.
     Knowledge { next: Option<u64>, high_water: Fence, now_us: u64, entries: Vec<ReadEntry> },
-    /// The fill has these pages now.
+    /// The number of pages that the fill now has.
     Filled { done: u32 },
-    /// The page was not taken: another one is next, after those that are done.
+    /// The page was refused: the next one must follow the first `done` pages.
     FillOutOfOrder { done: u32 },
     /// The node votes: nothing is filled.
     FillNotNeeded,
@@ -115,12 +114,12 @@ pub enum Reply {
     Member(MemberStatus),
 }
 
-/// What keeps a request out beside which others may hold the resource.
+/// Why a request is refused for a resource that several leases may share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldByMembers {
-    /// Until it may be free for the request, by this node.
+    /// When this node expects the resource to be free for the request.
     pub left_ms: u64,
-    /// How they share it; `None` if there is only an intent.
+    /// How the holders share it; `None` if there is only an intent.
     pub kind: Option<WantedMode>,
     /// Another caller's intent keeps the request out.
     pub is_intent: bool,
@@ -133,16 +132,16 @@ pub struct HeldByMembers {
 /// One lease of a set that a node granted, as in [`Reply::Granted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeGrant {
-    /// Its fencing token on this node.
+    /// The lease's fencing token on this node.
     pub fence: Fence,
-    /// The token held it already.
+    /// The token already held the lease.
     pub joined: bool,
 }
 
-/// What a release found.
+/// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
-    /// What was at the lock's key.
+    /// The state of the lock's key.
     pub found: Found,
     /// The reason in the tombstone of an earlier release or revocation.
     pub earlier: Option<EndReason>,
@@ -162,29 +161,29 @@ pub enum Found {
 /// Why a node has no vote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoVote {
-    /// It may have forgotten leases that are still running.
+    /// The node may have forgotten leases that have not ended.
     Quarantined { left_ms: u64 },
-    /// Its quarantine is over; it has not been given the other nodes' highest fence yet.
+    /// The node's quarantine is over; it has not received the other nodes' highest fence yet.
     Unseeded { high_water: Fence },
-    /// It votes, but not on this resource: it does not know what its former self, or a quorum that it missed, granted there.
+    /// The node votes, but not on this resource: it does not know what its former process, or a quorum without it, granted there.
     Blocked { left_ms: u64 },
     /// The request was late, or one of the two clocks is off. `node_us` is the node's time,
     /// microseconds since 1970.
     ClockOff { node_us: u64 },
-    /// It belongs to instances with another node list, guard, lock delay or key template.
+    /// The node belongs to instances with another node list, guard, lock delay or key template.
     OtherCluster { theirs: String },
-    /// It votes in another view, a higher one as its record, or a lower one without a roster.
+    /// The node votes in another view: a higher one, with its whole record, or a lower one, without a roster.
     OtherView { view: Arc<View> },
-    /// The process that answers under this name is not the one that the view names. Found by the instance; nothing was sent.
+    /// The process that answers under this name is not the one in the view. The instance detects this; nothing was sent.
     OtherProcess { run: Arc<str> },
-    /// Its marker is of a later version of the protocol.
+    /// The node's marker is of a later version of the protocol.
     NewerProtocol { theirs: u64 },
 }
 
-/// What one node holds for one resource, and whether it votes.
+/// A node's state of one resource, and whether the node votes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInspection {
-    /// Why the node has no vote, if so.
+    /// Why the node has no vote, if it has none.
     pub no_vote: Option<NoVote>,
     /// What is at the lock's key.
     pub lock: StoredLock,
@@ -201,8 +200,8 @@ pub enum StoredLock {
     Lease { record: LeaseRecord, left_ms: u64 },
     /// Shared leases or permits, each with its remaining milliseconds; never empty.
     Members(Vec<(LeaseRecord, u64)>),
-    /// A foreign client's key; without a TTL if `left_ms` is `None`. The fingerprint is the SHA-1 of the value, or `type:`
-    /// and the key's type; the value itself is its holder's secret.
+    /// A foreign client's key; without a TTL if `left_ms` is `None`. The fingerprint is the SHA-1 of the value, or `type:` and
+    /// the key's type; the value itself is its holder's secret.
     Foreign { left_ms: Option<u64>, fingerprint: Arc<str> },
 }
 
@@ -233,26 +232,26 @@ pub struct ListedLease {
 /// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Whether it votes.
+    /// Whether the node votes.
     pub vote: Vote,
-    /// Its clock, microseconds since 1970.
+    /// The node's clock, microseconds since 1970.
     pub now_us: u64,
-    /// The highest fence that it has seen.
+    /// The highest fence that the node has seen.
     pub high_water: Fence,
     /// The process that replied: Redis' `run_id`, and its `master_replid`, which a failover changes.
     pub run: String,
-    /// Why it is in its present state: `init`, `blank`, `restart`, `failover`, `clock`, `evicted`, `ordered`, `replaced`,
-    /// `by-clock`; may be empty.
+    /// Why the node is in its present state: `init`, `blank`, `restart`, `failover`, `clock`, `evicted`, `ordered`, `replaced`,
+    /// `displaced`, `by-clock`; may be empty.
     pub why: String,
-    /// Since when, by the node's clock. Microseconds since 1970, 0 if unknown.
+    /// When that state began, by the node's clock. Microseconds since 1970, 0 if unknown.
     pub since_us: u64,
     /// End of the last quarantine, by the node's clock. Microseconds since 1970, 0 if there was none.
     pub until_us: u64,
-    /// The view that it has installed last.
+    /// The last view that the node installed.
     pub view: Arc<View>,
-    /// It installs no view below this one.
+    /// The node installs no view below this one.
     pub promised: ViewId,
-    /// The view of its last admission.
+    /// The view of the node's last admission.
     pub admitted: ViewId,
     /// The runs under each node name that other instances' probes noted here within the last 3 s.
     pub alive: BTreeSet<(NodeId, Arc<str>)>,
@@ -261,24 +260,24 @@ pub struct NodeStatus {
 /// Reply to a change of the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// It was done, now or before.
+    /// The change was made, now or before.
     pub is_done: bool,
-    /// Whether it votes, in whatever view.
+    /// Whether the process votes, in whatever view.
     pub vote: Vote,
-    /// The highest fence that it has seen.
+    /// The highest fence that the process has seen.
     pub high_water: Fence,
     /// The process that replied.
     pub run: Arc<str>,
-    /// The view that it has installed last.
+    /// The last view that the process installed.
     pub view: Arc<View>,
-    /// It installs no view below this one.
+    /// The process installs no view below this one.
     pub promised: ViewId,
-    /// The view of its last admission.
+    /// The view of the process' last admission.
     pub admitted: ViewId,
 }
 
 impl NodeStatus {
-    /// It votes, in whatever view.
+    /// Whether the process votes, in whatever view.
     pub fn is_sound(&self) -> bool {
         matches!(self.vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. }))
     }
@@ -296,15 +295,15 @@ pub(super) const RUN_ID_LENGTH: usize = 40;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
     Active,
-    /// It does not vote.
+    /// The node does not vote.
     NoVote(NoVote),
     /// Reply to an `Init` only: the node has a marker already.
     AlreadyInitialised,
-    /// Reply to a `Quarantine` only: refused, because another instance's time was right here just now.
+    /// Reply to a `Quarantine` only: refused, because another instance's time agreed with this clock just now.
     Witnessed,
 }
 
-/// No usable reply from a node. The request may have taken effect, or may still.
+/// No usable reply from a node. The request may have taken effect, or may still take effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {detail}")]
 pub struct Unreachable {

@@ -11,10 +11,10 @@ use super::reply::{EndReason, Found, HeldByMembers, ListedLease, NoVote, Release
 use super::view::{View, ViewId};
 use crate::types::{Fence, Mode, ResourceName};
 
-/// Fences and times are below it: a script's numbers are doubles.
+/// The maximum of fences and times: a script's numbers are doubles.
 const NUMBER_MAX: u64 = 1 << 53;
 
-/// What is wrong with a reply. Never quotes it.
+/// What is wrong with a reply. Never quotes the reply.
 pub(super) struct Malformed(pub(super) String);
 
 pub(super) fn malformed<T>(problem: impl Into<String>) -> Result<T, Malformed> {
@@ -43,7 +43,7 @@ impl<'a> ReplyReader<'a> {
         }
     }
 
-    /// How many items were not read yet.
+    /// The number of unread items.
     pub(super) fn remaining(&self) -> usize {
         self.items.len() - self.position
     }
@@ -98,7 +98,7 @@ impl<'a> ReplyReader<'a> {
         }
     }
 
-    /// A `PTTL`: negative, here `None`, where the key has none.
+    /// A `PTTL`: `None` for a negative one, which means that the key has none.
     pub(super) fn left_ms(&mut self) -> Result<Option<u64>, Malformed> {
         Ok(u64::try_from(self.int()?).ok())
     }
@@ -127,7 +127,7 @@ impl<'a> ReplyReader<'a> {
         }
     }
 
-    /// A view's record; without a roster where only its id was sent.
+    /// A view's record; without a roster if only its id was sent.
     pub(super) fn view(&mut self) -> Result<Arc<View>, Malformed> {
         View::parse(self.text()?).map(Arc::new).ok_or_else(|| Malformed("has an unreadable view".into()))
     }
@@ -136,8 +136,8 @@ impl<'a> ReplyReader<'a> {
         ViewId::parse(self.text()?).ok_or_else(|| Malformed("has an unreadable view".into()))
     }
 
-    /// The rest: three items for each entry of an index. Left out: an entry that names no resource, and one whose key is a
-    /// foreign client's by now.
+    /// The rest: three items for each entry of an index. Leaves out entries that name no resource, and entries whose key is now a
+    /// foreign client's.
     pub(super) fn listed_leases(&mut self) -> Result<(Vec<ListedLease>, Vec<ResourceName>), Malformed> {
         let (mut leases, mut unread) = (Vec::with_capacity(self.remaining() / 3), Vec::new());
         while self.remaining() > 0 {

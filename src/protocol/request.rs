@@ -49,7 +49,7 @@ pub enum Request {
     /// Extend the lease of this token, edit its labels, or write its fence back. Never creates a lease, never revives
     /// one, never shortens what the node holds.
     /// Replies: [`Reply::Updated`], [`Reply::Missing`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`],
-    /// [`Reply::NoVote`] (a quarantined node has extended the lease all the same, but does not vote).
+    /// [`Reply::NoVote`] (a quarantined node has still extended the lease, but does not vote).
     Update(UpdateArgs),
     /// Repair: put a lease back where it is missing. Only after an extend that a quorum confirmed.
     /// Replies: [`Reply::Restored`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`], [`Reply::NoVote`].
@@ -78,45 +78,44 @@ pub enum Request {
     /// Report which tickets this instance serves, and read those that no instance serves. Replies: [`Reply::Tickets`].
     Tickets(TicketsArgs),
     /// Read a page of all that a voting node knows: leases, foreign locks, blocks, tombstones. Replies:
-    /// [`Reply::Knowledge`], [`Reply::NoVote`]. What is there throughout is on at least one page.
+    /// [`Reply::Knowledge`], [`Reply::NoVote`]. An entry that exists throughout is on at least one page.
     Read(ReadArgs),
-    /// Fill a node without a vote with a page of what others know. Replies: [`Reply::Filled`],
+    /// Fill a node without a vote with a page of other nodes' data. Replies: [`Reply::Filled`],
     /// [`Reply::FillOutOfOrder`], [`Reply::FillNotNeeded`], [`Reply::NoVote`].
     Fill(FillArgs),
     /// Read the state of the node itself, and leave notes for other instances. Fails on a node that cannot write.
     /// Replies: [`Reply::Status`].
     Probe(ProbeArgs),
-    /// Declare a node that has never voted since it was blank part of a new cluster, whose first view this is. Replies:
+    /// Declare a node that has never voted since it was blank part of a new cluster with this first view. Replies:
     /// [`Reply::Status`].
     Init { view: Arc<View> },
-    /// Take the node's vote until every lease that it may have voted for has ended. Changes nothing else: a node keeps
-    /// the cluster that it belongs to, since the order may come from an instance of another one.
-    /// Refused while another instance than `by` (see [`ProbeArgs`]) has witnessed within 2.5 s that the node's clock is right.
-    /// Replies: [`Reply::Status`].
+    /// Take the node's vote until every lease that it may have voted for has ended. Changes nothing else: a node keeps its
+    /// cluster, since the order may come from an instance of another cluster. Refused if an instance other than `by` (see
+    /// [`ProbeArgs`]) has witnessed within 2.5 s that the node's clock is right. Replies: [`Reply::Status`].
     Quarantine { by: Arc<str> },
-    /// Install no view below this one any more, nor be admitted in one. Taken by a process that votes, in whatever view, or
-    /// waits for a vote. Votes go on in the installed view. Replies: [`Reply::Member`].
+    /// From now on, install no view below this one, nor be admitted in one. Accepted by a process that votes, in whatever view,
+    /// or waits for a vote. Votes continue in the installed view. Replies: [`Reply::Member`].
     Promise { view: ViewId },
-    /// Vote in this view from now on, and in no lower one. Taken by a process that votes and that the view names, with its
-    /// last admission. A process that votes in a lower view and that this one does not name so loses its vote, as by
+    /// Vote in this view from now on, and in no lower one. Accepted by a process that votes and that the view names, with its
+    /// last admission. A process that votes in a lower view and is not named in this one loses its vote, as by
     /// [`Self::Quarantine`]. Replies: [`Reply::Member`].
     Install { view: Arc<View> },
-    /// Give a process that was filled for this view the vote in it. Replies: [`Reply::Member`].
+    /// Give the vote in this view to a process that was filled for it. Replies: [`Reply::Member`].
     Admit(AdmitArgs),
 }
 
 impl Request {
-    /// A probe that leaves no note of an instance.
+    /// A probe that leaves no notes of an instance.
     pub fn probe() -> Self {
         Self::Probe(ProbeArgs::default())
     }
 
-    /// An `Init` that names no process: of a node alone, in no view.
+    /// An `Init` that names no process: for a node alone, without a view.
     pub fn init() -> Self {
         Self::Init { view: Arc::default() }
     }
 
-    /// Whether its answer is a vote of the process that the request's view names, or stands for one.
+    /// Whether the answer is, or stands for, a vote of the process that the request's view names.
     pub fn needs_vote(&self) -> bool {
         self.takes()
             || matches!(
@@ -125,12 +124,12 @@ impl Request {
             )
     }
 
-    /// Whether it changes who may hold a resource, so that it is sent only to the process that the view names.
+    /// Whether the request changes who may hold a resource, so that it is sent only to the process that the view names.
     pub(super) fn takes(&self) -> bool {
         matches!(self, Self::Acquire(_) | Self::AcquireSet(_) | Self::AcquireShared(_) | Self::Downgrade(_))
     }
 
-    /// Whether it is about the process and the list, and asked also of processes that are in no list yet, or no longer.
+    /// Whether the request is about process and list; it also goes to processes not yet, or no longer, in a list.
     pub fn is_of_membership(&self) -> bool {
         matches!(
             self,
@@ -177,7 +176,7 @@ impl Request {
         }
     }
 
-    /// The resource that the request is about, the first one of several; `None` where it is about the node.
+    /// The resource that the request is about, the first one of several; `None` if it is about the node.
     pub fn resource(&self) -> Option<&ResourceName> {
         match self {
             Self::Acquire(AcquireArgs { resource, .. })

@@ -1,4 +1,4 @@
-//! The scripts as Redis commands: how a command names one, what each gets beside its request, and the builder of its keys and
+//! The scripts as Redis commands: how a command names its script, the common arguments of scripts, and the builder of keys and
 //! arguments.
 
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::keys::KeyTemplate;
 use super::params::{ClusterParams, RequestTime};
 use super::view::ViewId;
 
-/// The longest lifetime that is sent to a node, 34 years (2^40 ms, as [`crate::types::Ttl`]): a longer one would overflow
-/// the node's own sum.
+/// The maximum lifetime that is sent to a node, 34 years (2^40 ms, as [`crate::types::Ttl`]): a longer one would overflow the
+/// node's own sum.
 pub(super) const LIFETIME_MAX_MS: u64 = 1 << 40;
 
-/// A script and its SHA-1, by which Redis knows it.
+/// A script and its SHA-1, which identifies it in Redis.
 #[derive(Debug)]
 pub struct NodeScript {
     body: &'static str,
@@ -25,14 +25,14 @@ impl NodeScript {
         Self { body, sha: Script::new(body).get_hash().to_owned() }
     }
 
-    /// The command that loads it.
+    /// The command that loads the script.
     pub fn load(&self) -> Cmd {
         let mut cmd = Cmd::new();
         cmd.arg("SCRIPT").arg("LOAD").arg(self.body);
         cmd
     }
 
-    /// Its SHA-1 in hex.
+    /// The script's SHA-1 in hex.
     pub fn sha(&self) -> &str {
         &self.sha
     }
@@ -67,22 +67,21 @@ pub enum ScriptRef {
     Body,
 }
 
-/// What scripts get beside the request.
+/// The data that scripts receive besides the request.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptContext<'a> {
-    /// What all instances agree on.
+    /// The parameters on which all instances agree.
     pub params: &'a ClusterParams,
     /// Names of lock keys.
     pub template: &'a KeyTemplate,
-    /// Compared with the node's marker, see [`marker_fingerprint`].
+    /// A script compares it with the node's marker, see [`marker_fingerprint`].
     pub marker_fingerprint: &'a str,
 }
 
-/// What a script compares with the marker of a node that votes: the process that got the vote, and the cluster, in one text,
-/// so that the common case is one comparison; then the view in which the vote is to count, and the quarantine that this
-/// instance's longest lease needs. `run` is the
-/// process to which the connection is bound, see [`NodeStatus::run`](super::reply::NodeStatus::run); if it is empty, each
-/// script reads it itself.
+/// The data that a script compares with the marker of a voting node: the process that got the vote, and the cluster, in one text,
+/// so that the common case is one comparison; then the view in which the vote counts, and the quarantine that this instance's
+/// longest lease needs. `run` is the process to which the connection is bound, see
+/// [`NodeStatus::run`](super::reply::NodeStatus::run); if it is empty, each script reads it itself.
 pub fn marker_fingerprint(params: &ClusterParams, run: &str, view: ViewId) -> String {
     format!("{run}|{}|{view}|{}", params.cluster.get(), millis(params.quarantine))
 }
@@ -92,16 +91,16 @@ pub(super) fn millis(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX).clamp(1, LIFETIME_MAX_MS)
 }
 
-/// A command, encoded for the wire but for its first line.
+/// A command, encoded for the wire except for its first line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Command {
     words: usize,
-    /// `\r\n$LENGTH\r\nWORD` for each.
+    /// `\r\n$LENGTH\r\nWORD` for each word.
     bytes: Vec<u8>,
 }
 
 impl Command {
-    /// Appends it, complete. Source: the Redis serialization protocol, arrays of bulk strings.
+    /// Appends the complete command. Source: the Redis serialization protocol, arrays of bulk strings.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         out.reserve(self.bytes.len() + 16);
         out.push(b'*');
@@ -110,7 +109,7 @@ impl Command {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Its words, for the driver.
+    /// The command's words, for the driver.
     pub fn to_cmd(&self) -> Cmd {
         let (mut cmd, mut rest) = (Cmd::new(), self.bytes.as_slice());
         while let Some(line) = rest.strip_prefix(b"\r\n$") {
@@ -188,12 +187,12 @@ impl CommandBuilder {
         self.bytes(itoa::Buffer::new().format(number).as_bytes())
     }
 
-    /// The arguments with which every script that begins with `marker.lua` starts.
+    /// The first arguments of every script that begins with `marker.lua`.
     pub(super) fn marker_args(&mut self, context: &ScriptContext<'_>, sent_at: RequestTime) -> &mut Self {
         self.shared_marker_args(context).number(sent_at.0)
     }
 
-    /// Those of [`Self::marker_args`] that all requests of a batch share.
+    /// The arguments of [`Self::marker_args`] that all requests of a batch share.
     pub(super) fn shared_marker_args(&mut self, context: &ScriptContext<'_>) -> &mut Self {
         let params = context.params;
         self.text(context.marker_fingerprint);

@@ -15,7 +15,7 @@ pub struct ViewId {
 }
 
 impl ViewId {
-    /// Below every view: of a node that was in none.
+    /// Below every view: for a node that was in none.
     pub const NONE: Self = Self { number: 0, nonce: 0 };
 
     /// The view with the next number, and these random bits.
@@ -23,12 +23,12 @@ impl ViewId {
         Self { number: self.number.saturating_add(1), nonce }
     }
 
-    /// The number, for people: two views of one number are possible, but only one of them is ever chosen.
+    /// The number, for people: two views with one number are possible, but only one of them is ever chosen.
     pub fn number(self) -> u64 {
         self.number
     }
 
-    /// Reads the text of [`fmt::Display`]; `None` where it is another one.
+    /// Reads the text of [`fmt::Display`]; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let is_hex = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let (number, nonce) = is_hex.then(|| text.split_at(16))?;
@@ -52,22 +52,22 @@ impl fmt::Debug for ViewId {
 /// The process that votes under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RosterEntry {
-    /// Its run: `run_id` and `master_replid` of a Redis server.
+    /// The run of the process: `run_id` and `master_replid` of a Redis server.
     pub run: Arc<str>,
-    /// The view in which it was last admitted, or is to be.
+    /// The view in which the process was last admitted, or will be.
     pub since: ViewId,
-    /// Where its server is, as `host:port` or the path of a socket, if an operator moved the name. Without white space.
+    /// The server's address, as `host:port` or the path of a socket, if an operator moved the name. Without white space.
     pub address: Option<Arc<str>>,
 }
 
 /// A view's record, as nodes store it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
-    /// Which view it is.
+    /// The view's id.
     pub id: ViewId,
-    /// Who votes under each name of the list.
+    /// The process that votes under each name of the list.
     pub roster: BTreeMap<NodeId, RosterEntry>,
-    /// The names that vote, once an operator changed them; before that, those that all instances have configured.
+    /// The names that vote, once an operator has changed them; before that, the names that all instances have configured.
     pub list: Option<Arc<NodeList>>,
 }
 
@@ -87,7 +87,7 @@ pub struct NodeList {
 pub struct OldList {
     /// The names that voted.
     pub names: BTreeSet<NodeId>,
-    /// Who voted under them, since when at least.
+    /// The processes that voted under them, each with the minimum view of its last admission.
     pub before: BTreeMap<NodeId, (Arc<str>, ViewId)>,
 }
 
@@ -97,18 +97,18 @@ impl View {
         self.roster.get(name)
     }
 
-    /// The list that it changes, if it changes one: nobody votes in it before it was filled for it.
+    /// The list that this view changes, if any: a process votes in this view only after it was filled for it.
     pub fn old(&self) -> Option<&OldList> {
         self.list.as_ref()?.old.as_ref()
     }
 
-    /// The process that is asked under this name: the one that votes, or that voted before the change of the list.
+    /// The process that requests go to under this name: the one that votes, or that voted before the change of the list.
     pub(super) fn run_of(&self, name: &NodeId) -> Option<&Arc<str>> {
         let before = || self.old().and_then(|old| old.before.get(name)).map(|(run, _)| run);
         self.entry(name).map(|entry| &entry.run).or_else(before)
     }
 
-    /// Whether it names this process, with that last admission, under some name.
+    /// Whether the view names this process, with that last admission, under some name.
     pub(super) fn names(&self, run: &str, since: ViewId) -> bool {
         self.roster.values().any(|entry| *entry.run == *run && entry.since == since)
     }
@@ -118,8 +118,8 @@ impl View {
         self.old().is_some_and(|old| old.before.values().any(|(of, since)| **of == *run && admitted >= *since))
     }
 
-    /// As text: the id, then for each name a line of name, run, `since`, and the address if there is one. Where the list was
-    /// changed, lines of `=list`, `=terms`, and in the view that changes it `=old` and for each of its processes `=before`.
+    /// As text: the id, then a line for each name: name, run, `since`, and the address if there is one. If the list was changed:
+    /// lines `=list`, `=terms`, and in the view that changes it `=old` and, for each of its processes, `=before`.
     pub fn encode(&self) -> String {
         let mut text = self.id.to_string();
         if let Some(list) = &self.list {
@@ -142,7 +142,7 @@ impl View {
         text
     }
 
-    /// Reads [`Self::encode`]'s text; `None` where it is another one.
+    /// Reads the text of [`Self::encode`]; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.split('\n').peekable();
         let mut view = Self { id: ViewId::parse(lines.next()?)?, roster: BTreeMap::new(), list: None };

@@ -1,5 +1,5 @@
-//! An acquire that may wait longer than one request can: repeats the request beyond the service's maximum wait and when
-//! instances fail, and releases what may have been granted when it gives up.
+//! An acquire that may wait longer than one request can: repeats the request beyond the service's maximum wait and when instances
+//! fail. When it gives up, it releases a lease that may have been granted.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use redlockd_common::types::Token;
 /// Pauses before an unavailable service is tried again.
 pub(super) const UNAVAILABLE: BackoffRange =
     BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };
-/// Maximum duration of the release after an acquire with an unknown outcome. Beyond it the TTL ends what is left.
+/// Maximum duration of the release after an acquire with an unknown outcome. Beyond it, the TTL ends the lease.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// After a longer wait the lease is extended at once: only the service knows when it was granted, and the estimate by
-/// this machine's clock loses 1 % of the wait.
+/// After a longer wait the lease is extended at once: only the service knows the time of the grant, and the estimate by this
+/// machine's clock loses 1 % of the wait.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Timeout of that extend.
 const EXTEND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub async fn acquire(
             return Err(error);
         }
         let after = match error.class() {
-            // The service's maximum wait ended it.
+            // The service's maximum wait ended the wait.
             ErrorClass::Held => {
                 pauses.reset();
                 PAUSE_AFTER_WAIT
@@ -68,7 +68,7 @@ pub async fn acquire(
     }
 }
 
-/// Extends a lease that was waited for: its deadline then counts from a request that did not wait. If that fails, the
+/// Extends a lease that was granted after a wait: its deadline then counts from a request that did not wait. If that fails, the
 /// estimate stands.
 ///
 /// Errors: the lease has ended already.
@@ -86,7 +86,7 @@ async fn with_exact_deadline(
             Ok(TimedLease { granted, deadline, ..lease })
         }
         Err(error) if error.is_lost() => {
-            // Of several locks the others are held still.
+            // The other locks of a set are still held.
             abandon(client, request, token).await;
             Err(error)
         }
@@ -94,8 +94,7 @@ async fn with_exact_deadline(
     }
 }
 
-/// Releases what an abandoned acquire may have been granted, in one try.
-/// Cancel: the TTL ends what is left.
+/// Releases the lease that an abandoned acquire may have been granted, in one try. Cancel: the TTL ends the lease.
 pub async fn abandon(client: &Client, request: &LockRequest, token: &Token) {
     // Usually answered with 410: nothing was granted.
     let _ = client.release(&request.names, token, CLEANUP_TIMEOUT).await;

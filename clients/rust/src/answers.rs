@@ -15,7 +15,7 @@ pub enum LeaseAnswer {
 }
 
 impl LeaseAnswer {
-    /// With this token, or without one.
+    /// The answer with this token, or without one.
     #[must_use]
     pub fn with_token(self, token: Option<&str>) -> Self {
         let token = token.map(|token| api::TokenText(token.to_owned()));
@@ -39,7 +39,7 @@ pub struct TimedLease {
 }
 
 impl TimedLease {
-    /// Of an answer to a request that was sent at `started`.
+    /// From the answer to a request that was sent at `started`.
     pub(super) fn new(answer: LeaseAnswer, started: BootTime) -> Self {
         let (waited_ms, valid_for_ms) = match &answer {
             LeaseAnswer::One(lease) => (lease.waited_ms, lease.valid_for_ms),
@@ -58,7 +58,7 @@ impl TimedLease {
         })
     }
 
-    /// How long the request waited, as the service says.
+    /// How long the request waited, according to the service.
     pub fn waited(&self) -> Duration {
         let ms = match &self.answer {
             LeaseAnswer::One(lease) => lease.waited_ms,
@@ -104,7 +104,7 @@ pub struct Extended {
 }
 
 impl Extended {
-    /// Of an answer to a request that was sent at `started`.
+    /// From the answer to a request that was sent at `started`.
     pub(super) fn new(answer: ExtendAnswer, started: BootTime) -> Self {
         let valid_for_ms = match &answer {
             ExtendAnswer::One(lease) => lease.valid_for_ms,

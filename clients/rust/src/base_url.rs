@@ -1,5 +1,4 @@
-//! The URL of an instance, checked: `http://host[:port][/prefix]`. Whether a key may be sent to it is decided before
-//! anything is sent.
+//! The URL of an instance, checked: `http://host[:port][/prefix]`. Whether a key may be sent to it is decided before any request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,7 +12,7 @@ use redlockd_common::types::Invalid;
 pub struct BaseUrl(Url);
 
 impl BaseUrl {
-    /// Checks a URL; `http://` is assumed where there is no scheme.
+    /// Checks a URL; without a scheme, `http://` is assumed.
     ///
     /// Errors: [`Invalid`] for anything but http and https, for credentials in it (they end up in
     /// process lists and logs), and for a query or a fragment. The text repeats no credentials.
@@ -42,12 +41,12 @@ impl BaseUrl {
         url
     }
 
-    /// Whether it is not encrypted (`http://`).
+    /// Whether the URL is not encrypted (`http://`).
     pub fn is_plain(&self) -> bool {
         self.0.scheme() == "http"
     }
 
-    /// Whether it is this machine, by a loopback address or the name `localhost`.
+    /// Whether the URL is on this machine, by a loopback address or the name `localhost`.
     pub fn is_loopback(&self) -> bool {
         let host = self.0.host_str().unwrap_or_default();
         let bare = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,4 +1,4 @@
-//! How a request can fail: no instance answered, an instance refused, or the answer was not redlockd's. The slugs of the
+//! The reasons why a request fails: no instance answered, an instance refused, or the answer was not redlockd's. The slugs of the
 //! contract appear only where a caller branches on them.
 
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct ApiRefusal {
     /// The instance's URL.
     pub url: String,
     pub status: u16,
-    /// The last segment of the problem's type; empty where the answer was no problem document.
+    /// The last segment of the problem's type; empty if the answer was no problem document.
     pub slug: String,
     /// The problem document; empty if there was none.
     pub problem: Box<api::ProblemDetails>,
@@ -27,9 +27,9 @@ pub struct ApiRefusal {
 pub enum ClientError {
     /// No instance answered.
     Unreachable {
-        /// `(URL, reason)` of each that was tried, in that order.
+        /// `(URL, reason)` of each tried instance, in that order.
         tries: Vec<(String, String)>,
-        /// A request may have been received and executed all the same.
+        /// A request may still have been received and executed.
         maybe_sent: bool,
     },
     /// An instance refused.
@@ -38,7 +38,7 @@ pub enum ClientError {
     Unexpected {
         /// Where the answer came from.
         url: String,
-        /// What is wrong with it. Never repeats a body.
+        /// What is wrong with the answer. Never repeats a body.
         detail: String,
     },
 }
@@ -82,7 +82,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the lease has ended: the class `Lost`; or, of several leases, one of them, whatever became of the others.
+    /// Whether the lease has ended: the class `Lost`; of several leases, whether one of them has, whatever the others' state is.
     pub fn is_lost(&self) -> bool {
         let results = self.refusal().and_then(|refusal| refusal.problem.members.results.as_deref());
         self.class() == ErrorClass::Lost
@@ -97,7 +97,7 @@ impl ClientError {
         }
     }
 
-    /// The problem document of a refusal; where no instance sent one, one with the sentence of this error.
+    /// The problem document of a refusal; if no instance sent one, a document with the sentence of this error.
     pub fn problem(&self) -> serde_json::Value {
         match self.refusal().filter(|refusal| !refusal.problem.kind.is_empty()) {
             Some(refusal) => serde_json::to_value(&refusal.problem).unwrap_or_default(),
@@ -134,7 +134,7 @@ impl fmt::Display for ClientError {
                     true => write!(f, "{} answered with status {}", refusal.url, refusal.status)?,
                     false => f.write_str(&one_line(&problem.detail))?,
                 }
-                // The service's sentence names the only wrong field itself.
+                // If only one field is wrong, the service's sentence names it.
                 let errors = problem.members.errors.iter().flatten();
                 for error in errors.filter(|error| !problem.detail.contains(&error.detail)) {
                     write!(f, "; {} {}", one_line(&error.field), one_line(&error.detail))?;
@@ -148,8 +148,8 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// External text for a message or a table: control characters are escaped, and characters that are invisible or change the
-/// direction of text.
+/// External text for a message or a table: escapes control characters, and characters that are invisible or change the direction
+/// of text.
 pub fn one_line(text: &str) -> String {
     let shown = |c: char| match c {
         c if c.is_control() => c.escape_debug().to_string(),
@@ -165,7 +165,7 @@ pub(super) fn reason(error: &reqwest::Error, timeout: Duration) -> String {
         return format!("no answer within {} ms", limit.as_millis());
     }
     let cause = causes(error);
-    // What a server of another protocol answers, in the words of the HTTP and TLS libraries.
+    // The answer of a server with another protocol, as the HTTP and TLS libraries report it.
     match cause.as_str() {
         text if text.contains("InvalidContentType") => "it does not speak TLS (is the URL http://?)".to_owned(),
         text if text.contains("invalid HTTP version") || text.contains("connection closed before message") => {

@@ -1,5 +1,5 @@
-//! The event stream, followed across interruptions and instances: parsing server-sent events, resuming after the last
-//! one, and when to reconnect.
+//! The event stream, followed across interruptions and instances: parses server-sent events, resumes after the last one, and
+//! decides when to reconnect.
 
 use std::time::Duration;
 
@@ -23,18 +23,18 @@ const EVENT_MAX_BYTES: usize = 64 * 1024;
 /// One event of the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamEvent {
-    /// Its type, the field `event`.
+    /// The event's type, the field `event`.
     pub kind: String,
-    /// Its data, as JSON.
+    /// The event's data, as JSON.
     pub data: String,
 }
 
-/// What [`EventFollower::next`] returns.
+/// The result of [`EventFollower::next`].
 #[derive(Debug)]
 pub enum StreamUpdate {
     /// An event was received.
     Event(StreamEvent),
-    /// The stream was interrupted, or reconnecting failed; it is tried again. The reason.
+    /// The stream was interrupted, or reconnecting failed, for this reason; it is tried again.
     Interrupted(String),
 }
 
@@ -43,19 +43,19 @@ pub enum StreamUpdate {
 pub struct EventFollower {
     client: Client,
     query: Vec<(&'static str, String)>,
-    /// Give up if no instance has answered for this long.
+    /// The time without an answer from any instance after which to give up.
     give_up_after: Duration,
     stream: Option<(String, reqwest::Response)>,
     parser: EventParser,
     pending: std::collections::VecDeque<StreamEvent>,
-    /// Since when the stream is interrupted.
+    /// The start of the interruption.
     interrupted_since: Option<BootTime>,
     /// Pause before the next connection.
     pause: bool,
 }
 
 impl EventFollower {
-    /// Sends nothing yet. `prefix`: only these resources; `renewals`: events of renewals too.
+    /// Sends nothing yet. `prefix`: only events of resources with it; `renewals`: includes events of renewals.
     pub fn new(client: Client, prefix: Option<&str>, renewals: bool, give_up_after: Duration) -> Self {
         let prefix = prefix.map(|p| ("prefix", p.to_owned()));
         let query = prefix.into_iter().chain(renewals.then(|| ("renewals", "true".to_owned()))).collect();
@@ -65,8 +65,7 @@ impl EventFollower {
 
     /// The next event or interruption.
     ///
-    /// Errors: [`ClientError`]: no instance answered the first time or for too long since, or a refusal that would be
-    /// repeated.
+    /// Errors: [`ClientError`]: no instance answered the first time or for too long since, or a refusal that would be repeated.
     /// Cancel: no event is lost; an attempt to connect is abandoned.
     pub async fn next(&mut self) -> Result<StreamUpdate, ClientError> {
         loop {
@@ -109,7 +108,7 @@ impl EventFollower {
         StreamUpdate::Interrupted(why)
     }
 
-    /// Connects; `None` if that succeeded.
+    /// Connects; `None` means success.
     async fn connect(&mut self) -> Result<Option<StreamUpdate>, ClientError> {
         if self.pause {
             SystemClock.sleep(uniform(&SystemEntropy, self.parser.retry.unwrap_or(RETRY))).await;
@@ -134,7 +133,7 @@ impl EventFollower {
     }
 }
 
-/// An event that is longer than any of the service.
+/// An event is longer than any of the service's.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventTooLong;
 

@@ -9,7 +9,7 @@ use reqwest::header::HeaderValue;
 
 /// Maximum size of a key file, which has one line.
 const KEY_MAX_BYTES: u64 = 4_096;
-/// Permission bits with which users other than the owner can read it.
+/// Permission bits with which users other than the owner can read the file.
 const READABLE_BY_OTHERS: u32 = 0o044;
 
 /// An API key, as `Authorization: Bearer`.
@@ -25,10 +25,10 @@ impl fmt::Debug for ClientKey {
 /// Why a key file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientKeyError {
-    /// The operating system refused to read it.
+    /// The operating system refused to read the file.
     #[error("the key file {0} cannot be read: {1}")]
     Unreadable(PathBuf, #[source] std::io::Error),
-    /// It is not one line of printable text.
+    /// The file is not one line of printable text.
     #[error("the key file {0} must hold one line with the key and nothing else")]
     NotAKey(PathBuf),
 }

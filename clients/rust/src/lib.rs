@@ -32,13 +32,13 @@
 //!   suspended. [`Lock::valid_for`] reads that clock, so it is right also after the process was stopped.
 //! - **An extend never moves the deadline back**, and a failed one leaves it as it is; it is tried again until
 //!   [`LockOptions::margin`] before the deadline. Then the lock is lost, and [`Lock::lost`] resolves.
-//! - **Nothing is left behind**: an acquire that is dropped while it waits gives up its place, and what may have been granted to
-//!   it is released.
+//! - **Nothing is left behind**: an acquire that is dropped while it waits gives up its place, and its lease is released if it
+//!   was granted.
 //! - **Several locks** ([`LockNames`]) are acquired all or none, with one token; the loss of one is the loss of all.
-//! - **Several instances** are tried in turn, the one that answered last first. One that hangs is passed over after a second.
+//! - **Several instances** are tried in turn, the one that answered last first. A hanging one is passed over after a second.
 //! - Redirects and proxy variables are ignored: both would send key and token to other hosts.
 //!
-//! It cannot stop a program that is paused after it looked at its lock. Only [`Lock::fence`] protects against that: send it with
+//! It cannot stop a program that is paused after it checked its lock. Only [`Lock::fence`] protects against that: send it with
 //! each write, and let the store refuse a smaller one.
 //!
 //! # Modules

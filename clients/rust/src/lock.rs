@@ -24,9 +24,9 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How a lock is acquired and watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOptions {
-    /// For how long to wait for it in all.
+    /// Maximum wait for the lock in all.
     pub wait: Duration,
-    /// The loss of a lease that cannot be renewed is reported so long before its deadline: what the work needs to stop.
+    /// How long before its deadline the loss of a lease that cannot be renewed is reported: the time that the work needs to stop.
     pub margin: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Default for LockOptions {
     }
 }
 
-/// Acquires locks, and waits for the releases of those that were dropped. Cheap to clone.
+/// Acquires locks, and waits for the releases of dropped ones. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Locks {
     client: Client,
@@ -44,7 +44,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Over this client.
+    /// Acquires with this client.
     pub fn new(client: Client) -> Self {
         Self { client, tasks: TaskTracker::new() }
     }
@@ -52,7 +52,7 @@ impl Locks {
     /// Acquires a lock, and renews it from then on. Must be called within a runtime of tokio.
     ///
     /// Errors: [`ClientError`] of the last try; nothing is held then, unless no instance could be reached.
-    /// Cancel: what may have been granted is released in the background.
+    /// Cancel: a lease that may have been granted is released in the background.
     pub async fn acquire(&self, request: &LockRequest, options: LockOptions) -> Result<Lock, ClientError> {
         let mut attempt = Attempt { locks: self, request, token: SystemEntropy.token(), is_over: false };
         let granted = acquire(&self.client, request, &attempt.token, options.wait, |_| {}).await;
@@ -67,8 +67,8 @@ impl Locks {
         Ok(Lock { held, fences, slot, margin: options.margin, deadline, end, release: Some(release) })
     }
 
-    /// Resolves when the locks that were dropped are released. Call it before the runtime ends, or the TTL ends them.
-    /// Cancel: nothing is lost.
+    /// Resolves when the dropped locks are released. Call it before the runtime ends, or the TTL ends them. Cancel: nothing is
+    /// lost.
     pub async fn close(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -85,7 +85,7 @@ struct Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        // Without a runtime nothing can be sent any more; the TTL ends what was granted.
+        // Without a runtime nothing can be sent any more; the TTL ends the lease.
         if let Ok(runtime) = Handle::try_current()
             && !self.is_over
         {
@@ -95,7 +95,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// What a release needs.
+/// The data for a release.
 #[derive(Debug, Clone)]
 struct Held {
     client: Client,
@@ -109,7 +109,7 @@ impl Held {
     }
 }
 
-/// Renews until that is no longer possible, or the lock is dropped; it is released in that case.
+/// Renews until renewal is no longer possible, or until the lock is dropped; then releases it.
 async fn keep(
     mut renewer: LeaseRenewer,
     held: Held,
@@ -126,7 +126,7 @@ async fn keep(
         }
     };
     if is_released.is_err() {
-        // The TTL ends it where no instance answers.
+        // If no instance answers, the TTL ends the lease.
         let _ = held.release().await;
     }
 }
@@ -144,13 +144,13 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The fencing token: send it with each write, so that the store can refuse a holder whose lease has ended. Of several
-    /// locks that of the first.
+    /// The fencing token: send it with each write, so that the store can refuse a holder whose lease has ended. Of several locks,
+    /// that of the first.
     pub fn fence(&self) -> u64 {
         self.fences.first().copied().unwrap_or_default()
     }
 
-    /// The name and the fencing token of each lock, in the order in which they were asked for.
+    /// The name and the fencing token of each lock, in the order of the request.
     pub fn fences(&self) -> impl Iterator<Item = (&ResourceName, u64)> {
         self.held.names.iter().zip(self.fences.iter().copied())
     }
@@ -165,8 +165,8 @@ impl Lock {
         &self.held.names
     }
 
-    /// For how long the lock may be relied on without a further renewal, less the margin; zero once it is lost. Reads the
-    /// clock: the program may have been stopped for longer than the lease.
+    /// How long the lock may be relied on without a further renewal, less the margin; zero once it is lost. Reads the clock: the
+    /// program may have been stopped for longer than the lease.
     pub fn valid_for(&self) -> Duration {
         match *self.end.borrow() {
             Some(_) => Duration::ZERO,
@@ -175,7 +175,7 @@ impl Lock {
     }
 
     /// Resolves when the lock is lost, at least the margin before its deadline unless the service ended it: stop the work then.
-    /// It never resolves where the lock was released. Cancel: nothing is lost.
+    /// It never resolves if the lock was released. Cancel: nothing is lost.
     pub fn lost(&self) -> impl Future<Output = RenewalEnd> + Send + use<> {
         let mut end = self.end.clone();
         async move {
@@ -190,23 +190,23 @@ impl Lock {
         }
     }
 
-    /// Renews it no more, and does not release it: a lease with [`LockRequest::kept_for`] stays held by the service until its end,
+    /// Stops renewing the lock without a release: a lease with [`LockRequest::kept_for`] stays held by the service until its end,
     /// others until their TTL. The token extends and releases it.
     pub fn leave(mut self) -> Token {
         if let Some(release) = self.release.take() {
-            // Fails where the renewal has panicked.
+            // Fails if the renewal has panicked.
             let _ = release.send(());
         }
         self.held.token.clone()
     }
 
-    /// Releases it.
+    /// Releases the lock.
     ///
-    /// Errors: [`ClientError`]; of the class `Lost` where the lease had ended. Cancel: it may or may not have been released; the
-    /// TTL ends it.
+    /// Errors: [`ClientError`]; of the class `Lost` if the lease had ended. Cancel: it may or may not have been released; the TTL
+    /// ends it.
     pub async fn release(mut self) -> Result<(), ClientError> {
         if let Some(release) = self.release.take() {
-            // Fails where the renewal has panicked.
+            // Fails if the renewal has panicked.
             let _ = release.send(());
         }
         self.held.release().await

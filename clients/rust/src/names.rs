@@ -31,7 +31,7 @@ impl LockNames {
         refused.map_or(Ok(all), Err)
     }
 
-    /// All names, in the order in which they were given.
+    /// All names, in the given order.
     pub fn iter(&self) -> impl Iterator<Item = &ResourceName> {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -53,7 +53,7 @@ impl From<ResourceName> for LockNames {
     }
 }
 
-/// With commas and blanks between them.
+/// The names, separated by commas and blanks.
 impl fmt::Display for LockNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.first, f)?;

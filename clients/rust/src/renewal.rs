@@ -1,5 +1,5 @@
-//! Renews a lease at a third of its TTL while it is polled, and reports in time that it can no longer be renewed. The
-//! deadline is local: start of the last successful request plus the validity, on a clock that counts suspend.
+//! Renews a lease at a third of its TTL while it is polled, and reports in time when it can no longer be renewed. The deadline is
+//! local: start of the last successful request plus the validity, on a clock that counts suspend.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const CLOCK_CHECK: Duration = Duration::from_millis(500);
 /// Why a lease is no longer renewed.
 #[derive(Debug, Clone)]
 pub enum RenewalEnd {
-    /// The service reported its end; of a set, that of one at least.
+    /// The service reported the lease's end; of a set, the end of at least one lease.
     Ended(ClientError),
     /// No renewal succeeded in time.
     NotRenewed,
@@ -42,7 +42,7 @@ pub struct LeaseRenewer {
 }
 
 impl LeaseRenewer {
-    /// For a lease that was just granted; also returns its deadline, which every renewal updates.
+    /// Renews a lease that was just granted; also returns its deadline, which every renewal updates.
     pub fn new(client: Client, names: LockNames, token: Token, from: &TimedLease) -> (Self, watch::Receiver<BootTime>) {
         let ttl = from.ttl();
         let due = from.granted.plus(renewal_interval(ttl));
@@ -50,9 +50,8 @@ impl LeaseRenewer {
         (Self { client, names, token, ttl, due, deadline }, watched)
     }
 
-    /// Renews until that is no longer possible; returns at least `notice` before the deadline unless the service ended the
-    /// lease. `on_failure` is called for each failed try.
-    /// Cancel: the deadline remains; call it again to continue.
+    /// Renews until renewal is no longer possible; returns at least `notice` before the deadline unless the service ended the
+    /// lease. `on_failure` is called for each failed try. Cancel: the deadline remains; call it again to continue.
     pub async fn run(&mut self, notice: Duration, mut on_failure: impl FnMut(&ClientError)) -> RenewalEnd {
         loop {
             let end = self.deadline.borrow().minus(notice);
@@ -84,14 +83,14 @@ impl LeaseRenewer {
         }
     }
 
-    /// Renews once, also where the deadline has passed: if another process has renewed the lease, it is held still, and
-    /// [`Self::run`] can go on.
+    /// Renews once, even after the deadline: if another process has renewed the lease, it is still held, and [`Self::run`] can
+    /// continue.
     ///
     /// Errors: [`ClientError`]; the deadline stays as it was. Cancel: the lease may have been renewed.
     pub async fn renew(&mut self, timeout: Duration) -> Result<(), ClientError> {
         let renewed = self.client.extend(&self.names, &self.token, serde_json::Map::new(), timeout).await?;
         self.due = renewed.granted.plus(renewal_interval(self.ttl));
-        // An extend never shortens what was promised.
+        // An extend never shortens the promised validity.
         self.deadline.send_if_modified(|deadline| {
             let later = renewed.deadline > *deadline;
             *deadline = renewed.deadline.max(*deadline);
@@ -101,8 +100,7 @@ impl LeaseRenewer {
     }
 }
 
-/// Resolves at `at`, also if the machine was suspended in between, half a second late at most then.
-/// Cancel: nothing is left behind.
+/// Resolves at `at`; if the machine was suspended in between, at most half a second late. Cancel: nothing is left behind.
 pub async fn sleep_until(at: BootTime) {
     loop {
         let left = at.since(SystemClock.now());

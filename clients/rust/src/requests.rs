@@ -1,5 +1,4 @@
-//! Each endpoint as a function with checked input and typed output. Repeating requests is the task of [`super::acquire`]
-//! and [`super::renewal`].
+//! Each endpoint as a function with checked input and typed output. [`super::acquire`] and [`super::renewal`] repeat requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,12 +21,12 @@ const PAGES_MAX: usize = 1_000;
 /// The path of the list, and of requests about several locks.
 const LOCKS: &str = "/locks";
 
-/// What to acquire, and its labels.
+/// The locks to acquire, with the terms and labels of the lease.
 #[derive(Debug, Clone)]
 pub struct LockRequest {
     /// The lock, or the locks that are acquired all or none.
     pub names: LockNames,
-    /// How the lease shares it.
+    /// How the lease shares the lock.
     pub mode: WantedMode,
     /// TTL of the lease; `None`: the service's default.
     pub ttl: Option<Duration>,
@@ -35,16 +34,16 @@ pub struct LockRequest {
     pub owner: String,
     /// The purpose, for people.
     pub note: String,
-    /// Labels of the caller's own, shown to people: at most 16 pairs of together 1,024 bytes.
+    /// The caller's own labels, shown to people: at most 16 pairs of together 1,024 bytes.
     pub metadata: BTreeMap<String, String>,
-    /// For how long the service renews the lease; `None`: it does not.
+    /// How long the service renews the lease; `None`: it does not.
     pub kept_for: Option<Duration>,
-    /// Refuse it if it is the newest request in a deadlock.
+    /// Whether the request is refused if it is the newest one in a deadlock.
     pub refuses_deadlock: bool,
 }
 
 impl LockRequest {
-    /// For this lock, or these, with all else as the service has it.
+    /// A request for this lock, or these, with the service's defaults.
     pub fn of(names: impl Into<LockNames>) -> Self {
         Self {
             names: names.into(),
@@ -77,7 +76,7 @@ fn lock_path(resource: &ResourceName) -> String {
     format!("/locks/{resource}")
 }
 
-/// Where an acquire is sent to.
+/// The path of an acquire.
 pub(super) fn acquire_path(request: &LockRequest) -> String {
     request.names.single().map_or_else(|| LOCKS.to_owned(), lock_path)
 }
@@ -105,17 +104,17 @@ pub(super) fn body(request: &LockRequest) -> serde_json::Value {
     body
 }
 
-/// The names as they are repeated in a query.
+/// The names, repeated in a query.
 fn in_query(names: &LockNames) -> Vec<(&'static str, String)> {
     names.iter().map(|name| ("resource", name.to_string())).collect()
 }
 
 impl Client {
     /// `POST /locks/{resource}`, or `POST /locks` for several, once, with the caller's own token, so that it may be repeated.
-    /// Waits for at most `wait`; the service may cut whole seconds of it to its own longest wait.
+    /// Waits for at most `wait`; the service may limit whole seconds of it to its own maximum wait.
     ///
-    /// Errors: [`ClientError`]. Cancel: the service removes the waiter; a lease that was granted at the same moment has to
-    /// be released by the caller.
+    /// Errors: [`ClientError`]. Cancel: the service removes the waiter; the caller has to release a lease that was granted at
+    /// the same moment.
     pub async fn acquire_once(
         &self,
         request: &LockRequest,
@@ -124,7 +123,7 @@ impl Client {
     ) -> Result<TimedLease, ClientError> {
         let mut body = body(request);
         if !wait.is_zero() {
-            // Repeated, it takes its place in the queue again. As secret as the hash that nodes store.
+            // A repeated request takes its place in the queue again. The id is as secret as the hash that nodes store.
             body["wait_id"] = token.hash().as_str().into();
         }
         let wait_until = Some(SystemClock.now().plus(wait));
@@ -138,12 +137,11 @@ impl Client {
         Ok(TimedLease::new(answer, response.started))
     }
 
-    /// `PATCH /locks/{resource}`, or `PATCH /locks` for several: renews, and edits what `changes` names (`ttl`, `keep`, `note`,
-    /// `metadata`); `mode` = `shared` makes an exclusive lease a shared one.
-    /// `timeout` is for each instance.
+    /// `PATCH /locks/{resource}`, or `PATCH /locks` for several: renews, and edits the fields in `changes` (`ttl`, `keep`,
+    /// `note`, `metadata`); `mode` = `shared` makes an exclusive lease a shared one. `timeout` is for each instance.
     ///
-    /// Errors: [`ClientError`]; of several locks some may have been extended ([`ClientError::is_lost`]).
-    /// Cancel: it may or may not have been extended.
+    /// Errors: [`ClientError`]; of several locks some may have been extended ([`ClientError::is_lost`]). Cancel: the lease may or
+    /// may not have been extended.
     pub async fn extend(
         &self,
         names: &LockNames,
@@ -173,8 +171,8 @@ impl Client {
         self.send(&request.token(token)).await.map(drop)
     }
 
-    /// `DELETE /locks/{resource}?force=…`; with `fence`, only while the lease with this fence holds
-    /// it, which also says which of several is meant. Not repeated at another instance if one may have received it.
+    /// `DELETE /locks/{resource}?force=…`; with `fence`, only the lease with this fence, which also selects one of several. Not
+    /// repeated at another instance if one may have received it.
     ///
     /// Errors: [`ClientError`]. Cancel: it may or may not have been ended.
     pub async fn force(
@@ -196,7 +194,7 @@ impl Client {
         if response.body.is_empty() { Ok(None) } else { response.json().map(Some) }
     }
 
-    /// `GET /locks/{resource}`; `None` if it is free.
+    /// `GET /locks/{resource}`; `None` if the lock is free.
     ///
     /// Errors: [`ClientError`]. Cancel: nothing is left behind.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<Option<api::LockDetails>, ClientError> {
@@ -248,7 +246,7 @@ impl Client {
         self.send(&ApiRequest::new(Method::GET, "/nodes")).await?.json()
     }
 
-    /// `POST /nodes/{node}`: says that a node has ended for good. The instance that answers notes it.
+    /// `POST /nodes/{node}`: reports that a node has ended for good. The answering instance notes it.
     ///
     /// Errors: [`ClientError`]. Cancel: it may or may not have been noted.
     pub async fn forget_node(&self, node: &NodeId, reason: &str) -> Result<api::Nodes, ClientError> {

@@ -1,5 +1,5 @@
-//! Tickets: requests for a kept lease that wait without a connection. The program may end meanwhile: another one that has the
-//! ticket, and the token or the same key, goes on with it.
+//! Tickets: requests for a kept lease that wait without a connection. The program may end meanwhile: another program with the
+//! ticket, and with the token or the same key, continues with it.
 
 use std::time::Duration;
 
@@ -19,24 +19,24 @@ use redlockd_common::duration::format_duration;
 use redlockd_common::random::{Entropy, SystemEntropy};
 use redlockd_common::types::Token;
 
-/// Maximum duration of one request that waits: below what proxies allow, and below the minute after which the service ends a
-/// ticket that nobody asks for.
+/// Maximum duration of one request that waits: below the limits of proxies, and below the minute after which the service ends a
+/// ticket that no request asks for.
 const POLL_MAX: Duration = Duration::from_secs(45);
-/// Minimum pause between two of them: an instance that is stopping answers at once.
+/// Minimum pause between two such requests: an instance that is stopping answers at once.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How a ticket waits, and who is informed of its grant.
+/// How a ticket waits, and the receiver of its grant.
 #[derive(Debug, Clone, Default)]
 pub struct TicketOptions {
-    /// For how long it waits; `None`: the service's default, an hour.
+    /// How long the ticket waits; `None`: the service's default, an hour.
     pub wait: Option<Duration>,
-    /// `target:NAME`, or a URL below that of a target, which may be a secret; `None`: somebody asks for the ticket.
+    /// `target:NAME`, or a URL below that of a target, which may be a secret; `None`: the caller polls the ticket.
     pub callback: Option<CallbackAddress>,
-    /// For how long the grant is offered to the receiver; `None`: the service's default.
+    /// How long the grant is offered to the receiver; `None`: the service's default.
     pub accept: Option<Duration>,
 }
 
-/// Where the messages about a ticket go. Its `Debug` shows nothing of a URL.
+/// The receiver of the messages about a ticket. Its `Debug` shows nothing of a URL.
 #[derive(Clone)]
 pub struct CallbackAddress(pub String);
 
@@ -47,12 +47,12 @@ impl std::fmt::Debug for CallbackAddress {
     }
 }
 
-/// What became of a request for a ticket.
+/// The result of a request for a ticket.
 #[derive(Debug, Clone)]
 pub enum AskedTicket {
-    /// Nobody was in the way: the lease, which the service renews.
+    /// The lock was free: the lease, which the service renews.
     Granted(Box<TimedLease>),
-    /// A ticket, which waits; or, where the same request was sent before, is further.
+    /// A waiting ticket; if the same request was sent before, the ticket may be in a later state.
     Ticket(Box<api::TicketStatus>),
 }
 
@@ -70,12 +70,12 @@ impl AskedTicket {
     }
 }
 
-/// A token for one request. Whoever has it may use the lease.
+/// A token for one request. Everybody who has it may use the lease.
 pub fn new_token() -> Token {
     SystemEntropy.token()
 }
 
-/// What is no ticket must not lead to another path; an underscore is part of each.
+/// A text that is no ticket must not lead to another path; every ticket has an underscore.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_');
 
 fn path(ticket: &str) -> String {
@@ -87,11 +87,11 @@ fn request<'a>(method: Method, ticket: &str, token: Option<&'a Token>) -> ApiReq
 }
 
 impl Client {
-    /// `POST /locks/{resource}`, or `POST /locks` for several, with `async`: the lease if nobody is in the way and nobody is to be
-    /// informed, else a ticket. With the caller's own token, so that it may be repeated: the same request has the same ticket.
+    /// `POST /locks/{resource}`, or `POST /locks` for several, with `async`: the lease if the lock is free and no call-back is
+    /// wanted, else a ticket. It has the caller's own token, so that it may be repeated: a repeated request has the same ticket.
     /// `request` needs a `kept_for`.
     ///
-    /// Errors: [`ClientError`]. Cancel: a ticket that nobody asks for, and whose grant nobody is informed of, ends after a minute.
+    /// Errors: [`ClientError`]. Cancel: a ticket without a call-back that no request asks for ends after a minute.
     pub async fn ask_for_ticket(
         &self,
         request: &LockRequest,
@@ -113,8 +113,8 @@ impl Client {
         AskedTicket::read(&self.send(&http.token(token)).await?)
     }
 
-    /// `GET /tickets/{ticket}`, which waits for at most `wait`. The first one that shows it granted accepts it, unless a receiver of
-    /// call-backs is to do that. `token` is not needed with the key that made it.
+    /// `GET /tickets/{ticket}`, which waits for at most `wait`. The first request that shows it granted accepts it, unless a
+    /// receiver of call-backs has to. `token` is not needed with the key that made the ticket.
     ///
     /// Errors: [`ClientError`]. Cancel: the ticket stays as it is.
     pub async fn ticket(
@@ -128,10 +128,10 @@ impl Client {
         self.send(&http).await?.json()
     }
 
-    /// Asks for a ticket until it waits no more, at most for `wait`; as it is then. `on_failure` is called for each failed
-    /// request that is repeated.
+    /// Asks for a ticket until it no longer waits, at most for `wait`; returns its state then. `on_failure` is called for each
+    /// failed request that is repeated.
     ///
-    /// Errors: [`ClientError`] of the last request. Cancel: the ticket stays as it is, and ends if nobody asks for it for a minute.
+    /// Errors: [`ClientError`] of the last request. Cancel: the ticket stays as it is, and ends after a minute without a request.
     pub async fn await_ticket(
         &self,
         ticket: &str,
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// `PATCH /tickets/{ticket}`: has the service renew its lease for so long from now on.
+    /// `PATCH /tickets/{ticket}`: has the service renew the ticket's lease for this long from now.
     ///
     /// Errors: [`ClientError`]; of the class [`ErrorClass::Held`] while it waits. Cancel: it may or may not have taken effect.
     pub async fn keep_ticket(
@@ -174,7 +174,7 @@ impl Client {
         self.send(&ApiRequest { body, ..request(Method::PATCH, ticket, token) }).await?.json()
     }
 
-    /// `DELETE /tickets/{ticket}`: gives it up while it waits, else releases its lease.
+    /// `DELETE /tickets/{ticket}`: gives up a waiting ticket, else releases its lease.
     ///
     /// Errors: [`ClientError`]; of the class [`ErrorClass::Lost`] if it was over before. Cancel: it may or may not have ended.
     pub async fn end_ticket(&self, ticket: &str, token: Option<&Token>) -> Result<(), ClientError> {

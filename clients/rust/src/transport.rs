@@ -24,21 +24,21 @@ pub const URLS_MAX: usize = 15;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an answer may take, unless the request waits.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After this time without an answer an instance is asked whether it is alive …
+/// After this time without an answer, the client checks whether the instance is alive …
 const PROBE_AFTER: Duration = Duration::from_millis(500);
-/// … and has this long to answer. One that hangs delays a command by the sum.
+/// … and waits this long for the answer. An instance that hangs delays a command by the sum.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same for the last one: nobody else can be asked, and a machine that pauses for a second must not fail a job.
+/// The same for the last instance: no other can be tried, and a machine that pauses for a second must not fail a job.
 const LAST_PROBE_TIMEOUT: Duration = Duration::from_millis(2_500);
-/// A request that waits on asks again after this pause, as long as there are other instances: one that freezes keeps its
-/// connections, and would hold its callers for the rest of their waits. Thousands may wait at one instance, so not more often.
+/// The pause before a waiting request checks its instance again, while there are other instances: a frozen instance keeps its
+/// connections, and would hold its callers for the rest of their waits. Thousands may wait at one, so not more often.
 const PROBE_AGAIN: Duration = Duration::from_secs(3);
-/// How long it has to answer then: longer than at first, because a place in the queue is lost.
+/// The timeout of such a check: longer than of the first, because a place in the queue is lost.
 const PROBE_AGAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// It is given up after this many in a row without an answer, with [`PROBE_AFTER`] between them.
+/// The instance is given up after this many unanswered checks in a row, with [`PROBE_AFTER`] between them.
 const PROBES_LOST: u32 = 2;
-/// TCP keepalive: idle time before the first probe, interval, and number of lost probes. A request that waits in the
-/// queue for minutes notices a dead instance after 15 s.
+/// TCP keepalive: idle time before the first probe, interval, and number of lost probes. A request that waits in the queue for
+/// minutes notices a dead instance after 15 s.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const KEEPALIVE_LOST: u32 = 2;
 /// How long sent bytes may stay unacknowledged.
@@ -52,12 +52,12 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The path of the event stream, which is not answered as JSON.
 pub(super) const EVENTS: &str = "/events";
 
-/// What a client is made of.
+/// The settings of a client.
 #[derive(Debug, Clone, Default)]
 pub struct ClientSettings {
     /// The instances, in order of preference; at least one, at most [`URLS_MAX`].
     pub urls: Vec<BaseUrl>,
-    /// Sent with each request, if there is one.
+    /// The key that is sent with each request, if there is one.
     pub key: Option<ClientKey>,
     /// PEM certificates of further authorities to trust, for https.
     pub ca_pem: Option<Vec<u8>>,
@@ -81,14 +81,14 @@ pub(super) struct ApiRequest<'a> {
     pub(super) query: Vec<(&'static str, String)>,
     pub(super) token: Option<&'a Token>,
     pub(super) body: Option<serde_json::Value>,
-    /// Until when the service may let it wait: each instance is asked for what is left then.
+    /// Until when the service may let the request wait: each instance is asked for the time that is then left.
     pub(super) wait_until: Option<BootTime>,
     pub(super) if_match: Option<u64>,
-    /// The last event that was received, in a request for events.
+    /// The last received event, in a request for events.
     pub(super) last_event: Option<String>,
-    /// For each instance, beyond the wait.
+    /// Timeout for each instance, beyond the wait.
     pub(super) timeout: Duration,
-    /// Whether it is idempotent: another instance may be tried although one may have received it.
+    /// Whether the request is idempotent: another instance may be tried even if one may have received it.
     pub(super) repeatable: bool,
 }
 
@@ -117,7 +117,7 @@ impl<'a> ApiRequest<'a> {
 /// A successful answer.
 #[derive(Debug)]
 pub(super) struct ApiResponse {
-    /// When the request that was answered was sent.
+    /// When the answered request was sent.
     pub(super) started: BootTime,
     pub(super) body: Vec<u8>,
     pub(super) url: String,
@@ -139,7 +139,7 @@ struct FailedTry {
     sent: bool,
 }
 
-/// What became of a try: an answer, a refusal, or neither.
+/// The outcome of a try: an answer, a refusal, or neither.
 type Tried<T> = Result<Result<T, ClientError>, FailedTry>;
 
 impl FailedTry {
@@ -150,16 +150,16 @@ impl FailedTry {
 
 impl Client {
     /// A client for these instances. Sends nothing. It ignores proxy variables, so that a lock does not depend on the
-    /// environment's proxy, and follows no redirects, which would send the key elsewhere. Where the process has chosen no
-    /// provider of cryptography for rustls, it chooses `ring`.
+    /// environment's proxy, and follows no redirects, which would send the key elsewhere. If the process has chosen no provider
+    /// of cryptography for rustls, it chooses `ring`.
     ///
     /// Errors: [`Invalid`] for no or too many instances, for an invalid certificate, and if the TLS library fails.
     pub fn new(settings: ClientSettings) -> Result<Self, Invalid> {
         Self::with(settings, false)
     }
 
-    /// For health checks of this machine's own service, which is asked by its address: the certificate, which has a name, is
-    /// not checked, and no key is sent. Not for locks: anyone between could read their tokens. Errors: as [`Self::new`].
+    /// For health checks of this machine's own service by its address: the certificate, which has a name, is not checked, and no
+    /// key is sent. Not for locks: an interceptor could read their tokens. Errors: as [`Self::new`].
     pub fn of_own_service(url: BaseUrl) -> Result<Self, Invalid> {
         Self::with(ClientSettings { urls: vec![url], ..ClientSettings::default() }, true)
     }
@@ -169,7 +169,7 @@ impl Client {
             return Err(Invalid(format!("from 1 to {URLS_MAX} URLs of instances are needed")));
         }
         if CryptoProvider::get_default().is_none() {
-            // Fails where another thread was faster, which is as good.
+            // Fails if another thread was faster, which is equally good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let builder = reqwest::Client::builder()
@@ -199,9 +199,9 @@ impl Client {
         Ok(Self { http, urls: settings.urls.into(), first: Arc::default(), key: settings.key })
     }
 
-    /// Tries the instances in turn, the one that answered last first. An instance that is draining or cannot reach its
-    /// nodes (503) is passed over as long as there are others, and so is one that hangs, or freezes while the request waits; a
-    /// hung last one is given up after 3 s.
+    /// Tries the instances in turn, the one that answered last first. An instance that is draining or cannot reach its nodes
+    /// (503) is passed over as long as there are others. So is one that hangs, or freezes while the request waits; a hung last
+    /// one is given up after 3 s.
     ///
     /// Errors: [`ClientError`]; of several refusals the last one.
     /// Cancel: the request may or may not have been received.
@@ -223,7 +223,7 @@ impl Client {
         Ok(Err(refusal(url, status.as_u16(), &headers, &body)))
     }
 
-    /// The same for an endless answer, whose body the caller reads: `request.timeout` limits the wait for its head.
+    /// As [`Self::send`], for an endless answer, whose body the caller reads: `request.timeout` limits the wait for its head.
     ///
     /// Errors, Cancel: as [`Self::send`].
     pub(super) async fn open(&self, request: &ApiRequest<'_>) -> Result<(String, reqwest::Response), ClientError> {
@@ -255,7 +255,7 @@ impl Client {
         Ok(Err(refusal(url, status, &headers, &body)))
     }
 
-    /// One lifetime for all: with any, the compiler could not tell that the future may move between threads.
+    /// One lifetime for all: with separate ones, the compiler could not prove that the future may move between threads.
     async fn in_turn<'a, T, F: Future<Output = Tried<T>>>(
         &'a self,
         repeatable: bool,
@@ -293,8 +293,8 @@ impl Client {
         Err(refused.map_or(ClientError::Unreachable { tries, maybe_sent }, ClientError::Refused))
     }
 
-    /// Resolves if the instance does not even answer that it is alive; a request that waits may take minutes. If there is no
-    /// other one, only the first question counts: the request waits on.
+    /// Resolves if the instance does not even answer a check whether it is alive; a waiting request may take minutes. If there is
+    /// no other instance, only the first check counts: the request waits on.
     async fn hangs(&self, url: &BaseUrl, is_last: bool) -> FailedTry {
         let timeout = if is_last { LAST_PROBE_TIMEOUT } else { PROBE_TIMEOUT };
         SystemClock.sleep(PROBE_AFTER).await;
@@ -313,14 +313,14 @@ impl Client {
         FailedTry { reason: "it stopped answering while the request waited".to_owned(), sent: true }
     }
 
-    /// Of the last instance any answer will do: it may come from a proxy that passes on no more than the API.
+    /// From the last instance any answer suffices: it may come from a proxy that passes on only the API.
     async fn is_alive(&self, url: &BaseUrl, timeout: Duration, is_last: bool) -> bool {
         let probe = self.http.get(url.at("/health/live")).timeout(timeout).send().await;
         probe.is_ok_and(|answer| is_last || answer.status().is_success())
     }
 
-    /// `wait`: for how long the service may let it wait. It cuts a preference to its maximum, but refuses a field or a query above
-    /// it, which therefore only have what a preference, in whole seconds, cannot say.
+    /// `wait`: how long the service may let the request wait. The service limits a preference to its maximum, but refuses a field
+    /// or a query above it. So field and query have only the part that a preference, in whole seconds, cannot express.
     fn build(&self, url: &BaseUrl, request: &ApiRequest<'_>, wait: Option<Duration>) -> reqwest::RequestBuilder {
         let mut target = url.at(&request.path);
         let part = wait.filter(|wait| wait.as_secs() == 0).map(format_duration);
@@ -354,7 +354,7 @@ impl Client {
 
     fn headers(&self, request: &ApiRequest<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        // With a limit the events are those of the past.
+        // With a limit, the request is for past events.
         let is_stream = request.path == EVENTS && request.query.iter().all(|(name, _)| *name != "limit");
         let accept = if is_stream { "text/event-stream" } else { "application/json" };
         headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
@@ -396,7 +396,7 @@ fn refusal(url: &BaseUrl, status: u16, headers: &HeaderMap, body: &[u8]) -> Clie
     let retry_after = headers.get(header::RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
     let problem: Option<api::ProblemDetails> = serde_json::from_slice(body).ok();
     let Some(problem) = problem.filter(|p| p.status == status) else {
-        // From a proxy or another server. The status still says whether to try again.
+        // From a proxy or another server. The status still shows whether to try again.
         return match status {
             401 | 403 | 429 | 500..=599 => ClientError::Refused(ApiRefusal {
                 url: url.to_string(),

@@ -1,5 +1,5 @@
-//! Delays between attempts: full jitter below a bound that doubles, so that contenders that split a
-//! vote, or clients that lost a server, do not retry at the same time.
+//! Delays between attempts: full jitter below a bound that doubles, so that contenders that split a vote, or clients that lost a
+//! server, do not retry at the same time.
 //!
 //! Source: the Redis manual ("retry after a random delay"); "Exponential Backoff And Jitter", AWS
 //! Architecture Blog, 2015 (full jitter).
@@ -31,7 +31,7 @@ impl<E: Entropy> Backoff<E> {
         Self { range, upper: range.first.min(range.max), entropy }
     }
 
-    /// Draws a delay, and doubles the bound of the one after it.
+    /// Draws a delay, and doubles the bound of the next one.
     pub fn next_delay(&mut self) -> Duration {
         let upper = self.upper;
         self.upper = upper.saturating_mul(2).min(self.range.max);

@@ -1,14 +1,14 @@
-//! The only file that reads time. Decisions use a monotonic clock that also runs during suspend. The
-//! wall clock is for display, and for the first estimate of the nodes' clocks.
+//! The only file that reads the time. Decisions use a monotonic clock that also runs during suspend. The wall clock is for
+//! display, and for the first estimate of the nodes' clocks.
 //!
-//! Source: Linux `CLOCK_BOOTTIME`, see clock_gettime(2). `std::time::Instant` is `CLOCK_MONOTONIC`
-//! there and stands still while the machine is suspended, during which Redis' TTLs run on.
+//! Source: Linux `CLOCK_BOOTTIME`, see clock_gettime(2). `std::time::Instant` is `CLOCK_MONOTONIC` there, which stands still
+//! during suspend, while Redis' TTLs run on.
 
 use std::future::Future;
 use std::time::Duration;
 
-/// A reading of a [`Clock`]: time since an arbitrary origin that lies before the process began.
-/// Units: nanoseconds inside; all arithmetic saturates.
+/// A reading of a [`Clock`]: time since an arbitrary origin before the start of the process. Units: nanoseconds inside; all
+/// arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BootTime(u64);
 
@@ -23,7 +23,7 @@ impl BootTime {
         self.0 / 1_000
     }
 
-    /// How much later `self` is than `earlier`; zero where it is not later.
+    /// How much later `self` is than `earlier`; zero if it is not later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -46,8 +46,8 @@ pub trait Clock: Clone + Send + Sync + 'static {
     /// Monotonic, and runs during suspend. The only clock that decisions use.
     fn now(&self) -> BootTime;
 
-    /// The host's wall clock in milliseconds since 1970: for display, and for the cluster clock until a
-    /// quorum of nodes has answered.
+    /// The host's wall clock in milliseconds since 1970: for display, and for the cluster clock until a quorum of nodes has
+    /// answered.
     fn wall_ms(&self) -> u64;
 
     /// Resolves at or after `at`. Cancel: nothing is left behind.
@@ -88,7 +88,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Tokio's timer stops during suspend and this clock does not, so it is read again after each sleep.
+/// During suspend, tokio's timer stops but this clock does not, so the clock is read again after each sleep.
 async fn sleep_on_system_clock(clock: SystemClock, at: BootTime) {
     loop {
         let left = at.since(clock.now());

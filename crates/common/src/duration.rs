@@ -6,7 +6,7 @@ use crate::types::Invalid;
 
 /// The units, each with its milliseconds.
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
-/// The maximum number of characters of a refused value in the message.
+/// The maximum number of characters of a refused value in a message.
 const SHOWN_MAX_CHARS: usize = 32;
 
 /// Reads a whole number followed by `ms`, `s`, `m` or `h`.

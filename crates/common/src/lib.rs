@@ -1,5 +1,5 @@
-//! What redlockd and its client share: the JSON types of the HTTP API ([`api`]), names and tokens that were checked ([`types`]),
-//! durations as text, a clock that runs during suspend, randomness, and when a lease is renewed.
+//! Code shared by redlockd and its client: the JSON types of the HTTP API ([`api`]), checked names and tokens ([`types`]),
+//! durations as text, a clock that runs during suspend, randomness, and the time of a lease's renewal.
 
 #![warn(unreachable_pub)]
 

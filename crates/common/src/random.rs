@@ -1,12 +1,11 @@
-//! The only file that draws randomness. Tokens come from the operating system's generator; the
-//! simulation has a seeded source.
+//! The only file that draws randomness. Tokens come from the operating system's generator; the simulation has a seeded source.
 
 use std::cell::RefCell;
 
 use crate::types::{AttemptId, TOKEN_RANDOM_BYTES, Token};
 
-/// Bytes drawn from the operating system at a time, per thread. An acquire and release take some 60
-/// bytes in four pieces; a system call for each would be a third of their system calls.
+/// Bytes drawn from the operating system at a time, per thread. An acquire and its release take some 60 bytes in four pieces; a
+/// system call for each would be a third of their system calls.
 const DRAWN_BYTES: usize = 512;
 
 /// A source of random bytes.
@@ -40,7 +39,7 @@ pub trait Entropy: Clone + Send + Sync + 'static {
     }
 }
 
-/// Bytes that were drawn and not yet used.
+/// Drawn bytes that are not used yet.
 struct Drawn {
     bytes: [u8; DRAWN_BYTES],
     left: usize,
@@ -55,7 +54,7 @@ thread_local! {
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
-    /// Panics where the operating system has no randomness: without it no lock may be granted.
+    /// Panics if the operating system has no randomness: without it no lock may be granted.
     fn fill(&self, into: &mut [u8]) {
         if into.len() > DRAWN_BYTES {
             return draw(into);

@@ -1,4 +1,4 @@
-//! When a lease that is kept is renewed: one rule for leases held by a connection and for the client's.
+//! When a lease is renewed: one rule for leases held by a connection and for those of the client.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub fn renewal_interval(ttl: Duration) -> Duration {
     ttl / RENEWALS_PER_TTL
 }
 
-/// A failed renewal is tried again within one part in this many of the TTL, so that several tries fit before its end …
+/// A failed renewal is tried again within one part in this many of the TTL, so that several tries fit before the lease's end …
 const RETRIES_PER_TTL: u32 = 12;
 /// … and within this time.
 const RETRY_MAX: Duration = Duration::from_secs(1);

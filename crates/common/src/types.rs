@@ -1,5 +1,5 @@
-//! The domain's checked types: resource names, tokens, fences, TTLs, node names, labels. Raw input is parsed into one of
-//! these once, where it enters; all other modules use the checked type.
+//! The domain's checked types: resource names, tokens, fences, TTLs, node names, labels. Raw input is parsed into one of these
+//! types once, where it enters; all other modules use the checked type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ pub use labels::{Labels, METADATA_MAX_BYTES, METADATA_MAX_PAIRS, NOTE_MAX_BYTES,
 pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, SlotChoice, SlotSet, WantedMode};
 pub use token::{TOKEN_ID_DIGITS, TOKEN_MAX_CHARS, TOKEN_MIN_CHARS, TOKEN_RANDOM_BYTES, Token, TokenHash, TokenId};
 
-/// The longest resource name, in bytes: it is part of paths, keys, channel names and log lines.
+/// The maximum length of a resource name, in bytes: it is part of paths, keys, channel names and log lines.
 pub const RESOURCE_MAX_BYTES: usize = 255;
-/// Names with this prefix are the service's own keys and can never be resources.
+/// The prefix of the service's own keys; no resource name can have it.
 pub const RESERVED_PREFIX: &str = "redlockd:";
-/// What stands for the owner in the setting `owner_url`.
+/// The placeholder of the owner in the setting `owner_url`.
 pub const OWNER_PLACE: &str = "{owner}";
-/// The shortest name that a client may give its place in a queue: others should not hit it by chance.
+/// The minimum length of a client's name for its place in a queue: others should not guess it by chance.
 pub const WAIT_ID_MIN_CHARS: usize = 16;
-/// The longest such name.
+/// The maximum length of such a name.
 pub const WAIT_ID_MAX_CHARS: usize = 64;
 
-/// Whether a character is invisible or changes the direction of text: an untrusted text must not look like another one,
-/// or affect the text around it. The pages, text answers, the command line and the audit log escape these.
+/// Whether a character is invisible or changes the direction of text: an untrusted text must not look like another one, or affect
+/// the text around it. The pages, text answers, the command line and the audit log escape these characters.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -107,7 +107,7 @@ impl fmt::Debug for ResourceName {
     }
 }
 
-/// A client's own name for its place in a queue: not a secret like a token, but who knows it can take the place.
+/// A client's own name for its place in a queue: not a secret like a token, but everybody who knows it can take the place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WaitId(Arc<str>);
 
@@ -163,8 +163,8 @@ impl Ttl {
     }
 }
 
-/// The configured name of a node: unique, shown instead of its address in pages, metrics and responses, and part of the
-/// cluster fingerprint.
+/// The configured name of a node: unique, shown instead of its address in pages, metrics and responses, and part of the cluster
+/// fingerprint.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct NodeId(Arc<str>);
 
@@ -194,13 +194,13 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// Identifies one acquire round with its clean-up, so that a late command of an abandoned round is distinguished from the
-/// round that succeeded. A letter followed by 16 hex digits.
+/// Identifies one acquire round with its clean-up, so that a late command of an abandoned round is distinguished from the round
+/// that succeeded. A letter followed by 16 hex digits.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptId(Arc<str>);
 
 impl AttemptId {
-    /// From 64 random bits.
+    /// The id from 64 random bits.
     pub fn from_random(bits: u64) -> Self {
         Self(format!("a{bits:016x}").into())
     }

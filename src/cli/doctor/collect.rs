@@ -1,5 +1,5 @@
-//! Reads what a check needs from one Redis node: latency, clock, `INFO`, the marker, and the keys. Values of foreign keys
-//! are read only to distinguish them from leases, and are not kept.
+//! Reads the data that a check needs from one Redis node: latency, clock, `INFO`, the marker, and the keys. Values of foreign
+//! keys are read only to distinguish them from leases, and are not kept.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::protocol::{LeaseRecord, View};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::{RESERVED_PREFIX, TokenHash};
 
-/// How the value of a lock's key begins that several leases hold together.
+/// The prefix of a key's value if several leases share the lock.
 const MEMBERS_VALUE: &[u8] = b"S|";
 /// Number of `TIME` commands.
 const SAMPLES: usize = 5;
@@ -22,12 +22,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Keys per SCAN, and in all; if there are more, the report says so.
 const PAGE: usize = 500;
 const KEYS_MAX: usize = 100_000;
-/// For how long a note that an instance reached a process counts, as for the nodes. Microseconds.
+/// How long a note that an instance reached a process counts, as on the nodes. Microseconds.
 const ALIVE_US: u64 = 3_000_000;
 /// Maximum number of bytes of a value that are read; a lease has fewer.
 const VALUE_MAX_BYTES: isize = 8 * 1024;
 
-/// The nodes, and what is needed to connect.
+/// The nodes, and the data for connecting to them.
 pub(super) struct CheckSettings {
     pub nodes: Vec<(String, NodeUrl)>,
     pub tls: Option<NodeTls>,
@@ -44,7 +44,7 @@ pub(super) struct NodeCheck {
     pub result: Result<NodeObservation, String>,
 }
 
-/// What was read from a node.
+/// The data that was read from a node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeObservation {
     /// Median round trip of a command.
@@ -67,15 +67,15 @@ pub(super) struct ObservedMarker {
     pub state: String,
     pub cluster: String,
     pub why: String,
-    /// End of the quarantine on the node's clock. Microseconds since 1970.
+    /// End of the quarantine by the node's clock. Microseconds since 1970.
     pub until_us: u64,
-    /// The node's clock when this was read. Microseconds since 1970.
+    /// The node's clock at the time of reading. Microseconds since 1970.
     pub now_us: u64,
-    /// The view that it has installed.
+    /// The view that the node has installed.
     pub view: Option<View>,
-    /// That changes the list, and it was not filled for it yet: no vote.
+    /// The view changes the list, and the node was not filled for it yet: no vote.
     pub is_pending: bool,
-    /// Names with runs that instances saw alive within the last seconds.
+    /// Names and runs that instances saw alive within the last seconds.
     pub alive: BTreeSet<(String, String)>,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct ObservedLease {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ForeignKey {
     pub key: String,
-    /// It has no TTL: this resource can never be acquired.
+    /// The key has no TTL: this resource can never be acquired.
     pub without_ttl: bool,
 }
 
@@ -117,7 +117,7 @@ fn reason(error: &RedisError) -> String {
         ),
         Some(code) => format!("it answers {code}"),
         None if error.is_connection_refusal() => "the connection is refused".to_owned(),
-        // The system's words, such as those for a name that does not resolve.
+        // The system's message, for example for a name that does not resolve.
         None => std::error::Error::source(error)
             .filter(|_| error.is_io_error())
             .map_or_else(|| error.category().to_owned(), ToString::to_string),
@@ -137,7 +137,7 @@ async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservati
     let mut seen = NodeObservation::default();
     let now_us = clock(&mut node, &mut seen).await?;
     let info: String = cmd("INFO").query_async(&mut node).await?;
-    // CONFIG may be forbidden: then persistence is unknown.
+    // CONFIG may be forbidden: persistence is then unknown.
     let saves: Result<Vec<String>, _> = cmd("CONFIG").arg("GET").arg("save").query_async(&mut node).await;
     let saves = saves.ok().and_then(|pair| pair.get(1).cloned());
     seen.server = read_server_info(&info, saves.as_deref(), settings.allow_replicas);
@@ -149,7 +149,7 @@ async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservati
     Ok(seen)
 }
 
-/// Of the marker's fields; `None` without a marker.
+/// The marker from its fields; `None` without a marker.
 fn observed(marker: &HashMap<String, String>, now_us: u64) -> Option<ObservedMarker> {
     let text = |field: &str| marker.get(field).cloned().unwrap_or_default();
     let notes = marker.iter().filter(|(field, _)| field.starts_with("sees:")).filter_map(|(_, note)| {
@@ -173,8 +173,8 @@ fn observed(marker: &HashMap<String, String>, now_us: u64) -> Option<ObservedMar
     })
 }
 
-/// Measures latency and clock offset; returns the node's last time. The offset is that of the fastest answer, the most exact
-/// one.
+/// Measures latency and clock offset; returns the node's last time. The offset comes from the fastest answer, which is the most
+/// exact one.
 async fn clock(node: &mut MultiplexedConnection, seen: &mut NodeObservation) -> Result<u64, RedisError> {
     let (mut trips, mut best, mut last) = (Vec::new(), Duration::MAX, 0);
     for _ in 0..SAMPLES {
@@ -226,7 +226,7 @@ async fn keys(
     }
 }
 
-/// Records a lease, those that are held together, or a foreign key.
+/// Records a lease, leases that share a lock, or a foreign key.
 async fn record_key(
     node: &mut MultiplexedConnection,
     (key, resource): (&str, &str),
@@ -255,7 +255,7 @@ async fn record_key(
     Ok(())
 }
 
-/// Records the shared leases and permits of a resource that have not ended.
+/// Records the active shared leases and permits of a resource.
 async fn record_members(
     node: &mut MultiplexedConnection,
     (key, resource): (&str, &str),

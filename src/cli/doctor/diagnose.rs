@@ -12,7 +12,7 @@ use crate::types::NodeId;
 
 /// Maximum number of keys in one sentence.
 const NAMED_MAX: usize = 5;
-/// A latency above this part of the time that rounds wait is a remark.
+/// A latency above this part of the rounds' timeout is a remark.
 const SLOWISH: u32 = 2;
 
 /// The settings that observations are compared with.
@@ -22,22 +22,22 @@ pub(super) struct Thresholds<'a> {
     pub node_timeout: Duration,
     /// The setting `guard`: maximum clock offset; rounds wait for half of it at most.
     pub guard: Duration,
-    /// What the markers have of instances with these settings.
+    /// The cluster in the markers that instances with these settings write.
     pub cluster: &'a ClusterName,
 }
 
-/// What `redlockd doctor` prints.
+/// The output of `redlockd doctor`.
 #[derive(Debug, Default)]
 pub(super) struct Diagnosis {
     /// One line per node.
     pub lines: Vec<String>,
     /// An operator should act.
     pub problems: Vec<String>,
-    /// Worth knowing; nobody must act.
+    /// Worth knowing; no action is needed.
     pub remarks: Vec<String>,
 }
 
-/// Diagnoses each node, then all together.
+/// Diagnoses each node, then all nodes together.
 pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds<'_>) -> Diagnosis {
     let mut all = Diagnosis::default();
     for check in checks {
@@ -178,7 +178,7 @@ fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds<'_>, all: &
     }
 }
 
-/// Two names of one server, nodes of different clusters, and of another one than `own`.
+/// Two names of one server, nodes of different clusters, and nodes of a cluster other than `own`.
 fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
     for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
@@ -201,7 +201,7 @@ fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     }
 }
 
-/// Names that lead to two servers, or here to another one than the nodes' view names.
+/// Names that resolve to two servers, or, on this machine, to a server other than the one in the nodes' view.
 fn servers(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     let markers = || seen.iter().filter_map(|(_, s)| s.marker.as_ref());
     let view = markers().filter(|m| m.state == "a").filter_map(|m| m.view.as_ref()).max_by_key(|view| view.id);
@@ -260,7 +260,7 @@ fn votes(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &mut Diagnosis)
     }
 }
 
-/// Leases on fewer nodes than a quorum: an acquire in progress, or the rest of one.
+/// Leases on fewer nodes than a quorum: an acquire in progress, or its remainder.
 fn leftovers(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &mut Diagnosis) {
     let nodes = of.names.len();
     let seen: Vec<_> = seen.iter().filter(|(node, _)| of.has(node)).collect();

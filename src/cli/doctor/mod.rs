@@ -1,5 +1,5 @@
-//! `redlockd doctor`: checks the Redis nodes directly and reports problems. It only reads; the service's own probes are
-//! not used, because they would write a marker to a node that has none.
+//! `redlockd doctor`: checks the Redis nodes directly and reports problems. It only reads. It does not use the service's own
+//! probes, because they would write a marker to a node that has none.
 
 mod collect;
 mod diagnose;
@@ -57,7 +57,7 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
     }
 }
 
-/// Reads the files that connecting requires. Errors: one of them cannot be read.
+/// Reads the files that connecting requires. Errors: a file cannot be read.
 fn prepare(config: &Config) -> Result<collect::CheckSettings, String> {
     let urls = config.node_urls().map_err(|error| error.to_string())?;
     Ok(collect::CheckSettings {

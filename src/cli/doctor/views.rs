@@ -1,5 +1,5 @@
-//! What the nodes' views say: which names vote, who is in another view, a change of the list that is half done, and whether an
-//! instance with this configuration would get votes.
+//! Findings from the nodes' views: which names vote, which nodes are in another view, an incomplete change of the list, and
+//! whether an instance with this configuration would get votes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use super::diagnose::Diagnosis;
 use crate::protocol::{ClusterName, View};
 use crate::redlock::quorum::quorum_of;
 
-/// The nodes that vote, by their own word.
+/// The nodes that vote, according to the nodes themselves.
 #[derive(Debug)]
 pub(super) struct NodeNames {
-    /// By the highest view; without a list of its own, those that are configured.
+    /// The names in the highest view; the configured names if that view has no list.
     pub names: BTreeSet<String>,
-    /// Those of them that are not configured: nothing is known of them.
+    /// The names among them that are not configured: nothing is known of them.
     pub unchecked: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl NodeNames {
     }
 }
 
-/// The highest view of the nodes that have not been restarted since.
+/// The highest view of the nodes that vote and have not restarted since.
 fn highest<'a>(seen: &[(&str, &'a NodeObservation)]) -> Option<&'a View> {
     let is_valid = |(_, s): &(&str, &'a NodeObservation)| {
         let marker = s.marker.as_ref().filter(|m| m.state == "a" && m.run == s.server.run_id)?;
@@ -38,7 +38,7 @@ fn highest<'a>(seen: &[(&str, &'a NodeObservation)]) -> Option<&'a View> {
     seen.iter().filter_map(is_valid).max_by_key(|view| view.id)
 }
 
-/// Compares the configured list with that of the nodes.
+/// Compares the configured list with the list on the nodes.
 pub(super) fn names(checks: &[NodeCheck], seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) -> NodeNames {
     let configured: BTreeSet<String> = checks.iter().map(|check| check.node.clone()).collect();
     let Some(list) = highest(seen).and_then(|view| view.list.as_ref()) else {
@@ -91,7 +91,7 @@ pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &m
     }
 }
 
-/// Whether an instance with this configuration is one of the cluster that most nodes belong to.
+/// Whether an instance with this configuration belongs to the cluster of most nodes.
 pub(super) fn configuration(seen: &[(&str, &NodeObservation)], own: &ClusterName, all: &mut Diagnosis) {
     let mut clusters: BTreeMap<&str, Vec<(&str, &ObservedMarker)>> = BTreeMap::new();
     for (node, marker) in seen.iter().filter_map(|(node, s)| Some((*node, s.marker.as_ref()?))) {
@@ -101,7 +101,7 @@ pub(super) fn configuration(seen: &[(&str, &NodeObservation)], own: &ClusterName
     }
     let Some((cluster, markers)) = clusters.into_iter().max_by_key(|(_, markers)| markers.len()) else { return };
     let (nodes, markers): (Vec<&str>, Vec<&ObservedMarker>) = markers.into_iter().unzip();
-    // A marker of a former version of the protocol is taken over.
+    // A marker of a former version of the protocol is adopted.
     let former = [format!("4.{cluster}"), format!("4{}", cluster.get(1..).unwrap_or_default())];
     if *cluster == *own.get() || former.contains(&own.get().to_string()) {
         return;

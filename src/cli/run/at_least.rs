@@ -1,4 +1,4 @@
-//! `--at-least`: keeps the lock held for a while after a short command, so that a host whose clock is late finds it held.
+//! `--at-least`: keeps the lock held for a while after a short command, so that a host with a late clock finds it held.
 
 use std::time::Duration;
 
@@ -12,15 +12,14 @@ use crate::redlock::renewal::renewal_interval;
 
 /// Timeout of one extend.
 const EXTEND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a failed one.
+/// Pause after a failed extend.
 const EXTEND_PAUSE: Duration = Duration::from_millis(500);
-/// A remainder up to this is waited for: the service refuses very short TTLs.
+/// A remainder of at most this length is waited for: the service refuses very short TTLs.
 const WAITED_FOR: Duration = Duration::from_secs(1);
 
-/// Returns when the lease ends by itself at the end of [`RunContext::at_least`] or later, or when a signal comes; the lease
-/// then ends by its TTL. A remainder that is longer than the TTL is renewed until it is shorter. With `is_interrupted` a signal
-/// has come already, while the command ran: the lease is renewed once, for as much of the remainder as one TTL covers.
-/// Cancel: the lease ends by its TTL.
+/// Returns on a signal, or when the lease will end by its TTL at the end of [`RunContext::at_least`] or later. A remainder longer
+/// than the TTL is renewed until it is shorter. With `is_interrupted`, a signal came while the command ran: the lease is renewed
+/// once, for as much of the remainder as one TTL covers. Cancel: the lease ends by its TTL.
 pub(super) async fn keep(
     run: &RunContext,
     run_token: &RunToken,

@@ -1,5 +1,5 @@
-//! `redlockd elect`: campaigns for ever. While this process leads it runs the command, or only holds the lock; when the lease
-//! is lost or the command ends, it campaigns again with a new token.
+//! `redlockd elect`: campaigns for ever. While this process leads it runs the command, or only holds the lock; when the lease is
+//! lost or the command ends, it campaigns again with a new token.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -25,19 +25,19 @@ use crate::redlock::backoff::{Backoff, BackoffRange};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::random::SystemEntropy;
 
-/// How long one acquire waits before it is begun anew.
+/// Maximum wait of one acquire; then a new one begins.
 const ROUND: Duration = Duration::from_hours(1);
 /// Pause between two campaigns, so that a command that ends at once does not keep the nodes busy …
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// … and a random part, which grows.
 const PAUSES: BackoffRange = BackoffRange { first: Duration::from_secs(1), max: Duration::from_secs(29) };
-/// Interval of the message why nobody can be elected.
+/// Interval of the message why no process can be elected.
 const REPEAT_INTERVAL: Duration = Duration::from_mins(1);
-/// After a term of this length the pauses begin anew.
+/// After a term of this length the pauses start from the shortest again.
 const LONG_TERM: Duration = Duration::from_mins(1);
 
-/// Campaigns until a signal or a refusal that will not change. With `listen`, answers meanwhile who leads.
-/// Cancel: the watchdog ends the command, and the TTL the lease.
+/// Campaigns until a signal, or a refusal that will not change. With `listen`, also answers which process leads. Cancel: the
+/// watchdog ends the command; the TTL ends the lease.
 pub(super) async fn campaign(
     run: &RunContext,
     listen: Option<SocketAddr>,
@@ -106,18 +106,18 @@ async fn terms(
     }
 }
 
-/// Waits until this process is elected. Errors: a refusal that will not change; it was printed.
+/// Waits until this process is elected. Errors: a permanent refusal, already printed.
 async fn elected(
     run: &RunContext,
     run_token: &RunToken,
     messages: &MessageWriter<'_>,
 ) -> Result<TimedLease, CommandEnd> {
-    // That another one leads is expected.
+    // It is expected that another process leads.
     let shown = if run.quiet { Shown::Nothing } else { Shown::Troubles };
     let mut last: Option<(String, BootTime)> = None;
     let mut report = |error: &ClientError| {
         let (kind, now) = (error.refusal().map(|refusal| refusal.slug.clone()).unwrap_or_default(), SystemClock.now());
-        // Once for each reason and minute, not for each try.
+        // Once for each reason and minute, not for each attempt.
         let is_known = last.as_ref().is_some_and(|(before, at)| *before == kind && now.since(*at) < REPEAT_INTERVAL);
         if !run.quiet && !is_known {
             messages.message(&format!("{}; trying on", describe(error)));
@@ -137,7 +137,7 @@ async fn elected(
     }
 }
 
-/// One term: from the grant to the release. `Some`: this process is to end so.
+/// One term: from the grant to the release. `Some`: how this process ends.
 async fn term(
     run: &RunContext,
     leader: &Leader,
@@ -155,7 +155,7 @@ async fn term(
         hold(run, run_token, &lease, begin, signals, messages).await
     } else {
         let outcome = with_command(run, run_token, &lease, begin, signals, messages).await;
-        // A command that cannot be run now will not be run later.
+        // If the command cannot be executed now, it cannot be executed later.
         let is_last =
             signals.received().is_some() || matches!(outcome.end.code, exit::NOT_FOUND | exit::CANNOT_EXECUTE);
         (is_last.then_some(outcome.end), outcome.lease)
@@ -172,7 +172,7 @@ async fn term(
     end
 }
 
-/// A term without a command: renews until a signal, or until that is no longer possible.
+/// A term without a command: renews until a signal, or until the lease can no longer be renewed.
 async fn hold(
     run: &RunContext,
     run_token: &RunToken,

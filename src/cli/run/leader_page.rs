@@ -1,5 +1,5 @@
-//! What `elect --listen` answers: `GET /` who leads, `GET /leader` whether this process does (200 or 503), for sidecars and
-//! readiness probes. Everybody who can connect may ask; no secret is in the answers.
+//! The answers of `elect --listen`: `GET /` names the leader, `GET /leader` whether this process leads (200 or 503), for sidecars
+//! and readiness probes. Every client that can connect may ask; the answers contain no secret.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -21,18 +21,18 @@ use crate::client::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::types::ResourceName;
 
-/// Connections at a time; others wait in the kernel's queue.
+/// Maximum number of connections; others wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;
-/// How long one request may take with its answer.
+/// Maximum duration of one request with its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How long the service may take to say who leads.
+/// Timeout of the service's answer about the leader.
 const INSPECT_MAX: Duration = Duration::from_secs(2);
-/// How long its answer is repeated.
+/// How long that answer is reused.
 const INSPECTED_FOR: Duration = Duration::from_secs(1);
 /// Pause after a connection that could not be accepted (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether this process leads, as far as its clock says.
+/// Whether this process leads, by its own clock.
 #[derive(Debug, Default)]
 pub(super) struct Leader {
     /// Fence and deadline of the present term.
@@ -40,17 +40,17 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// A term has begun; the deadline is that of its renewals.
+    /// Begins a term; the renewals set `deadline`.
     pub(super) fn begin(&self, fence: u64, deadline: watch::Receiver<BootTime>) {
         *self.term.borrow_mut() = Some((fence, deadline));
     }
 
-    /// The term has ended.
+    /// Ends the term.
     pub(super) fn end(&self) {
         *self.term.borrow_mut() = None;
     }
 
-    /// Fence and time left, while this process leads. A term whose deadline has passed has ended, whatever else is the case.
+    /// Fence and time left, while this process leads. A term ends when its deadline passes, whatever the other state is.
     fn leads(&self) -> Option<(u64, Duration)> {
         let term = self.term.borrow();
         let (fence, deadline) = term.as_ref()?;
@@ -59,14 +59,14 @@ impl Leader {
     }
 }
 
-/// What the answers are made of.
+/// The data of the answers.
 pub(super) struct LeaderPage<'a> {
     pub leader: &'a Leader,
     pub client: &'a Client,
     pub resource: &'a ResourceName,
     /// This process' own label.
     pub owner: &'a str,
-    /// Who led when the service was asked last.
+    /// The leader in the service's last answer.
     pub seen: Cell<Option<(BootTime, Option<String>)>>,
 }
 
@@ -124,7 +124,7 @@ impl LeaderPage<'_> {
         format!("{answer}\n")
     }
 
-    /// The owner of the lease; `None` if nobody holds it, or nobody can say.
+    /// The owner of the lease; `None` if nobody holds it, or the owner is unknown.
     async fn other_leader(&self) -> Option<String> {
         let seen = self.seen.take();
         let leader = match seen {

@@ -1,9 +1,9 @@
-//! What the watchdog does for `--on-lost warn`: while `run` cannot (it is stopped, or was killed), renews the lease until the
-//! command's process group has ended. It never signals the command. Each try is `redlockd extend` in a process of its own.
+//! The watchdog's work for `--on-lost warn`: while `run` cannot renew (it is stopped, or was killed), renews the lease until the
+//! command's process group has ended. It never signals the command. Each try is a `redlockd extend` in its own process.
 //!
-//! `run` and the watchdog may both renew at once. That is harmless: each renewal moves the lease's end to a TTL from then, with
-//! the same token, so their order does not matter; an ended lease is refused to both; and each counts its deadline from its
-//! own requests alone, so that the other one can only make the lease longer than that.
+//! `run` and the watchdog may both renew at once. That is harmless. Each renewal, with the same token, moves the lease's end to
+//! one TTL from then, so their order does not matter. An ended lease is refused to both. Each counts its deadline from its own
+//! requests alone, so the other can only make the lease longer than that.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::random::SystemEntropy;
 use crate::redlock::renewal::{renewal_interval, renewal_retry};
 
-/// `run` renews after a third of the TTL. The watchdog assumes that it cannot after this part.
+/// `run` renews after a third of the TTL. After this part, the watchdog assumes that `run` cannot.
 const LATE_AFTER_PART: u32 = 2;
 /// Maximum duration of one command, as a part of the TTL, so that several fit before its end …
 const COMMANDS_PER_TTL: u32 = 4;
@@ -27,15 +27,15 @@ const COMMAND_MAX: Duration = Duration::from_secs(10);
 /// Interval of checks whether a command or the group has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Said when the lease is over; the words before it say why.
+/// Ends the message that the lease is over; the words before it give the reason.
 pub(super) const GOES_ON: &str = "; the command continues WITHOUT the lock (--on-lost=warn)";
 
-/// Why the lease is over where no request has reported it.
+/// Why the lease is over if no request has reported it.
 pub(super) fn not_renewed(names: impl std::fmt::Display) -> String {
     format!("the lease on {names} could not be renewed in time")
 }
 
-/// This program, also where its file was replaced since this process started.
+/// This program, even if its file was replaced since this process started.
 pub(super) fn own_program() -> Command {
     Command::new("/proc/self/exe")
 }
@@ -54,12 +54,12 @@ impl LockCommands {
         let mut start = own_program();
         start.args([verb, "--token-file", "-"]).args(&self.args);
         let mut child = start.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        // A pipe holds far more than a token, so this does not block. Where it fails, the command says so.
+        // A pipe holds far more than a token, so this does not block. If it fails, the command reports it.
         let _ = child.stdin.take().map(|mut to| to.write_all(self.token.as_bytes()));
         Ok(LockCommand { child, began })
     }
 
-    /// Releases the lock, in one try of at most [`COMMAND_MAX`]. Where it fails, the lease ends by its TTL.
+    /// Releases the lock, in one try of at most [`COMMAND_MAX`]. If that fails, the lease ends by its TTL.
     pub(super) fn release(&self) {
         if let Ok(mut release) = self.start("release") {
             while release.ended(COMMAND_MAX).is_none() {
@@ -69,20 +69,20 @@ impl LockCommands {
     }
 }
 
-/// One of them while it runs.
+/// A running command.
 struct LockCommand {
     child: Child,
     began: BootTime,
 }
 
 impl LockCommand {
-    /// Its output, once it has ended; it is killed if that takes longer than `max`.
+    /// The output once the command has ended; the command is killed after `max`.
     fn ended(&mut self, max: Duration) -> Option<Output> {
         if matches!(self.child.try_wait(), Ok(None)) {
             if SystemClock.now().since(self.began) < max {
                 return None;
             }
-            // Fails only if it has just ended.
+            // Fails only if the command has just ended.
             let _ = self.child.kill();
         }
         let read = |pipe: Option<&mut dyn io::Read>| {
@@ -101,7 +101,7 @@ impl LockCommand {
 pub(super) struct LeaseKeeper {
     ttl: Duration,
     names: String,
-    /// Until when the lease is held at least, as far as is known.
+    /// The known minimum end of the lease.
     deadline: Option<BootTime>,
     /// When the next try is due.
     due: Option<BootTime>,
@@ -110,9 +110,9 @@ pub(super) struct LeaseKeeper {
     is_orphaned: bool,
     /// `run` was killed, or was late when a renewal was last due.
     is_in_charge: bool,
-    /// The service said that the lease has ended.
+    /// The service reported that the lease has ended.
     is_over: bool,
-    /// It was said that the lease is over, by this process or by `run`.
+    /// This process or `run` reported that the lease is over.
     is_reported: bool,
 }
 
@@ -131,18 +131,18 @@ impl LeaseKeeper {
         }
     }
 
-    /// `run` has renewed the lease, up to `deadline`.
+    /// Notes that `run` has renewed the lease up to `deadline`.
     pub(super) fn renewed_by_run(&mut self, deadline: BootTime) {
         (self.deadline, self.is_in_charge) = (Some(deadline), false);
         self.due = Some(deadline.minus(self.ttl / LATE_AFTER_PART));
     }
 
-    /// `run` has reported that the lease is over. If it has only not been renewed in time, the service may still know it.
+    /// Notes that `run` reported the end of the lease. If it was only not renewed in time, the service may still know it.
     pub(super) fn reported_by_run(&mut self) {
         self.is_reported = true;
     }
 
-    /// `run` was killed. Returns whether that is new.
+    /// Notes that `run` was killed. Returns whether that is new.
     pub(super) fn take_over(&mut self) -> bool {
         if std::mem::replace(&mut self.is_orphaned, true) {
             return false;
@@ -154,17 +154,17 @@ impl LeaseKeeper {
         true
     }
 
-    /// Whether nobody else renews the lease.
+    /// Whether no other process renews the lease.
     pub(super) fn is_in_charge(&self) -> bool {
         self.is_in_charge
     }
 
-    /// Whether there is a lease to renew, as far as is known.
+    /// Whether, as far as is known, there is a lease to renew.
     pub(super) fn has_lease(&self) -> bool {
         !self.is_over && !self.is_reported
     }
 
-    /// Begins and ends tries, and says when the lease is over. Returns for how long there is nothing to do, at most `max`.
+    /// Begins and ends tries, and reports the end of the lease. Returns the time until the next step, at most `max`.
     pub(super) fn step(&mut self, lock: &LockCommands, err: &mut dyn Write, max: Duration) -> Duration {
         let now = SystemClock.now();
         if let Some(attempt) = &mut self.attempt {
@@ -178,7 +178,7 @@ impl LeaseKeeper {
             self.attempt = lock.start("extend").ok();
             self.due = self.attempt.is_none().then(|| self.next_try());
         }
-        // A try that is under way asks the service, which knows better.
+        // A try in progress asks the service, which knows better.
         if self.attempt.is_none() && self.deadline.is_some_and(|deadline| now >= deadline) {
             self.report(&format!("redlockd: {}", not_renewed(&self.names)), err);
         }
@@ -186,7 +186,7 @@ impl LeaseKeeper {
         if self.is_in_charge || self.attempt.is_some() { due.min(CHECK_INTERVAL) } else { due.min(max) }
     }
 
-    /// Ends a try that is under way: the lease is to be released.
+    /// Ends a try in progress: the lease is about to be released.
     pub(super) fn stop(&mut self) {
         if let Some(mut attempt) = self.attempt.take() {
             attempt.ended(Duration::ZERO);
@@ -197,7 +197,7 @@ impl LeaseKeeper {
         let next = match output.status.code().and_then(|code| u8::try_from(code).ok()) {
             Some(exit::OK) => {
                 let deadline = valid_for(&output.stdout).map(|valid_for| began.plus(valid_for));
-                // An extend never shortens what was promised.
+                // An extend never shortens the promised validity.
                 self.deadline = self.deadline.max(deadline);
                 began.plus(renewal_interval(self.ttl))
             }
@@ -214,14 +214,14 @@ impl LeaseKeeper {
         }
     }
 
-    /// After a failed try: soon while the lease is held, so that several fit before its end.
+    /// The time after a failed try: soon while the lease is held, so that several tries fit before its end.
     fn next_try(&self) -> BootTime {
         let now = SystemClock.now();
         let is_held = self.deadline.is_none_or(|deadline| now < deadline);
         now.plus(if is_held { renewal_retry(self.ttl, &SystemEntropy) } else { renewal_interval(self.ttl) })
     }
 
-    /// When a lease with this deadline is renewed, which is known to this process by its deadline alone.
+    /// When to renew a lease of which this process knows only the deadline.
     fn due_before(&self, deadline: BootTime) -> BootTime {
         deadline.minus(self.ttl.saturating_sub(renewal_interval(self.ttl)))
     }

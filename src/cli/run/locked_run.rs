@@ -36,9 +36,9 @@ const SKIP_RETRY_MAX: Duration = Duration::from_secs(10);
 const SKIP_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// How long the release at the end is tried. Beyond it the TTL ends the lease.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
-/// Timeout of one try.
+/// Timeout of one try to release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between tries.
+/// Pause between these tries.
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The checked arguments.
@@ -51,10 +51,10 @@ pub(super) struct RunContext {
     pub quiet: bool,
     pub policy: LossPolicy,
     pub ttl: Duration,
-    /// How long the lock stays held at least, from its grant.
+    /// Minimum time that the lock stays held, from its grant.
     pub at_least: Duration,
     pub command: Vec<OsString>,
-    /// Where the token file is made.
+    /// The directory of the token file.
     pub token_dir: PathBuf,
     /// The options of `redlockd extend` and `redlockd release` that name the service.
     pub service: Vec<OsString>,
@@ -67,8 +67,8 @@ pub(super) struct RunToken {
 }
 
 impl RunToken {
-    /// Draws the token and writes the token file; if it cannot be written, nothing is acquired. Errors: how to end; the
-    /// reason was printed.
+    /// Generates the token and writes the token file; if it cannot be written, nothing is acquired. Errors: how this process
+    /// ends; the reason was printed.
     pub(super) fn begin(run: &RunContext, messages: &MessageWriter<'_>) -> Result<Self, CommandEnd> {
         let token = SystemEntropy.token();
         let file = TokenFile::create_in(&run.token_dir, &token).map_err(|error| {
@@ -79,12 +79,12 @@ impl RunToken {
     }
 }
 
-/// Nothing was run, or not by this exit code.
+/// The end of this process with this exit code, if no command ran or the code is not the command's.
 pub(super) fn failed(code: u8) -> CommandEnd {
     CommandEnd { code, signal: None }
 }
 
-/// Acquires; a signal meanwhile gives up. Errors: how to end; the reason was printed.
+/// Acquires the lock; a signal ends the wait. Errors: how this process ends; the reason was printed.
 pub(super) async fn get_lock(
     run: &RunContext,
     run_token: &RunToken,
@@ -103,7 +103,7 @@ pub(super) async fn get_lock(
     let acquire = async {
         loop {
             match acquire(client, request, &run_token.token, run.wait, report).await {
-                // Where every host skips, nobody would run the job.
+                // If every host skipped, no host would run the job.
                 Err(error)
                     if run.skip_if_held && error.class() == ErrorClass::Unavailable && SystemClock.now() < give_up =>
                 {
@@ -136,7 +136,7 @@ pub(super) fn ended_by(signal: Signal) -> CommandEnd {
     CommandEnd { code: exit::BY_SIGNAL.saturating_add(number), signal: Some(signal) }
 }
 
-/// The first signal that would end the command. Cancel: none is lost.
+/// The first signal that would end the command. Cancel: no signal is lost.
 pub(super) async fn interrupted(signals: &mut RunSignals) -> Signal {
     loop {
         if let SignalEvent::ToGroup(signal) | SignalEvent::ToCommand(signal) = signals.next().await {
@@ -167,14 +167,14 @@ fn refused(run: &RunContext, error: &ClientError, messages: &MessageWriter<'_>) 
     refused_code(run, error)
 }
 
-/// The exit code for a refusal that waiting does not change.
+/// The exit code for a permanent refusal.
 pub(super) fn refused_code(run: &RunContext, error: &ClientError) -> u8 {
-    // A new token cannot have lost a lease earlier: an operator ended it before the answer.
+    // A new token cannot have lost a lease earlier: an operator ended the lease before the answer.
     if matches!(error.class(), ErrorClass::Deadlock | ErrorClass::Lost) { run.held_exit_code } else { exit::of(error) }
 }
 
-/// Runs the command while the lease is renewed; `begin` gets its deadline when the command has
-/// started. Cancel: the watchdog ends the command in time, or renews the lease.
+/// Runs the command while the lease is renewed; `begin` gets the lease's deadline when the command has started. Cancel: the
+/// watchdog ends the command in time, or renews the lease.
 pub(super) async fn with_command(
     run: &RunContext,
     run_token: &RunToken,
@@ -215,7 +215,7 @@ pub(super) async fn with_command(
     let terminal = Terminal::open();
     if let Some(terminal) = terminal.as_ref().filter(|terminal| terminal.is_for_command()) {
         terminal.hand_to(job.group());
-        // It may have been stopped for reading from the terminal too early.
+        // The command may have been stopped for reading from the terminal too early.
         job.signal_group(Signal::CONT);
     }
     let (mut renewer, deadline) =
@@ -236,7 +236,7 @@ pub(super) async fn with_command(
         let had_keyboard = terminal.is_handed();
         terminal.take_back();
         if had_keyboard && outcome.end.signal == Some(Signal::INT) {
-            // Ctrl-C went to the command's group alone: the script around this process gets it too.
+            // Ctrl-C went only to the command's group: the script around this process gets it too.
             let _ = rustix::process::kill_current_process_group(Signal::INT);
         }
     }
@@ -244,7 +244,7 @@ pub(super) async fn with_command(
     outcome
 }
 
-/// Reports why the command does not start; the exit code, as in shells.
+/// Reports why the command does not start; returns the exit code, as in shells.
 fn cannot_run(run: &RunContext, error: &io::Error, messages: &MessageWriter<'_>) -> u8 {
     let name = run.command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let is_line = name.contains([' ', ';', '|', '&', '>', '<']);
@@ -272,7 +272,7 @@ fn variables(run: &RunContext, run_token: &RunToken, lease: &TimedLease) -> Vec<
     variables
 }
 
-/// With a blank between several, in one order for all variables.
+/// Several values separated by blanks, in the same order for all variables.
 fn listed(each: impl Iterator<Item = impl ToString>) -> String {
     each.map(|one| one.to_string()).collect::<Vec<_>>().join(" ")
 }
@@ -283,7 +283,7 @@ pub(super) async fn release(run: &RunContext, run_token: &RunToken, messages: &M
     loop {
         match run.client.release(&run.request.names, &run_token.token, RELEASE_TIMEOUT).await {
             Ok(()) => return,
-            // The command may have released it itself.
+            // The command may have released the lock itself.
             Err(error) if error.class() == ErrorClass::Lost => return,
             Err(error) if SystemClock.now() >= end => {
                 messages.message(&format!("the lock could not be released ({error}); it is free when its lease ends"));

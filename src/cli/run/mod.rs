@@ -1,5 +1,5 @@
-//! `redlockd run`: acquires a lock, runs a command while the lease is renewed, and releases the lock; and `redlockd elect`,
-//! which does so again and again. This file checks the arguments; each step has its own file.
+//! `redlockd run`: acquires a lock, runs a command while the lease is renewed, and releases the lock; and `redlockd elect`, which
+//! repeats this. This file checks the arguments; each step has its own file.
 
 mod at_least;
 mod elect;
@@ -48,8 +48,7 @@ const GRACES_PER_TTL: u32 = 3;
 const MARGIN: Duration = Duration::from_millis(200);
 const MARGINS_PER_TTL: u32 = 20;
 
-/// Runs the command under the lock, or locks; the exit code.
-/// `words`: all arguments of this process.
+/// Runs the command under the lock or locks; returns the exit code. `words`: all arguments of this process.
 pub(super) fn run(args: RunCommand, words: &[OsString], env: &impl Environment, err: &mut dyn Write) -> u8 {
     let named =
         positional_args::split(args.resource.clone(), args.command.clone(), words).and_then(|(names, command)| {
@@ -66,7 +65,7 @@ pub(super) fn run(args: RunCommand, words: &[OsString], env: &impl Environment, 
     }
 }
 
-/// Campaigns until a signal or a refusal ends it; the exit code.
+/// Campaigns until a signal or a refusal ends it; returns the exit code.
 pub(super) fn elect(args: ElectCommand, env: &impl Environment, err: &mut dyn Write) -> u8 {
     let listen = args.listen;
     let run = RunCommand {
@@ -94,7 +93,7 @@ pub(super) fn elect(args: ElectCommand, env: &impl Environment, err: &mut dyn Wr
     }
 }
 
-/// Runs the steps on a runtime of their own, and ends this process as they say.
+/// Runs the steps on their own runtime, and ends this process with their result.
 fn block_on(err: &mut dyn Write, steps: impl AsyncFnOnce(&MessageWriter<'_>, &mut RunSignals) -> CommandEnd) -> u8 {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -113,22 +112,22 @@ fn block_on(err: &mut dyn Write, steps: impl AsyncFnOnce(&MessageWriter<'_>, &mu
             }
         }
     });
-    // What still runs does not matter any more.
+    // Tasks that still run do not matter any more.
     runtime.shutdown_background();
     end_as(end)
 }
 
-/// Ends this process by the signal that ended the command or the wait, if one of the usual ones did: a shell then stops
-/// the loop or script around it, as after Ctrl-C. Otherwise returns the exit code, which is the same for shells.
+/// Ends this process by the signal that ended the command or the wait, if it is one of the usual ones: a shell then stops the
+/// loop or script around it, as after Ctrl-C. Otherwise returns the exit code, which is the same for shells.
 fn end_as(end: CommandEnd) -> u8 {
     if let Some(signal @ (Signal::INT | Signal::TERM | Signal::HUP)) = end.signal {
-        // Returns only where it fails.
+        // Returns only if it fails.
         let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
     }
     end.code
 }
 
-/// Reports wrong usage.
+/// Reports a usage error.
 fn wrong(why: &str, err: &mut dyn Write) -> u8 {
     print_line(err, &format!("redlockd: {why}"));
     exit::USAGE
@@ -152,7 +151,7 @@ fn prepare(names: LockNames, args: RunCommand, env: &impl Environment, err: &mut
     }
     let pid = std::process::id();
     let request = client_from_args::lock_request(names, Some(ttl), args.labels, pid, env).map_err(&mut usage)?;
-    // Its owner names this process alone, unless the caller chose another one.
+    // The owner names this process alone, unless the caller chose another one.
     let request = LockRequest { mode: args.mode.wanted(), refuses_deadlock: true, ..request };
     let client = client_from_args::client(&args.service, env, err)?;
     let policy =
@@ -173,7 +172,7 @@ fn prepare(names: LockNames, args: RunCommand, env: &impl Environment, err: &mut
     })
 }
 
-/// Directory of the token file; in memory if there is such a one.
+/// The directory of the token file; in memory if there is one.
 fn runtime_dir(env: &impl Environment) -> PathBuf {
     let dir = |name| client_from_args::set(env, name).map(PathBuf::from).filter(|dir| dir.is_dir());
     dir("XDG_RUNTIME_DIR").or_else(|| dir("TMPDIR")).unwrap_or_else(|| "/tmp".into())
@@ -194,9 +193,9 @@ async fn under_lock(run: &RunContext, signals: &mut RunSignals, messages: &Messa
             at_least::keep(run, &run_token, &lease, outcome.is_interrupted, signals, messages).await;
         }
         LeaseEnd::Held => release(run, &run_token, messages).await,
-        // Reported already; one try may end the lease sooner.
+        // This was reported already; one release may end the lease sooner.
         LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &run_token.token).await,
-        // Of several locks the others are held still.
+        // The other locks of the set are still held.
         LeaseEnd::Ended if run.request.names.single().is_none() => {
             abandon(&run.client, &run.request, &run_token.token).await;
         }

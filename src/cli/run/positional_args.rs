@@ -7,9 +7,9 @@ use crate::types::ResourceName;
 /// The argument that ends the names.
 const DASHES: &str = "--";
 
-/// Separates names and command: `run A B -- COMMAND`, `run A -- COMMAND`, and `run A COMMAND`. `words` are those after the first
-/// name, without a `--` that was the first of them; `all` are the arguments of this process, which show whether it was. In
-/// `run A sh -c … -- x` the `--` is the command's, since not all words before it are names.
+/// Separates names and command: `run A B -- COMMAND`, `run A -- COMMAND`, and `run A COMMAND`. `words` follow the first name,
+/// without a `--` directly after it; `all` are the arguments of this process, which show whether there was one. In
+/// `run A sh -c … -- x` the `--` belongs to the command, since not all words before it are names.
 ///
 /// Errors: what is wrong, in a sentence.
 pub(super) fn split(
@@ -17,7 +17,7 @@ pub(super) fn split(
     mut words: Vec<OsString>,
     all: &[OsString],
 ) -> Result<(Vec<ResourceName>, Vec<OsString>), String> {
-    // The words are the last arguments, as they were given.
+    // The words are the last arguments, unchanged.
     let before = all.len().checked_sub(words.len() + 1).and_then(|at| all.get(at));
     let mut names = vec![first];
     if before.is_none_or(|word| word != DASHES)
@@ -33,7 +33,7 @@ pub(super) fn split(
     Ok((names, words))
 }
 
-/// `None` for an option, and for what is no name.
+/// `None` for an option, and for an invalid name.
 fn name(word: &OsString) -> Option<ResourceName> {
     word.to_str().filter(|word| !word.starts_with('-')).and_then(|word| ResourceName::parse(word).ok())
 }

@@ -1,4 +1,4 @@
-//! The command as a process group: starts it, sends signals, and checks whether a process of the group is left.
+//! The command as a process group: starts it, sends signals, and checks whether a process of the group remains.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,9 +16,9 @@ use crate::cli::exit;
 /// The state of the command's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommandState {
-    /// It runs, or is stopped.
+    /// The process runs, or is stopped.
     Alive,
-    /// It was stopped since the last check, by this signal.
+    /// This signal stopped the process since the last check.
     JustStopped(Option<Signal>),
     Ended(CommandEnd),
 }
@@ -26,9 +26,9 @@ pub(super) enum CommandState {
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommandEnd {
-    /// Its exit code; 128+n for signal n.
+    /// The exit code; 128+n for signal n.
     pub(super) code: u8,
-    /// The signal that ended it, if one did.
+    /// The signal that ended the command, if one did.
     pub(super) signal: Option<Signal>,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Starts it, without a shell, with these variables added to the environment. Standard input,
-    /// output and error are this process' own.
+    /// Starts the command, without a shell, with these variables added to the environment. Standard input, output and error are
+    /// those of this process.
     ///
     /// Errors: the operating system's.
     pub(super) fn start(command: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
@@ -54,18 +54,18 @@ impl Job {
         Ok(Self { child, group, ended: None })
     }
 
-    /// Its process group, whose id is the command's process id.
+    /// The command's process group, whose id is the command's process id.
     pub(super) fn group(&self) -> Pid {
         self.group
     }
 
-    /// Signals every process of the group; an empty group is no error. Returns whether the group has processes of which
-    /// none may be signalled.
+    /// Signals every process of the group; an empty group is no error. Returns whether the group has processes and none of them
+    /// may be signalled.
     pub(super) fn signal_group(&self, signal: Signal) -> bool {
         kill_process_group(self.group, signal) == Err(Errno::PERM)
     }
 
-    /// Sends a signal that may end the group, and SIGCONT, since a stopped process gets it only when it is continued.
+    /// Sends a signal that may end the group, and SIGCONT, since a stopped process gets the signal only when it is continued.
     /// Returns as [`Self::signal_group`].
     pub(super) fn end_by(&self, signal: Signal) -> bool {
         let is_forbidden = self.signal_group(signal);
@@ -97,7 +97,7 @@ impl Job {
         }
     }
 
-    /// Whether a process of the group is left, zombies excluded. The group's id is not reused as long as one is left.
+    /// Whether a process of the group remains, zombies excluded. The group's id is not reused while one remains.
     pub(super) fn has_members(&self) -> bool {
         test_kill_process_group(self.group).is_ok() && (self.ended.is_none() || has_living_member(self.group))
     }
@@ -110,15 +110,15 @@ fn end_of(status: ExitStatus) -> CommandEnd {
     CommandEnd { code, signal: status.signal().and_then(Signal::from_named_raw) }
 }
 
-/// The same for a process that may not have the right to signal the group.
+/// As [`Job::has_members`], for a process that may not have the right to signal the group.
 pub(super) fn has_members(group: Pid) -> bool {
     test_kill_process_group(group) != Err(Errno::SRCH) && has_living_member(group)
 }
 
-/// Searches /proc, because a zombie stays a member of its group. If /proc cannot be read, assumes that there is one.
+/// Searches /proc, because a zombie stays a member of its group. If /proc cannot be read, assumes that there is a member.
 fn has_living_member(group: Pid) -> bool {
     let group = group.as_raw_nonzero().to_string();
-    // The command itself has the group's number, and saves the search while it lives.
+    // While the command lives, it has the group's number and makes the search unnecessary.
     if is_living_member(&Path::new("/proc").join(&group), &group) {
         return true;
     }

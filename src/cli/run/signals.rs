@@ -31,8 +31,8 @@ pub(super) struct RunSignals {
 }
 
 impl RunSignals {
-    /// Handles them, except those that this process was started to ignore (`nohup`, `&` in a script). Must be called within
-    /// a tokio runtime.
+    /// Installs the handlers, except for signals that this process was started to ignore (`nohup`, `&` in a script). Must be
+    /// called within a tokio runtime.
     ///
     /// Errors: the operating system's.
     pub(super) fn listen() -> io::Result<Self> {
@@ -46,7 +46,7 @@ impl RunSignals {
         Ok(Self { forwarded, child: signal(SignalKind::child())?, received: None })
     }
 
-    /// The next signal. Cancel: none is lost.
+    /// The next signal. Cancel: no signal is lost.
     pub(super) async fn next(&mut self) -> SignalEvent {
         let Self { forwarded, child, .. } = self;
         let event = std::future::poll_fn(|cx| {

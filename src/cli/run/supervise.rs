@@ -21,14 +21,14 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// Interval of checks whether a process of the group is left.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// After SIGKILL: how long a group may take to end. Beyond it a process hangs in the kernel.
+/// How long a group may take to end after SIGKILL. After that, a process hangs in the kernel.
 const KILL_MAX: Duration = Duration::from_secs(2);
 /// Interval of the message about such a group.
 const HANGS_INTERVAL: Duration = Duration::from_secs(60);
-/// A stop of this process that is shorter had no effect: nobody can continue a process group without a shell.
+/// A shorter stop of this process had no effect: without a shell, nobody can continue a process group.
 const STOP_MIN: Duration = Duration::from_millis(5);
-/// With `--on-lost warn`: how long the service may take to say whether a lease whose deadline has passed was renewed by the
-/// watchdog, while this process was stopped.
+/// With `--on-lost warn`: the timeout of the service's answer whether the watchdog renewed a lease whose deadline has passed,
+/// while this process was stopped.
 const ASK_MAX: Duration = Duration::from_secs(2);
 /// A failed renewal is reported only if less than this part of the validity is left.
 const REPORT_BELOW: u32 = 2;
@@ -40,18 +40,18 @@ pub(super) struct LossPolicy {
     pub grace: Duration,
     /// Between SIGKILL and the deadline.
     pub margin: Duration,
-    /// Let the command run when its lease is over.
+    /// The command continues when its lease is over.
     pub warn_only: bool,
 }
 
-/// How the command ended, and what is left of the lease.
+/// How the command ended, and the state of the lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunOutcome {
     /// The exit code, and the signal that ended the command.
     pub end: CommandEnd,
     /// The state of the lease.
     pub lease: LeaseEnd,
-    /// A signal was passed on that asks this process to end.
+    /// A forwarded signal asked this process to end.
     pub is_interrupted: bool,
 }
 
@@ -60,13 +60,13 @@ pub(super) struct RunOutcome {
 pub(super) enum LeaseEnd {
     /// Held, to be released.
     Held,
-    /// Not renewed in time.
+    /// The lease was not renewed in time.
     NotRenewed,
-    /// The service reported its end.
+    /// The service reported the lease's end.
     Ended,
 }
 
-/// The command and what it is supervised with.
+/// The command and the tools of its supervision.
 pub(super) struct Supervisor<'a, 'v> {
     pub job: &'a mut Job,
     pub watchdog: Option<&'a mut Watchdog>,
@@ -78,8 +78,8 @@ pub(super) struct Supervisor<'a, 'v> {
     pub name: &'a LockNames,
 }
 
-/// As [`LeaseRenewer::run`]. With `asks`, the service is asked before a lease counts as not renewed: while this process was
-/// stopped, its watchdog renews.
+/// As [`LeaseRenewer::run`]. With `asks`, the service is asked before a lease counts as not renewed: the watchdog renews while
+/// this process is stopped.
 async fn renewals(
     renewer: &mut LeaseRenewer,
     notice: Duration,
@@ -94,7 +94,7 @@ async fn renewals(
         let renewed = tokio::select! {
             biased;
             renewed = renewer.renew(ASK_MAX) => renewed,
-            // Several instances in turn may take longer.
+            // Trying several instances in turn may take longer.
             () = SystemClock.sleep(ASK_MAX) => return end,
         };
         match renewed {
@@ -118,11 +118,11 @@ struct SupervisorState {
     kill_at: Option<BootTime>,
     /// SIGKILL was sent.
     killed_at: Option<BootTime>,
-    /// When it was last reported that the group does not end.
+    /// When it was last reported that the group has not ended.
     reported_at: Option<BootTime>,
     /// It was reported that the group may not be signalled.
     is_forbidden: bool,
-    /// A signal was passed on to the group.
+    /// A signal was forwarded to the group.
     is_interrupted: bool,
 }
 
@@ -161,7 +161,7 @@ impl Supervisor<'_, '_> {
                     self.lost(&lost, &mut state);
                 }
                 changed = deadline.changed(), if is_renewing => {
-                    // A watchdog that renews does not depend on when the group is to end.
+                    // If the watchdog renews, it does not depend on when the group ends.
                     if changed.is_ok() && (state.kill_at.is_none() || self.policy.warn_only) {
                         self.update_watchdog();
                     }
@@ -195,7 +195,7 @@ impl Supervisor<'_, '_> {
                 if let Some(watchdog) = &mut self.watchdog
                     && !watchdog.is_alive()
                     && !watchdog.has_acted()
-                    // It may not signal the command either, and has nothing left to do.
+                    // The watchdog may not signal the command either, and has nothing left to do.
                     && !state.is_forbidden
                     && SystemClock.now() < *self.deadline.borrow()
                 {
@@ -212,7 +212,7 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Reports once that the command runs with rights of its own.
+    /// Reports once that the command runs with its own privileges.
     fn report_forbidden(&self, is_forbidden: bool, state: &mut SupervisorState) {
         if is_forbidden && !std::mem::replace(&mut state.is_forbidden, true) {
             self.messages.message(&format!(
@@ -240,7 +240,7 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// When the watchdog acts on what is due at `at`: half of the margin later, so that `run` is first.
+    /// When the watchdog acts on an action due at `at`: half of the margin later, so that `run` acts first.
     fn watchdog_time(&self, at: BootTime) -> BootTime {
         at.plus(self.policy.margin / 2)
     }
@@ -305,8 +305,8 @@ impl Supervisor<'_, '_> {
         false
     }
 
-    /// The command has ended. If that was late, because this process was stopped, the watchdog reports whether it ended the
-    /// command.
+    /// Handles the end of the command. If it ended late, because this process was stopped, the watchdog reports whether it ended
+    /// the command.
     fn ended(&mut self, state: &mut SupervisorState) {
         let end = self.deadline.borrow().minus(self.policy.margin).minus(self.policy.grace);
         if state.lost || self.policy.warn_only || SystemClock.now() < end {
@@ -319,7 +319,7 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// The command was stopped: by Ctrl-Z, or because it uses the terminal from the background.
+    /// Handles a stop of the command: by Ctrl-Z, or because it uses the terminal from the background.
     fn stopped(&mut self, signal: Option<Signal>, state: &mut SupervisorState) {
         let Some(terminal) = self.terminal else { return };
         match signal {
@@ -329,14 +329,14 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// The command reads from the terminal and is not in its foreground, as in a pipeline or after `&`. It gets the
-    /// terminal if this process may give it; otherwise both stop until the shell brings them to the foreground.
+    /// The command reads from the terminal but is not in its foreground, as in a pipeline or after `&`. It gets the terminal if
+    /// this process may give it; otherwise both stop until the shell brings them to the foreground.
     fn needs_terminal(&mut self, terminal: &Terminal, signal: Signal, state: &mut SupervisorState) {
         if !terminal.is_in_foreground() && !terminal.is_handed() {
             let before = SystemClock.now();
             self.stop_both(terminal, signal);
             if !terminal.is_in_foreground() && SystemClock.now().since(before) < STOP_MIN {
-                // Nobody is left who could continue this process, so the system does not stop it.
+                // No process is left that could continue this one, so the system does not stop it.
                 self.messages.message("the command needs the terminal, which is gone; the command is ended");
                 self.begin_to_end(state);
                 return;

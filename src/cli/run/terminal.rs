@@ -46,7 +46,7 @@ impl Terminal {
         self.set_foreground(group);
     }
 
-    /// Makes this process' group the foreground group again, if the command's had become that.
+    /// Makes this process' group the foreground group again, if the command's group had become it.
     pub(super) fn take_back(&self) {
         if self.is_handed.replace(false) {
             self.set_foreground(self.own);
@@ -55,12 +55,12 @@ impl Terminal {
 
     /// Stops this process' group by `signal`, as the terminal would; returns when it is continued.
     pub(super) fn stop_self(signal: Signal) {
-        // Fails only if the group does not exist, and this process is in it.
+        // Fails only if the group does not exist, but this process is in it.
         let _ = kill_current_process_group(signal);
     }
 
-    /// From the background this is allowed only while SIGTTOU is blocked (rustix cannot block signals without unsafe code,
-    /// hence nix). Errors are ignored: a closed terminal has no foreground.
+    /// From the background, this is allowed only while SIGTTOU is blocked (rustix cannot block signals without unsafe code, hence
+    /// nix). Errors are ignored: a closed terminal has no foreground.
     fn set_foreground(&self, group: Pid) {
         let mut ttou = SigSet::empty();
         ttou.add(NixSignal::SIGTTOU);

@@ -1,5 +1,4 @@
-//! The file that passes the token to the command: private to its owner, written before anything is acquired, removed at the
-//! end.
+//! The file that passes the token to the command: private to its owner, written before anything is acquired, removed at the end.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -48,7 +47,7 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // The command may have removed it.
+        // The command may have removed the file.
         let _ = fs::remove_file(&self.path);
     }
 }

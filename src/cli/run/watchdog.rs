@@ -1,15 +1,15 @@
 //! A second process that acts if `run` cannot, because `run` is stopped (SIGSTOP, a debugger) or was killed. It receives the
-//! command's process group and instants through a pipe; it has no network and no runtime. What it needs of the service, it
-//! asks by `redlockd extend` and `redlockd release`.
+//! command's process group and instants through a pipe; it has no network and no runtime. It reaches the service by
+//! `redlockd extend` and `redlockd release`.
 //!
-//! Usually it ends the command before the lease's end. Guaranteed while it runs: the command gets SIGTERM and SIGKILL before
-//! the lease's local deadline, whatever happens to `run`; after a suspend as soon as the machine wakes, when only the fence
-//! protects. After a killed `run` it releases the lock, so that it is free at once.
+//! Usually it ends the command before the lease's end. While it runs, it guarantees that the command gets SIGTERM and SIGKILL
+//! before the lease's local deadline, whatever happens to `run`; after a suspend, as soon as the machine wakes, when only the
+//! fence protects. If `run` was killed, it releases the lock, so that the lock is free at once.
 //!
 //! With `--on-lost warn` it does not signal the command, but renews the lease until the command's group has ended
 //! ([`LeaseKeeper`]), and releases the lock then.
 //!
-//! Not covered: stopping or killing both processes (the command goes on, and the lease ends with its TTL), the instant between
+//! Not covered: stopping or killing both processes (the command continues, and the lease ends with its TTL), the instant between
 //! the start of the command and the pipe's first line, and processes that left the command's group (daemons that call setsid).
 
 use std::ffi::OsString;
@@ -36,31 +36,31 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The hidden command; its arguments are the path of the token file and those of [`WatchdogTask::to_args`].
 pub(crate) const COMMAND: &str = "__watchdog";
-/// Between the service's options and the names.
+/// Separates the service's options from the names.
 const NAMES: &str = "--";
-/// The argument of a watchdog that ends the command; that of another one is the TTL of the lease that it renews, in ms.
+/// The argument of a watchdog that ends the command; other watchdogs get the TTL of the lease that they renew, in ms.
 const END: &str = "end";
-/// The argument of one that releases the lock at the end; that of another one is empty.
+/// The argument of a watchdog that releases the lock at the end; for others it is empty.
 const RELEASE: &str = "release";
-/// Exit code of a watchdog that ended the command, or saw it end.
+/// Exit code of a watchdog that ended the command, or saw its end.
 const ACTED: u8 = 3;
 /// Longest sleep: timers stop while the machine is suspended, leases do not.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Interval of checks after SIGTERM.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// After SIGKILL: how long a group may take to end.
+/// How long a group may take to end after SIGKILL.
 const KILL_MAX: Duration = Duration::from_secs(2);
 /// How long `run` waits for its watchdog's exit code.
 const EXIT_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Interval of checks for it.
+/// Interval of checks for that exit code.
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What it does if `run` cannot.
+/// The watchdog's task if `run` cannot act.
 #[derive(Debug)]
 pub(crate) struct WatchdogTask {
-    /// The TTL of the lease that it renews (`--on-lost warn`). `None`: it ends the command.
+    /// The TTL of the lease that the watchdog renews (`--on-lost warn`). `None`: it ends the command.
     pub(crate) renews: Option<Duration>,
-    /// Whether it releases the lock when the command has ended. With `--at-least` the lease ends by its TTL.
+    /// Whether the watchdog releases the lock when the command has ended. With `--at-least` the lease ends by its TTL.
     pub(crate) releases: bool,
     /// The options of `redlockd extend` and `redlockd release` that name the service.
     pub(crate) service: Vec<OsString>,
@@ -87,7 +87,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it, in its own process group. If `run` was killed, it removes the token file once the command has ended.
+    /// Starts the watchdog, in its own process group. If `run` was killed, it removes the token file once the command has ended.
     ///
     /// Errors: the operating system's.
     pub(crate) fn start(token_file: &Path, task: &WatchdogTask) -> io::Result<Self> {
@@ -109,12 +109,12 @@ impl Watchdog {
         self.send(&format!("until {} {}\n", terminate.as_micros(), kill.as_micros()));
     }
 
-    /// Sends the lease's deadline after a renewal, to one that renews.
+    /// Sends the lease's deadline after a renewal, to a watchdog that renews.
     pub(crate) fn set_deadline(&mut self, deadline: BootTime) {
         self.send(&format!("lease {}\n", deadline.as_micros()));
     }
 
-    /// Says that the end of the lease was reported, to one that renews.
+    /// Notes that the end of the lease was reported, for a watchdog that renews.
     pub(crate) fn set_lost(&mut self) {
         self.send("lost\n");
     }
@@ -126,23 +126,23 @@ impl Watchdog {
         }
     }
 
-    /// Whether it still runs.
+    /// Whether the watchdog still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Whether it has ended the command, or seen it end.
+    /// Whether the watchdog has ended the command, or seen its end.
     pub(crate) fn has_acted(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(status)) if status.code() == Some(i32::from(ACTED)))
     }
 
-    /// Ends it, without waiting.
+    /// Ends the watchdog, without waiting.
     pub(crate) fn dismiss(&mut self) {
         self.send("done\n");
         self.pipe = None;
     }
 
-    /// Ends it; whether it had ended the command before. Blocks for at most [`EXIT_WAIT_MAX`].
+    /// Ends the watchdog; returns whether it had ended the command before. Blocks for at most [`EXIT_WAIT_MAX`].
     pub(crate) fn dismiss_and_wait(&mut self) -> bool {
         self.dismiss();
         let end = SystemClock.now().plus(EXIT_WAIT_MAX);
@@ -156,7 +156,7 @@ impl Watchdog {
     }
 }
 
-/// What the watchdog has received.
+/// The data that the watchdog has received.
 #[derive(Debug, Default)]
 struct Orders {
     group: Option<Pid>,
@@ -198,8 +198,8 @@ pub(crate) fn main(args: &[OsString], err: &mut dyn Write) -> u8 {
         print_line(err, "redlockd: this command is for `redlockd run` alone");
         return exit::USAGE;
     };
-    // A supervisor that sends SIGTERM to all processes must not end the watchdog before the command; nor must a terminal stop
-    // it that lets only its foreground write (`stty tostop`).
+    // A supervisor that sends SIGTERM to all processes must not end the watchdog before the command. Nor must a terminal stop it
+    // that lets only its foreground write (`stty tostop`).
     let mut blocked = SigSet::empty();
     [NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT, NixSignal::SIGTTOU]
         .into_iter()
@@ -209,7 +209,7 @@ pub(crate) fn main(args: &[OsString], err: &mut dyn Write) -> u8 {
         lock.iter().skip_while(|arg| *arg != NAMES).skip(1).map(|name| name.to_string_lossy()).collect();
     let ttl = renews.to_str().and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
     let keeper = ttl.map(|ttl| LeaseKeeper::new(ttl, names.join(", ")));
-    // `run` has written it before it started this process.
+    // `run` wrote the file before it started this process.
     let token = std::fs::read_to_string(token_file).unwrap_or_default();
     let lock = LockCommands { token, args: lock.to_vec() };
     let (orders, unread, orphaned) = (Orders::default(), Vec::new(), false);
@@ -217,7 +217,7 @@ pub(crate) fn main(args: &[OsString], err: &mut dyn Write) -> u8 {
     WatchdogProcess { token_file, releases, lock, orders, unread, orphaned, err }.run(keeper)
 }
 
-/// The process itself.
+/// The state of the watchdog's process.
 struct WatchdogProcess<'a> {
     token_file: &'a Path,
     releases: bool,
@@ -253,7 +253,7 @@ impl WatchdogProcess<'_> {
         }
     }
 
-    /// Ends the command if it is time; else returns for how long it is not.
+    /// Ends the command if it is time; else returns the time until then.
     fn end_command(&mut self, group: Pid) -> ControlFlow<u8, Duration> {
         let (now, orders) = (SystemClock.now(), &self.orders);
         if !self.orphaned && orders.terminate.is_none_or(|at| now < at) {
@@ -277,7 +277,7 @@ impl WatchdogProcess<'_> {
         ControlFlow::Break(ACTED)
     }
 
-    /// Renews the lease if `run` cannot, until the command has ended; returns for how long there is nothing to do.
+    /// Renews the lease if `run` cannot, until the command has ended; returns the time until the next step.
     fn keep_lease(&mut self, group: Pid, keeper: &mut LeaseKeeper) -> ControlFlow<u8, Duration> {
         if let Some(deadline) = self.orders.lease.take() {
             keeper.renewed_by_run(deadline);
@@ -304,7 +304,7 @@ impl WatchdogProcess<'_> {
     }
 
     fn remove_token_file(&self) {
-        // The command may have removed it.
+        // The command may have removed the file.
         let _ = std::fs::remove_file(self.token_file);
     }
 
@@ -339,7 +339,7 @@ fn read_pipe(into: &mut Vec<u8>, timeout: Duration) -> PipeRead {
         Ok(_) => {}
     }
     let mut buffer = [0; 256];
-    // Not through the standard library's buffer, which poll(2) cannot see into.
+    // Not through the standard library's buffer, which is invisible to poll(2).
     match rustix::io::read(&stdin, &mut buffer) {
         Ok(0) | Err(_) => PipeRead::Closed,
         Ok(n) => {
@@ -349,9 +349,9 @@ fn read_pipe(into: &mut Vec<u8>, timeout: Duration) -> PipeRead {
     }
 }
 
-/// Sends SIGTERM now, and SIGKILL at `kill` if a process is left. Returns whether none is left, at most [`KILL_MAX`] later.
+/// Sends SIGTERM now, and SIGKILL at `kill` if a process remains. Returns whether none remains, at most [`KILL_MAX`] later.
 fn end_group(group: Pid, kill: BootTime) -> bool {
-    // Errors: no process is left.
+    // Errors: no process remains.
     let _ = kill_process_group(group, Signal::TERM);
     let _ = kill_process_group(group, Signal::CONT);
     let has_ended = |until: BootTime| loop {

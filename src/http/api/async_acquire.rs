@@ -1,4 +1,4 @@
-//! `POST /locks/{resource}` and `POST /locks` with `async`: the lease where nobody is in the way, else a ticket.
+//! `POST /locks/{resource}` and `POST /locks` with `async`: the lease if it can be granted at once, else a ticket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::manager::types::{AcquireError, AcquireRequest};
 use crate::manager::{PendingGrant, PendingSet};
 use crate::types::{ResourceName, Token};
 
-/// What an asynchronous acquire has beside its parameters.
+/// The fields of an asynchronous acquire.
 pub(crate) struct AsyncAcquire {
-    /// `wait` is that of the ticket; it has a `kept_for`. Of several resources for the first.
+    /// `wait` is the ticket's wait; `kept_for` is set. For several resources: the request of the first one.
     pub request: AcquireRequest,
-    /// The others, which are granted with it, or none of them.
+    /// The other resources; all are granted together or none.
     pub others: Vec<ResourceName>,
     pub fields: AsyncFields,
     pub format: ResponseFormat,
@@ -35,9 +35,9 @@ pub(crate) struct AsyncAcquire {
     pub audit_scope: AuditScope,
 }
 
-/// 201 with the lease where it is granted in the first round, else 202 with a ticket; always 202 where somebody is to be called.
+/// 201 with the lease if the first round grants it, else 202 with a ticket; always 202 if the request names a call-back.
 ///
-/// Cancel: what was granted is undone; a ticket that a majority stores ends if no request about it follows.
+/// Cancel: a grant is undone; a ticket that a majority stores ends if no request about it follows.
 pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Response, Problem> {
     let AsyncAcquire { request, others, fields, format, access, audit_scope } = asked;
     let AsyncFields { callback, accept } = fields;
@@ -48,7 +48,7 @@ pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Resp
     let token = request.token.clone().unwrap_or_else(|| state.manager.new_token());
     let names: Vec<ResourceName> = std::iter::once(&resource).chain(&others).cloned().collect();
     if request.token.is_some() {
-        // The same request again. It counts in no quota: its ticket does.
+        // The request was sent before. It counts in no quota: its ticket does.
         match Box::pin(state.manager.find_ticket_of(&names, &token.hash())).await {
             Ok(found) => {
                 if !is_own(&state, &found, &access, None) {
@@ -82,7 +82,7 @@ pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Resp
     Box::pin(made(&state, found, token, format, &audit_scope)).await
 }
 
-/// 201 where it is granted without a wait; `None` where the lock is held.
+/// 201 if the lease is granted without a wait; `None` if the lock is held.
 async fn at_once(
     state: &AppState,
     request: AcquireRequest,
@@ -111,7 +111,7 @@ async fn at_once(
     }
 }
 
-/// The same for several.
+/// As [`at_once`], for several resources.
 async fn set_at_once(
     state: &AppState,
     request: AcquireRequest,
@@ -123,7 +123,7 @@ async fn set_at_once(
     let (first, owner) = (request.resource.clone(), refusals::asked_owner(&request));
     let watch = state.metrics.watch_acquire_in(request.mode, false);
     let outcome = Box::pin(state.manager.acquire_set(request, others)).await;
-    // Checked before the grant is kept: what was granted beside another owner's lease is undone.
+    // Checked before the grant is kept: a grant that joined another owner's lease is undone.
     let other = outcome.as_ref().ok().and_then(|pending| {
         pending.leases().iter().find_map(|lease| Some((lease, refusals::other_owner(lease, owner.as_deref())?)))
     });
@@ -153,7 +153,7 @@ async fn set_at_once(
     }
 }
 
-/// 202 while it waits, with its token; 200 if it is further already.
+/// 202 with the token while the ticket waits; 200 in a later state.
 async fn made(
     state: &AppState,
     found: FoundTicket,

@@ -10,7 +10,7 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::pages::error_page;
 
-/// The contract, as it is served.
+/// The API contract, as it is served.
 pub(crate) const OPENAPI: &str = include_str!("../../../openapi.yaml");
 
 /// `GET /openapi.yaml`.

@@ -9,7 +9,7 @@ use crate::manager::events::EventKind;
 use crate::manager::gaps::Gap;
 use crate::types::Invalid;
 
-/// `at=10:42` shows so much before and after it: clocks and memories differ by a minute or two.
+/// `at=10:42` shows this much before and after it: clocks and memories differ by a minute or two.
 const AROUND: Duration = Duration::from_mins(3);
 const DAY_MS: u64 = 86_400_000;
 
@@ -20,9 +20,9 @@ pub struct EventFilter {
     pub from_ms: Option<u64>,
     /// Not after. Milliseconds since 1970.
     pub to_ms: Option<u64>,
-    /// `None`: every kind.
+    /// `None`: every kind matches.
     pub kind: Option<EventKind>,
-    /// Begin of the name of the resource or node.
+    /// The prefix of the name of the resource or node.
     pub prefix: String,
 }
 
@@ -30,7 +30,7 @@ impl EventFilter {
     /// The fields that [`Self::read`] takes.
     pub const FIELDS: [&'static str; 6] = ["since", "from", "to", "at", "kind", "prefix"];
 
-    /// Reads the fields; wrong ones are reported when they are finished. Units of `now_ms`: milliseconds since 1970.
+    /// Reads the fields; [`Fields::finish`] reports wrong ones. Units of `now_ms`: milliseconds since 1970.
     pub fn read(fields: &mut Fields, now_ms: u64) -> Self {
         let mut moment = |name: &'static str| {
             let text = fields.text(name).filter(|text| !text.is_empty())?;

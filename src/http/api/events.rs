@@ -29,14 +29,14 @@ use crate::manager::events::{EventHub, EventKind, EventSubscription, EventsMisse
 use crate::metrics::requests::{InFlightGuard, RequestKind};
 use crate::redlock::clock::{BootTime, Clock};
 
-/// Past events in an answer without a limit, and at most.
+/// The number of past events in an answer: the default and the maximum.
 const PAST_DEFAULT: usize = 1_000;
 const PAST_MAX: usize = 20_000;
-/// Past events that are examined before other requests are served.
+/// The number of past events that are examined before other requests are served.
 const PAST_AT_A_TIME: usize = 512;
 /// The interval of comments while nothing happens: proxies close a connection that is silent for a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How old the last check of a reader's credentials may be when it gets an event: a check compares all keys.
+/// The maximum age of the last check of a reader's credentials when an event is sent: a check compares all keys.
 const RECHECK: Duration = Duration::from_secs(1);
 /// The last text of a stream whose reader lost its access.
 const ACCESS_ENDED: &str = ": your access has ended\n\n";
@@ -90,7 +90,7 @@ pub(crate) async fn events(State(state): State<AppState>, request: Request) -> R
     Ok((StatusCode::OK, [content_type, NO_BUFFERING], body).into_response())
 }
 
-/// A time, a kind or a limit makes a request one for the past, which is answered at once.
+/// A time, a kind or a limit makes it a request for past events, which is answered at once.
 fn asks_for_the_past(query: &str) -> bool {
     let names = query.split('&').filter_map(|pair| pair.split('=').next());
     names.into_iter().any(|name| ["since", "from", "to", "at", "kind", "limit"].contains(&name))
@@ -154,7 +154,7 @@ enum Phase {
 
 struct EventReader {
     state: AppState,
-    /// The one that it answers, for the credentials in it.
+    /// The request of this stream, for the credentials in it.
     request: Request,
     access: Access,
     checked_at: BootTime,
@@ -225,7 +225,7 @@ impl EventReader {
         }
     }
 
-    /// Whether the reader has access by the rules of now, and its credentials were accepted at most so long ago.
+    /// Whether the reader has access by the current rules, and its credentials were accepted at most `age_max` ago.
     fn is_still_allowed(&mut self, age_max: Duration) -> bool {
         let (now, renewed) = (self.state.clock.now(), self.access.renewed());
         let is_due = now.since(self.checked_at) >= age_max;

@@ -1,5 +1,5 @@
-//! The handler of `GET /fences/{resource}`: whether a fence is that of the current lease. Only for stores that cannot
-//! compare fences themselves; docs/fencing.md says what it does not protect from.
+//! The handler of `GET /fences/{resource}`: whether a fence is that of the current lease. Only for stores that cannot compare
+//! fences themselves; docs/fencing.md has the limits of this check.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -24,7 +24,7 @@ use crate::types::{Fence, Invalid, ResourceName};
 pub struct FenceFields {
     resource: ResourceName,
     fence: Fence,
-    /// The status of a refusal, where it is not the problem's own.
+    /// The status of a refusal, if it differs from the problem's own.
     denied: Option<StatusCode>,
     format: ResponseFormat,
 }

@@ -6,7 +6,7 @@ use crate::http::state::AppState;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest, Forced};
 use crate::types::TokenId;
 
-/// The action and the outcome in log and audit log.
+/// The action and the outcome as written to the log and the audit log.
 fn action_and_outcome(mode: ForceMode) -> (&'static str, &'static str) {
     match mode {
         ForceMode::Revoke => ("revoke", "revoked"),
@@ -14,7 +14,7 @@ fn action_and_outcome(mode: ForceMode) -> (&'static str, &'static str) {
     }
 }
 
-/// Completes the audit record before anything is decided, so that refusals have action and reason too.
+/// Completes the audit record before the decision, so that refusals have action and reason too.
 pub(crate) fn note(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
     audit_scope.note(|record| {
         record.action = action_and_outcome(mode).0.to_owned();
@@ -22,10 +22,10 @@ pub(crate) fn note(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
     });
 }
 
-/// Ends the lease, and records it in metrics, log and audit log. Also returns which lease it was; `None` for another Redlock
-/// client's.
+/// Ends the lease, and records this in metrics, log and audit log. Also returns which lease ended; `None` for the lock of another
+/// Redlock client.
 ///
-/// Cancel: what was sent to the nodes stays in effect; a release continues in the background.
+/// Cancel: requests sent to the nodes stay in effect; a release continues in the background.
 pub(crate) async fn end_lease(
     state: &AppState,
     audit_scope: &AuditScope,

@@ -1,5 +1,5 @@
-//! The handlers of `/health/live` and `/health/ready`. Neither calls a node: a probe that did would have the service
-//! restarted for a fault of the nodes. Other query fields are ignored, since some probes add their own.
+//! The handlers of `/health/live` and `/health/ready`. Neither calls a node: otherwise a fault of the nodes would get the service
+//! restarted. Other query fields are ignored, since some probes add their own.
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
@@ -18,7 +18,7 @@ pub(crate) async fn live(headers: HeaderMap) -> Response {
     lock_responses::health("live", negotiation::for_problem(&headers), None)
 }
 
-/// 200 if locks can be granted; with `local=true`, as long as this instance is not stopping: for balancers, since without a
+/// 200 if locks can be granted. With `local=true`, 200 as long as this instance is not stopping: for balancers, since without a
 /// quorum every instance gives the same precise answers. Only clients with the right `metrics` learn which node is unavailable,
 /// since when, and what to do.
 ///

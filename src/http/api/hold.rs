@@ -32,9 +32,9 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::random::SystemEntropy;
 use crate::types::ResourceName;
 
-/// A request that is decided within this time gets the decision as its answer; others get their queue position first.
+/// A decision within this time is the first answer; later ones come after the queue position.
 const QUEUED_AFTER: Duration = Duration::from_millis(20);
-/// The loss of an unplugged client is noticed within TTL / this after a renewal was sent to it.
+/// The loss of an unplugged client is noticed within TTL / this number after a renewal was sent to it.
 const LOSS_PARTS_OF_TTL: u32 = 2;
 /// Proxies must not buffer the stream.
 pub(super) const NO_BUFFERING: (HeaderName, HeaderValue) =
@@ -45,13 +45,13 @@ type Held = HeldLease<AnyNode, SystemClock, SystemEntropy>;
 
 /// A parsed acquire that holds.
 pub(crate) struct HoldFields {
-    /// As the manager takes it.
+    /// The request for the manager.
     pub request: AcquireRequest,
     /// The format of the stream.
     pub format: StreamFormat,
     /// The connection of the request; `None` in tests without one.
     pub connection: Option<Arc<Connection>>,
-    /// What its client may read.
+    /// The permissions of the client.
     pub access: Access,
     /// The reservation in the principal's quota; `None` without authentication.
     pub permit: Option<Arc<QuotaPermit>>,
@@ -59,9 +59,9 @@ pub(crate) struct HoldFields {
     pub audit_scope: AuditScope,
 }
 
-/// Answers with a stream once the lease is granted or the request is queued; with a problem before that.
+/// Answers with a stream once the lease is granted or the request is queued; with a problem if it is refused before that.
 ///
-/// Cancel, and the end of the stream: the queue position is given up, the lease released.
+/// Cancel, and the end of the stream: the queue position is given up, and the lease is released.
 pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
     let HoldFields { request, format, connection, access, permit, audit_scope } = params;
     if let Some(connection) = &connection {
@@ -117,14 +117,14 @@ enum Step {
     Waiting(Acquiring, AcquireWatch),
     Granted(Held),
     Holding(Held),
-    /// The body ends with an error, so that the client can tell this from a regular end.
+    /// The body ends with an error, which the client can tell from a regular end.
     Broken,
 }
 
 struct HoldStream {
     state: AppState,
     resource: ResourceName,
-    /// What [`refusals::asked_owner`] found.
+    /// The result of [`refusals::asked_owner`].
     owner: Option<Box<str>>,
     access: Access,
     format: StreamFormat,
@@ -134,7 +134,7 @@ struct HoldStream {
     _in_flight: InFlightGuard,
 }
 
-/// How the stream counts in its principal's quota, until it ends.
+/// How the stream counts in its principal's quota until the stream ends.
 enum LeaseQuota {
     Reserved(Option<Arc<QuotaPermit>>),
     Occupied { _held: HeldQuota },
@@ -183,7 +183,7 @@ impl Drop for StreamAudit {
     }
 }
 
-/// An event in one word for shells; a grant as the token.
+/// The value of an event in one word, for shells; for a grant, the token.
 fn value(event: &api::HoldEvent) -> String {
     match event {
         api::HoldEvent::Queued { position } => position.to_string(),

@@ -1,4 +1,4 @@
-//! The handlers of `/hooks`: the state of targets and hooks, tests, and messages that are sent again.
+//! The handlers of `/hooks`: the state of targets and hooks, tests, and the repetition of messages.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -19,7 +19,7 @@ use crate::webhooks::deliveries::LastTry;
 use crate::webhooks::hook_status::{HookStatus, TargetStatus};
 use crate::webhooks::hooks::NoSuchName;
 
-/// The longest name of a hook or a target with its prefix. Bytes.
+/// The maximum length of the name of a hook or a target, with its prefix. Bytes.
 const HOOK_NAME_MAX_BYTES: usize = 80;
 
 pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -32,7 +32,7 @@ pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Res
     })
 }
 
-/// `POST /hooks/{name}/test`. Cancel: the test may have arrived.
+/// `POST /hooks/{name}/test`. Cancel: the test may have been received.
 pub(crate) async fn test(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (name, audit_scope) = read(request, &state, "test").await?;
     let last = state.webhooks.test(&name).await.map_err(unknown)?;
@@ -48,17 +48,17 @@ pub(crate) async fn replay(State(state): State<AppState>, request: Request) -> R
     Ok(lock_responses::ok(&api::HookReplay { queued }))
 }
 
-/// The audit record of a test.
+/// The outcome of a test for the audit record.
 pub(crate) fn outcome(last: &LastTry) -> &'static str {
     if last.answer.is_accepted() { "accepted" } else { "not-accepted" }
 }
 
-/// The problem of a name that nothing has.
+/// The problem of an unknown name.
 pub(crate) fn unknown(_: NoSuchName) -> Problem {
     Problem::new(ProblemKind::NotFound, "no hook has this name, and no target where it begins with `target:`")
 }
 
-/// Notes in the audit record which hook an operator acts on.
+/// Notes in the audit record the hook that an operator acts on.
 pub(crate) fn note(audit_scope: &AuditScope, action: &str, name: &str) {
     audit_scope.note(|record| {
         record.action = format!("{action}-hook");
@@ -138,7 +138,7 @@ fn convert_hook(status: &HookStatus) -> api::HookState {
     }
 }
 
-/// A line for each: `target` or `hook`, name, target's origin or hook's state, answer of the last try.
+/// One line for each: `target` or `hook`, name, the target's origin or the hook's state, the answer to the last try.
 fn as_text(hooks: &api::Hooks) -> String {
     let answer = |last: &Option<api::HookTry>| last.as_ref().map(|last| last.answer.clone()).unwrap_or_default();
     let targets = hooks.targets.iter().map(|t| tabs(&["target", &t.name, &t.origin, &answer(&t.last)]));

@@ -1,4 +1,4 @@
-//! The fields that requests about leases share: each is read, checked against its limits, and named where it is wrong.
+//! The fields that requests about leases share: each is read and checked against its limits; an error names its field.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::types::{Invalid, Labels, PERMITS_MAX, PERMITS_MIN, PermitLimit, Token
 /// The shortest TTL of a kept lease.
 const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 
-/// How long a ticket waits where the request does not say, and at least.
+/// How long a ticket waits: the default and the minimum.
 const TICKET_WAIT_DEFAULT: Duration = Duration::from_hours(1);
 const TICKET_WAIT_MIN: Duration = Duration::from_secs(1);
 
-/// How long a grant is offered to the receiver of call-backs.
+/// How long a grant is offered to the receiver of call-backs: minimum, default and maximum.
 const ACCEPT_MIN: Duration = Duration::from_secs(5);
 const ACCEPT_DEFAULT: Duration = Duration::from_mins(2);
 const ACCEPT_MAX: Duration = Duration::from_mins(10);
 
-/// How the lease is to share the lock: exclusive unless `mode` or `limit` says otherwise.
+/// How the lease shares the lock: exclusive unless `mode` or `limit` says otherwise.
 pub(super) fn mode(fields: &mut Fields) -> WantedMode {
     let word = fields.text("mode");
     let limit = fields.number("limit").map(|limit| {
@@ -46,7 +46,7 @@ pub(super) fn mode(fields: &mut Fields) -> WantedMode {
     }
 }
 
-/// Whether an exclusive lease is to become a shared one.
+/// Whether the exclusive lease becomes a shared one.
 pub(super) fn downgrade(fields: &mut Fields) -> bool {
     match fields.text("mode").as_deref() {
         None => return false,
@@ -57,7 +57,7 @@ pub(super) fn downgrade(fields: &mut Fields) -> bool {
     false
 }
 
-/// The TTL; `None` without one.
+/// The TTL; `None` if the request has none.
 pub(super) fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
     let ttl = fields.duration("ttl")?;
     let (least, most) = (settings.min_ttl.as_duration(), settings.max_ttl.as_duration());
@@ -70,7 +70,7 @@ pub(super) fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
     fields.check("ttl", bounded)
 }
 
-/// For how long the service is to renew the lease.
+/// For how long the service renews the lease.
 ///
 /// Errors: `keep-too-long`.
 pub(super) fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
@@ -85,7 +85,7 @@ pub(super) fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<O
     Ok(Some(kept_for))
 }
 
-/// The TTL of a kept lease: other instances need some of it to find the lease if this one ends.
+/// The TTL of a kept lease: other instances need part of it to find the lease if this instance ends.
 pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
     if asked.is_some_and(|ttl| ttl.as_duration() < KEPT_TTL_MIN) {
         fields.wrong("ttl", format!("must be at least {} with `keep`", format_duration(KEPT_TTL_MIN)));
@@ -93,7 +93,7 @@ pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Durati
     settings.kept_ttl(asked, kept_for)
 }
 
-/// The field takes precedence over the preference, which is not refused but limited to the maximum.
+/// The field takes precedence over the preference. A preference above the maximum is not refused but limited to it.
 pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
     // At most `max_wait`, an hour.
     let seconds = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
@@ -121,22 +121,22 @@ pub(super) fn ticket_wait(fields: &mut Fields, settings: &HttpSettings) -> Durat
     wait
 }
 
-/// What an asynchronous acquire has beside the fields of others.
+/// The fields that only an asynchronous acquire has.
 pub(crate) struct AsyncFields {
-    /// Where call-backs go, as the request has it: a secret.
+    /// The address of call-backs, as received: a secret.
     pub callback: Option<String>,
-    /// For how long the grant is offered to their receiver.
+    /// How long the grant is offered to the receiver of the call-backs.
     pub accept: Duration,
 }
 
-/// Without the address.
+/// Omits the address.
 impl std::fmt::Debug for AsyncFields {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AsyncFields").field("accept", &self.accept).finish_non_exhaustive()
     }
 }
 
-/// Whether a ticket is wanted: by `async=true`, by a preference, or since somebody is to be called.
+/// Whether a ticket is wanted: by `async=true`, by a preference, or since the request names a call-back.
 pub(super) fn asynchronous(fields: &mut Fields, parts: &Parts, holds: bool, is_kept: bool) -> Option<AsyncFields> {
     let is_asked = fields.flag("async") || request_headers::prefers_async(&parts.headers);
     let (callback, accept) = (fields.text("callback"), fields.duration("accept"));
@@ -160,7 +160,7 @@ fn has_callback(query: &str) -> bool {
     query.split('&').any(|pair| pair.split('=').next().is_some_and(|name| name.eq_ignore_ascii_case("callback")))
 }
 
-/// A ticket's lease has neither a client that renews it nor a connection.
+/// A ticket's lease has neither a client that renews it nor a connection that holds it.
 fn check_async(fields: &mut Fields, holds: bool, is_kept: bool) {
     if holds {
         fields.wrong("hold", "is not for an asynchronous acquire, whose lease no connection holds");
@@ -173,7 +173,7 @@ fn check_async(fields: &mut Fields, holds: bool, is_kept: bool) {
     }
 }
 
-/// The place that the request takes again, or keeps for the next one.
+/// The queue position that the request takes again, or keeps for the next request.
 pub(super) fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
     let text = fields.text("wait_id")?;
     let wait_id = fields.check("wait_id", WaitId::parse(&text))?;
@@ -183,7 +183,7 @@ pub(super) fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
     Some(KeepPlace { wait_id, permit: None })
 }
 
-/// What happens to the newest request of a deadlock: it waits on, unless it asks to be refused.
+/// Whether the newest request of a deadlock is refused: it keeps waiting unless it asks for the refusal.
 pub(super) fn refuses_deadlock(fields: &mut Fields) -> bool {
     let word = fields.text("on_deadlock");
     if word.as_deref().is_some_and(|word| !matches!(word, "report" | "refuse")) {

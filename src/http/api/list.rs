@@ -1,4 +1,4 @@
-//! The handler of `GET /locks`: held leases of the whole cluster, waiters of this instance.
+//! The handler of `GET /locks`: held leases of the whole cluster, and waiters of this instance.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -10,7 +10,7 @@ use crate::http::problem::Problem;
 use crate::http::state::AppState;
 use crate::types::ResourceName;
 
-/// Answers from the manager's snapshot, with the locks that the client may read. Cancel: nothing is left behind.
+/// Answers from the manager's snapshot with the locks that the client may read. Cancel: nothing is left behind.
 pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let ((query, format), access) = (lock_requests::list(&request)?, Access::of(&request));
     drop(request);

@@ -1,5 +1,5 @@
-//! Requests as checked parameters for the manager: which fields each endpoint takes, their defaults and limits. All
-//! of it is checked before a node or a queue is involved.
+//! Requests as checked parameters for the manager: the fields of each endpoint, their defaults and limits. Every check precedes
+//! any use of a node or a queue.
 
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -23,7 +23,7 @@ use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, 
 
 /// The formats of answers under `/locks/{resource}`.
 pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
-/// The maximum length of the `reason` of a forced end: that of a note.
+/// The maximum length of the `reason` of a forced end: as long as a note.
 pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 
 /// A parsed acquire.
@@ -35,7 +35,7 @@ pub(crate) struct AcquireFields {
     pub format: ResponseFormat,
     /// The `Prefer: wait` that was applied. Seconds.
     pub applied: Option<u32>,
-    /// A ticket is wanted, if the lock is not granted at once.
+    /// Set if the client wants a ticket when the lock is not granted at once.
     pub asynchronous: Option<AsyncFields>,
     /// With `hold=true`: the format of the stream that holds the lease.
     pub hold: Option<StreamFormat>,
@@ -99,7 +99,7 @@ const ACQUIRE_FIELDS: [&str; 15] = [
     "wait_id",
 ];
 
-/// A parsed extend. `request.fence` is set later where `if_match` has tags.
+/// A parsed extend. `request.fence` is set later if `if_match` has tags.
 #[derive(Debug)]
 pub(crate) struct ExtendFields {
     pub request: ExtendRequest,
@@ -158,13 +158,13 @@ pub(crate) enum ReleaseFields {
     Force { resource: ResourceName, holder: Option<TokenId>, mode: ForceMode, reason: String, if_match: IfMatch },
 }
 
-/// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept
-/// header is ignored. Errors, Cancel: as [`acquire`].
+/// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept header is ignored.
+/// Errors, Cancel: as [`acquire`].
 pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseFields, Problem> {
     let resource = path::resource(request.uri())?;
     let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
     let if_match = request_headers::if_match(&parts.headers)?;
-    // A malformed token is refused even where none is needed.
+    // A malformed token is refused even if none is needed.
     let token = request_headers::lock_token(&parts.headers)?;
     if fields.take("token") {
         fields.wrong("token", "belongs in the Lock-Token header");
@@ -216,22 +216,22 @@ pub(crate) fn nodes(request: &Request) -> Result<ResponseFormat, Problem> {
     no_fields(request).map(|()| format)
 }
 
-/// What an operator wants with a node.
+/// What an operator changes about a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NodeChange {
-    /// It has ended for good.
+    /// The node has ended for good.
     Forget,
-    /// Another server is to have its name.
+    /// Another server takes over the node's name.
     Replace {
-        /// The server that is to vote under the name.
+        /// The server that will vote under the name.
         address: String,
     },
-    /// A server is to vote under this new name.
+    /// A server will vote under this new name.
     Add {
-        /// The server that is to vote under the name.
+        /// The server that will vote under the name.
         address: String,
     },
-    /// It is to vote no more.
+    /// The node will not vote any more.
     Remove,
 }
 
@@ -251,7 +251,7 @@ pub(crate) async fn change_node(
         ("forget", None) => {}
         ("remove", None) => change = NodeChange::Remove,
         ("forget" | "remove", Some(_)) => fields.wrong("url", "is for action=replace and action=add"),
-        // The credentials are those of the configuration: the view is readable on every node.
+        // The configuration has the credentials: the view is readable on every node.
         ("replace" | "add", Some(url)) if url.contains('@') || url.contains('?') => {
             fields.wrong("url", "has no user, password or options: those of the configuration are used");
         }

@@ -1,5 +1,5 @@
-//! Results of the manager as answers: pure functions, so that every header and member can be tested without a
-//! manager. Refusals are in [`super::refusals`].
+//! Results of the manager as answers: pure functions, so that every header and member can be tested without a manager. Refusals
+//! are in [`super::refusals`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::types::{NodeId, PermitLimit, ResourceName, Token, WantedMode};
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
 pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
-/// The header that says how old a list is, in either form. Units: milliseconds.
+/// The header with the age of a list, in both formats. Units: milliseconds.
 pub(crate) const LIST_AGE: HeaderName = HeaderName::from_static("list-age-ms");
 /// The header that confirms a `Prefer` header (RFC 7240).
 pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -50,8 +50,8 @@ pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }
 
-/// The lease without its token. Labels without a time of grant were not read from the nodes, and are left out rather
-/// than shown as empty.
+/// The lease without its token. If the time of grant is unknown, the labels were not read from the nodes; they are left out
+/// rather than shown as empty.
 pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
     let valid_for = lease.deadline.since(time.now);
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
@@ -90,13 +90,13 @@ fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
     }
 }
 
-/// Sets the fence and the ETag of the lease: with other holders beside it, that of the lock is another one.
+/// Sets the fence and the ETag of the lease: the ETag of the lock differs if the lease has other holders beside it.
 fn put_fence(response: &mut Response, fence: u64) {
     put(response, FENCING_TOKEN, Some(fence.into()));
     put(response, header::ETAG, etag(&fence.to_string()));
 }
 
-/// 201, or 200 for a replay. Besides a stream's first event, the only answer with the token.
+/// 201, or 200 for a replay. The only answer with the token besides a stream's first event.
 pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseFormat) -> Response {
     let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
     let mut response = match format {
@@ -109,7 +109,7 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
     response
 }
 
-/// The header with the token, which is not printed.
+/// Sets the header with the token, marked so that it is not printed.
 pub(super) fn put_token(response: &mut Response, token: &Token) {
     let secret = HeaderValue::from_str(token.reveal()).ok().map(|mut value| {
         value.set_sensitive(true);
@@ -160,7 +160,7 @@ pub(crate) fn released() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// 204 with a warning if the lock was freed at once, 202 if it will be when the lease ends.
+/// 204 with a warning if the lock was freed at once; 202 if it is freed when the lease ends.
 pub(crate) fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> Response {
     match forced {
         Forced::Freed => (StatusCode::NO_CONTENT, [(header::WARNING, FORCED_NOW_WARNING)]).into_response(),
@@ -215,7 +215,7 @@ pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseF
     Ok(response)
 }
 
-/// With several holders the first, and how many there are.
+/// The lines of a lock; of several holders, the first one and the count.
 fn lock_lines(body: &api::LockDetails) -> String {
     let count = body.quorum;
     let mut pairs = vec![
@@ -268,7 +268,7 @@ pub(crate) fn fence_checked(body: &api::FenceCheck, format: ResponseFormat) -> R
     }
 }
 
-/// 304: the client has seen this lease already.
+/// 304: the client already has this lease.
 pub(crate) fn not_modified(tag: &str) -> Response {
     let mut response = StatusCode::NOT_MODIFIED.into_response();
     put(&mut response, header::ETAG, etag(tag));
@@ -309,7 +309,7 @@ pub(crate) fn listed(page: &ListPage, format: ResponseFormat) -> Response {
     response
 }
 
-/// A line per lock with tabs between its cells, as `redlockd list --plain` prints it; then what is missing, as comments.
+/// One line per lock, with tabs between its cells, as `redlockd list --plain` prints it; then, as comments, what is missing.
 fn list_lines(list: &api::List) -> String {
     let mut rows = String::new();
     for item in &list.items {
@@ -365,7 +365,7 @@ pub(crate) fn nodes(
     }
 }
 
-/// 200 with a status, and with the situation if there is something to do about it.
+/// 200 with a status, and with the situation if it requires action.
 pub(crate) fn health(status: &'static str, format: ResponseFormat, situation: Option<&Situation>) -> Response {
     let situation = situation.filter(|situation| !situation.advice.is_empty());
     match format {
@@ -380,7 +380,7 @@ pub(crate) fn health(status: &'static str, format: ResponseFormat, situation: Op
     }
 }
 
-/// `; n1, n2: reason` for each reason for which nodes have no vote. A reason says what an operator can do.
+/// `; n1, n2: reason` for each reason why nodes have no vote. A reason says what an operator can do.
 pub(crate) fn no_vote_reasons(reports: &[NodeSummary]) -> String {
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for report in reports.iter().filter(|r| !r.votes) {

@@ -24,19 +24,19 @@ use crate::manager::PendingGrant;
 use crate::manager::types::{ForceMode, ForceRequest, Forced};
 use crate::types::{Fence, ResourceName, Token, TokenId};
 
-/// `POST`. While it waits, the future has dropped the request and holds little more than two boxes: thousands are
-/// parked at a time.
+/// `POST`. While the request waits, the future has dropped it and holds little more than two boxes: thousands of such futures
+/// wait at a time.
 ///
 /// Cancel (the client disconnected): the manager gives up the queue position and undoes a grant; there is no await
 /// between committing the grant and the answer.
 pub(crate) fn acquire(State(state): State<AppState>, request: Request) -> impl Future<Output = Response> + Send {
-    // Outside the future, which would otherwise keep a copy of the request that it has lent.
+    // Outside the future, which would otherwise keep a copy of the borrowed request.
     let audit_scope = AuditScope::of(&request);
     acquire_in(state, request, audit_scope)
 }
 
 async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) -> Response {
-    // Destructured at once: a variable for the whole would be kept while the request waits.
+    // Destructured at once: a variable for the whole would live as long as the request waits.
     let (request, format, applied, access, permit) = match Box::pin(read_acquire(&state, request, &audit_scope)).await {
         Ok(AcquireInput { params: AcquireFields { request, format, applied, .. }, access, permit }) => {
             (request, format, applied, access, permit)
@@ -136,7 +136,7 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
     Ok(lock_responses::extended(&extended, state.answer_time(), format))
 }
 
-/// The fence that `If-Match` asks for; the manager checks it together with the extend.
+/// The fence that `If-Match` requires; the manager checks it together with the extend.
 async fn expected_fence(
     state: &AppState,
     resource: &ResourceName,
@@ -179,7 +179,7 @@ async fn release_own(
     audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
     access.need(Right::Acquire, &resource)?;
     if let IfMatch::OneOf(tags) = if_match {
-        // The token identifies the lease; the tag only guards against a mistake, so it may be checked before.
+        // The token identifies the lease; the tag only guards against a mistake, so it may be checked earlier.
         matching(state, &resource, &tags).await?;
     }
     let outcome = Box::pin(state.manager.release(&resource, &token)).await;
@@ -256,8 +256,8 @@ fn single_fence(tags: &[String]) -> Option<Fence> {
     (fence.to_string() == *tag).then_some(Fence(fence))
 }
 
-/// The present tag if it is one of `tags`; `None` if nobody holds the resource. It may change right after, so where
-/// that matters the manager checks it again.
+/// The present tag if `tags` contains it; `None` if nobody holds the resource. The tag may change right after; where that
+/// matters, the manager checks it again.
 ///
 /// Errors: `changed`, `quorum-unavailable`. Cancel: nothing is left behind.
 async fn matching(state: &AppState, resource: &ResourceName, tags: &[String]) -> Result<Option<String>, Problem> {

@@ -1,5 +1,5 @@
-//! The handlers of `/nodes`: each node's state, votes, latency and findings; and an operator's report that a node has ended,
-//! or is another server now.
+//! The handlers of `/nodes`: each node's state, votes, latency and findings; and an operator's report that a node has ended, or
+//! is now another server.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -23,7 +23,7 @@ pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Re
 
 /// `POST /nodes/{node}`: answers as `GET /nodes`.
 ///
-/// Cancel: the word may or may not have been noted; of a replacement, as [`crate::redlock::monitor::NodeMonitor::replace`].
+/// Cancel: the report may or may not have been noted; for a replacement, as [`crate::redlock::monitor::NodeMonitor::replace`].
 pub(crate) async fn change(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let audit_scope = AuditScope::of(&request);
     let principal = Access::of(&request).principal().map(|p| p.name.to_string());

@@ -43,7 +43,7 @@ fn locked_members(kind: ProblemKind, locked: &HeldRefusal, detail: String) -> Pr
         .retry_after(locked.free_in.unwrap_or(Duration::from_secs(RETRY_AFTER_MAX)))
 }
 
-/// A holder, as far as the refusal knows it.
+/// The holder, with what the refusal knows about it.
 fn refusing_holder(holder: &HolderInfo, about: &HeldResources) -> api::Holder {
     let mut holder = to_wire::holder(holder);
     holder.valid_for_ms = holder.valid_for_ms.filter(|_| about.ends_known);
@@ -68,12 +68,12 @@ fn held_by(locked: &HeldRefusal) -> String {
                 false => format!("{resource} may be held by {owner}: fewer than a quorum of nodes confirm the lease"),
             }
         }
-        // Nobody may hold it: a request that waits is in front.
+        // The lock may be free: another waiting request comes first.
         (HeldReason::Lease, None) => format!("other requests for {resource} wait and come first"),
     }
 }
 
-/// The leases that hold it together, as a sentence.
+/// The leases that share the resource, as a sentence.
 fn held_together(resource: &ResourceName, locked: &HeldRefusal) -> String {
     let (count, mode) = (locked.holders.len(), mode_of(&locked.holders));
     let at_least = if locked.about.all_named { "" } else { "at least " };
@@ -95,13 +95,13 @@ pub(crate) fn no_quorum(consequence: &str, error: &NoQuorum) -> Problem {
     too_few(format!("{consequence}: {} of {} nodes voted for it", count.granted, count.nodes), error)
 }
 
-/// Too few answers to a question. `consequence` begins the sentence.
+/// Too few answers to a query. `consequence` begins the sentence.
 pub(crate) fn unknown(consequence: &str, error: &NoQuorum) -> Problem {
     let answered = error.nodes.iter().filter(|node| matches!(node.verdict, Verdict::Granted)).count();
     too_few(format!("{consequence}: {answered} of {} nodes can say", error.quorum.nodes), error)
 }
 
-/// Too few answers to a question, where it is not known which nodes gave one.
+/// Too few answers to a query, if it is not known which nodes answered.
 pub(crate) fn unanswered(consequence: &str, error: &NoQuorum) -> Problem {
     too_few(format!("{consequence}: too few of {} nodes could say", error.quorum.nodes), error)
 }
@@ -127,7 +127,7 @@ pub(crate) fn draining() -> Problem {
     .closing()
 }
 
-/// Who waits for whom, as far as the client may read the names: a deadlock may pass through locks of others.
+/// The waiters of a deadlock, with the names that the client may read: a deadlock may pass through locks of others.
 fn deadlock(resource: &ResourceName, cycle: &[CycleEdge], waited: Duration, access: &Access) -> Problem {
     let visible = || cycle.iter().filter(|edge| access.may(Right::Read, &edge.waits_for));
     let chain = visible().map(|edge| format!("{} waits for {}, held by {}", edge.owner, edge.waits_for, edge.held_by));
@@ -144,7 +144,7 @@ fn deadlock(resource: &ResourceName, cycle: &[CycleEdge], waited: Duration, acce
     })
 }
 
-/// A refused acquire. It shows only what `access` may read.
+/// A refused acquire. The answer shows only what `access` may read.
 pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Access) -> Problem {
     match error {
         AcquireError::Held(locked) => {
@@ -225,7 +225,7 @@ fn mode_differs(resource: &ResourceName, mode: Mode) -> Problem {
     })
 }
 
-/// `left`: for how long the lease may be kept from now on.
+/// `left`: for how long the lease may still be kept.
 pub(crate) fn keep_too_long(max: Duration, left: Duration) -> Problem {
     let detail = match left < max {
         true => format!(
@@ -265,7 +265,7 @@ fn not_holder(resource: &ResourceName) -> Problem {
         .with(|m| m.resource = Some(resource.to_string()))
 }
 
-/// The precondition names another holder than `current`, a tag.
+/// The precondition names another holder than `current`, which is a tag.
 pub(crate) fn changed(resource: &ResourceName, current: &str) -> Problem {
     let problem = Problem::new(ProblemKind::Changed, format!("{resource} has another holder now; nothing was done"))
         .with(|m| m.resource = Some(resource.to_string()));
@@ -285,14 +285,13 @@ pub(crate) fn excluded(resource: &ResourceName, current: &str) -> Problem {
     }
 }
 
-/// The owner that a request with a token of its client's own asks for: only such a token can be sent again.
+/// The requested owner, if the client sent its own token: only such a token can be sent again.
 pub(crate) fn asked_owner(request: &AcquireRequest) -> Option<Box<str>> {
     let owner = Some(request.labels.owner.as_str()).filter(|owner| request.token.is_some() && !owner.is_empty());
     owner.map(Box::from)
 }
 
-/// A token that was sent again under another owner, whose lease it is not; `None` for any other grant. The lease stays as
-/// it is.
+/// A token that was sent again under an owner other than the lease's; `None` for any other grant. The lease stays as it is.
 pub(crate) fn other_owner(lease: &GrantedLease, asked: Option<&str>) -> Option<Problem> {
     let is_other =
         lease.replay && lease.labels.acquired_at_ms > 0 && asked.is_some_and(|owner| owner != lease.labels.owner);
@@ -330,7 +329,7 @@ pub(crate) fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
         ExtendError::NoQuorum { no_quorum: error, valid_for } => {
             let unknown = "it is unknown whether the lease was extended";
             let consequence = match valid_for {
-                // As `valid_for_ms` says it.
+                // Rounded as in `valid_for_ms`.
                 Some(left) if ms(left) == 0 => {
                     format!("{unknown}, and its deadline has passed: stop what relies on it")
                 }

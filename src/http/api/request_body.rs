@@ -77,7 +77,7 @@ pub async fn fields(request: Request, settings: &HttpSettings, patch: MergePatch
     fields_into(Fields::default(), request, settings, patch).await
 }
 
-/// The same, added to these.
+/// As [`fields`]; adds to the given fields.
 pub async fn fields_into(
     mut fields: Fields,
     request: Request,
@@ -94,7 +94,7 @@ pub async fn fields_into(
     Ok((parts, fields))
 }
 
-/// A JSON body as it is; empty where there is none. Errors, Cancel: as [`fields`].
+/// A JSON body as received; empty if there is none. Errors, Cancel: as [`fields`].
 pub async fn json(request: Request, settings: &HttpSettings) -> Result<(Parts, Bytes), Problem> {
     match body(request, settings, MergePatch::Refused).await? {
         (parts, BodyKind::Json | BodyKind::Untyped, bytes) => Ok((parts, bytes)),
@@ -104,14 +104,14 @@ pub async fn json(request: Request, settings: &HttpSettings) -> Result<(Parts, B
     }
 }
 
-/// The body and what it is: [`BodyKind::Untyped`] for an empty one.
+/// The body and its kind: [`BodyKind::Untyped`] for an empty one.
 async fn body(
     request: Request,
     settings: &HttpSettings,
     patch: MergePatch,
 ) -> Result<(Parts, BodyKind, Bytes), Problem> {
     let (parts, body) = request.into_parts();
-    // Content-Type is checked only for non-empty bodies; if Content-Length announces one, before it is read.
+    // Content-Type is checked only for non-empty bodies: before the body is read if Content-Length announces one.
     let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     let kind = body_kind(&parts.headers, patch);
     if announced.is_some_and(|n| n > 0) {

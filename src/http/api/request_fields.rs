@@ -15,12 +15,11 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::types::Invalid;
 
-/// The maximum number of fields of one request, several times what any endpoint takes: each unknown one would be
-/// repeated in the answer.
+/// The maximum number of fields of one request, several times what any endpoint takes: the answer repeats each unknown field.
 pub const FIELDS_MAX: usize = 32;
 /// The maximum number of elements of a list, or of repetitions of a field, that are read: more than any endpoint takes.
 pub const LIST_MAX: usize = 32;
-/// The maximum number of characters of a field's name that are repeated in an answer.
+/// The maximum number of characters of a field's name that an answer repeats.
 const NAME_SHOWN_MAX_CHARS: usize = 40;
 /// Names under which a client might put a token into a URL.
 const TOKEN_NAMES: [&str; 3] = ["token", "lock-token", "lock_token"];
@@ -53,7 +52,7 @@ impl Given {
         }
     }
 
-    /// Whether both say the same: a boolean or a number of a JSON body is text in a query.
+    /// Whether both have the same meaning: a boolean or a number of a JSON body is text in a query.
     fn is_same_as(&self, other: &Self) -> bool {
         let scalar = |given: &Self| match given {
             Self::Text(text) | Self::Number(text) => Some(text.clone()),
@@ -129,7 +128,7 @@ impl<'de> Deserialize<'de> for Members {
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a JSON object")
             }
-            // What generated clients send where a body may be left out.
+            // Generated clients send null if the body is optional.
             fn visit_unit<E>(self) -> Result<Members, E> {
                 Ok(Members(Vec::new()))
             }
@@ -149,7 +148,7 @@ impl<'de> Deserialize<'de> for Members {
 #[derive(Debug, Default)]
 pub struct Fields {
     given: BTreeMap<String, Given>,
-    /// Those that are strings in JSON, where numbers and booleans have types of their own.
+    /// The fields that are strings in JSON, where numbers and booleans have types of their own.
     json_texts: BTreeSet<String>,
     /// The field that may be given several times, and its values.
     repeatable: Option<&'static str>,
@@ -158,7 +157,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// No fields yet, of which this one may be given several times.
+    /// No fields yet; `field` may be given several times.
     pub fn with_repeatable(field: &'static str) -> Self {
         Self { repeatable: Some(field), ..Self::default() }
     }
@@ -168,7 +167,7 @@ impl Fields {
         std::mem::take(&mut self.repeated)
     }
 
-    /// Takes a JSON array of strings, of which at most [`LIST_MAX`] are read; `None` where it is absent or null.
+    /// Takes a JSON array of strings, of which at most [`LIST_MAX`] are read; `None` if it is absent or null.
     pub fn list(&mut self, field: &str) -> Option<Vec<String>> {
         let elements = match self.given.remove(field)? {
             Given::Null => return None,
@@ -251,7 +250,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Records an error, which [`Fields::finish`] reports. Only the first of each field is kept, so that a body which
+    /// Records an error, which [`Fields::finish`] reports. Only the first error of each field is kept, so that a body that
     /// repeats one name ten thousand times gets one line of answer.
     pub fn wrong(&mut self, field: &str, detail: impl Into<String>) {
         if self.errors.iter().all(|e| e.field != field) {
@@ -264,12 +263,12 @@ impl Fields {
         checked.map_err(|invalid| self.wrong(field, invalid.0)).ok()
     }
 
-    /// Removes the field; whether it was present, null included.
+    /// Removes the field. Returns whether it was present; null counts as present.
     pub fn take(&mut self, field: &str) -> bool {
         self.given.remove(field).is_some()
     }
 
-    /// Removes the field if it is null; whether it was.
+    /// Removes the field if it is null. Returns whether it was.
     pub fn take_null(&mut self, field: &str) -> bool {
         let null = self.given.get(field) == Some(&Given::Null);
         null && self.take(field)
@@ -372,7 +371,7 @@ impl Fields {
     /// Errors: `invalid` with all recorded errors and each unknown field.
     pub fn finish(mut self, known: &[&str]) -> Result<(), Problem> {
         for name in std::mem::take(&mut self.given).into_keys() {
-            // Such a text is a whole body, and may have a key in it: it is not repeated.
+            // Such a text is a whole body, and may contain a key: it is not repeated.
             if name.trim_start().starts_with(['{', '[']) {
                 let detail = "looks like JSON, and was sent as a form: add `Content-Type: \
                               application/json` (`curl --json`)";
@@ -389,7 +388,7 @@ impl Fields {
         self.finish_with_others()
     }
 
-    /// Ends the parsing where fields that were not taken are ignored.
+    /// Ends the parsing; fields that were not taken are ignored.
     ///
     /// Errors: `invalid` with all recorded errors.
     pub fn finish_with_others(self) -> Result<(), Problem> {

@@ -85,7 +85,7 @@ pub fn prefers_async(headers: &HeaderMap) -> bool {
 /// The precondition of `If-Match`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IfMatch {
-    /// No header, or `*`: any holder matches. Whether there is one is checked anyway.
+    /// No header, or `*`: any holder matches. The existence of a holder is checked anyway.
     Any,
     /// One of these tags, without quotes. Weak tags never match and are left out, so the list may be empty.
     OneOf(Vec<String>),
@@ -119,7 +119,7 @@ pub enum IfNoneMatch {
 }
 
 impl IfNoneMatch {
-    /// Whether the present tag, if there is one, is excluded.
+    /// Whether the precondition excludes the present tag, if there is one.
     pub fn excludes(&self, present: Option<&str>) -> bool {
         present.is_some_and(|present| match self {
             Self::Absent => false,

@@ -22,7 +22,7 @@ const RESOURCE: &str = "resource";
 /// The names as a JSON array.
 const RESOURCES: &str = "resources";
 
-/// The names of a valid request about locks or a ticket, empty for a ticket's. For the fuzz targets: what handlers get is of the crate.
+/// The names of a valid request about locks; empty for a ticket's. For the fuzz targets: handlers' types are not public.
 ///
 /// Errors: those of the request. Cancel: nothing is left behind.
 pub async fn names_of(request: Request, settings: &HttpSettings) -> Result<Vec<ResourceName>, Problem> {
@@ -43,7 +43,7 @@ pub async fn names_of(request: Request, settings: &HttpSettings) -> Result<Vec<R
 /// A parsed acquire of a set.
 #[derive(Debug)]
 pub(crate) struct AcquireSetFields {
-    /// For the manager, of the first name, without principal and permit.
+    /// The manager's request for the first name, without principal and permit.
     pub request: AcquireRequest,
     /// All names but the first.
     pub others: Vec<ResourceName>,
@@ -51,7 +51,7 @@ pub(crate) struct AcquireSetFields {
     pub format: ResponseFormat,
     /// The `Prefer: wait` that was applied. Seconds.
     pub applied: Option<u32>,
-    /// A ticket is wanted, if the locks are not granted at once.
+    /// Set if the client wants a ticket when the locks are not granted at once.
     pub asynchronous: Option<AsyncFields>,
 }
 
@@ -119,7 +119,7 @@ const ACQUIRE_FIELDS: [&str; 15] = [
 /// A parsed extend of a set.
 #[derive(Debug)]
 pub(crate) struct ExtendSetFields {
-    /// For the manager, of the first name.
+    /// The manager's request for the first name.
     pub request: ExtendRequest,
     /// All names, the first one included.
     pub resources: Vec<ResourceName>,
@@ -162,7 +162,7 @@ pub(crate) async fn release(
     Ok((resources, request_headers::required_lock_token(&parts.headers)?, format))
 }
 
-/// The names of the request, at least so many; every error is recorded.
+/// The names of the request, at least `least` of them; every error is recorded.
 fn names(fields: &mut Fields, least: usize) -> Vec<ResourceName> {
     if fields.take_null(RESOURCES) {
         fields.wrong(RESOURCES, "must be an array of strings, not null");
@@ -203,7 +203,7 @@ fn no_names() -> Problem {
     Problem::invalid_field(RESOURCE, "is required: the names of the locks")
 }
 
-/// Each lease has a fence of its own, so a precondition would name one of several.
+/// Each lease has its own fence, so a precondition would name only one of several.
 fn no_preconditions(headers: &axum::http::HeaderMap) -> Result<(), Problem> {
     let wrong = |field| Err(Problem::invalid_field(field, "is for one lock: use /locks/{resource}"));
     match (request_headers::if_match(headers)?, request_headers::if_none_match(headers)?) {

@@ -10,7 +10,7 @@ use crate::http::negotiation::ResponseFormat;
 use crate::http::state::AnswerTime;
 use crate::manager::types::{ExtendedLease, GrantedLease};
 
-/// 201 for a set, or 200 where its token had all of it: the token, and the fence of each lease.
+/// 201 for a set, or 200 if its token already held all of it: the token, and the fence of each lease.
 pub(crate) fn acquired(leases: &[GrantedLease], time: AnswerTime, format: ResponseFormat) -> Response {
     let first = leases.iter().min_by_key(|lease| lease.replay).expect("a set has a lease of each resource");
     let status = if first.replay { StatusCode::OK } else { StatusCode::CREATED };
@@ -58,7 +58,7 @@ pub(crate) fn extended(extended: &ExtendedLease, time: AnswerTime) -> api::SetRe
     }
 }
 
-/// 200 where all succeeded.
+/// 200 if all succeeded.
 pub(crate) fn results(results: Vec<api::SetResult>, format: ResponseFormat) -> Response {
     match format {
         ResponseFormat::Json => {

@@ -24,15 +24,15 @@ use crate::types::ResourceName;
 
 /// `POST`.
 ///
-/// Cancel (the client disconnected): the manager gives up the places in the queues and undoes a grant; there is no await
-/// between committing the grant and the answer.
+/// Cancel (the client disconnected): the manager gives up the queue positions and undoes a grant; there is no await between
+/// committing the grant and the answer.
 pub(crate) fn acquire(State(state): State<AppState>, request: Request) -> impl Future<Output = Response> + Send {
     let audit_scope = AuditScope::of(&request);
     acquire_in(state, request, audit_scope)
 }
 
 async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) -> Response {
-    // Destructured at once, as for one lock: a variable for the whole would be kept while the request waits.
+    // Destructured at once, as for one lock: a variable for the whole would live as long as the request waits.
     let (request, others, format, applied, access, permit) =
         match Box::pin(begin_acquire(&state, request, &audit_scope)).await {
             Ok((AcquireSetFields { request, others, format, applied, .. }, access, permit)) => {
@@ -78,7 +78,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     response
 }
 
-/// Errors: the answer, where the request is refused, or asks for a ticket.
+/// Errors: the answer, if the request is refused or asks for a ticket.
 async fn begin_acquire(
     state: &AppState,
     request: Request,
@@ -119,7 +119,7 @@ fn names(fields: &AcquireSetFields) -> Vec<ResourceName> {
     std::iter::once(&fields.request.resource).chain(&fields.others).cloned().collect()
 }
 
-/// Its reservation in the principal's quota: the one of the place in the queue that it takes again, or a new one.
+/// The reservation in the principal's quota: that of the queue position that the request takes again, or a new one.
 fn reserve(
     state: &AppState,
     fields: &mut AcquireSetFields,
@@ -193,12 +193,12 @@ pub(crate) async fn release(State(state): State<AppState>, request: Request) -> 
     all.answer(&audit_scope, format)
 }
 
-/// What became of each resource.
+/// The outcome for each resource.
 #[derive(Default)]
 struct Outcomes {
     results: Vec<api::SetResult>,
     parts: Vec<AuditPart>,
-    /// The problem with the largest status, of the first resource that has it.
+    /// The problem with the largest status, of the first resource with that status.
     worst: Option<Problem>,
 }
 

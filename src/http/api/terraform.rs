@@ -1,5 +1,5 @@
-//! The handlers of `/terraform/{resource}`: locks for the HTTP back end of Terraform and OpenTofu, on kept leases. A run
-//! unlocks by the `ID` of its lock. That is no secret, so only the principal that locked may use it.
+//! The handlers of `/terraform/{resource}`: locks for the HTTP back end of Terraform and OpenTofu, on kept leases. A run unlocks
+//! by the `ID` of its lock. The `ID` is no secret, so only the principal that locked may use it.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -25,12 +25,12 @@ use crate::manager::types::{
 };
 use crate::types::{ResourceName, WantedMode};
 
-/// Of a lock that its run did not unlock, for the log.
+/// The reason in the log when another run's lock is ended.
 const FORCED: &str = "unlocked by force for Terraform";
 
 /// `LOCK`, and `POST /terraform/{resource}/lock`.
 ///
-/// Cancel (the client disconnected): as an acquire.
+/// Cancel (the client disconnected): as for an acquire.
 pub(crate) async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
     let mut request =
@@ -97,7 +97,7 @@ async fn parse_lock(
     })
 }
 
-/// `UNLOCK`, and `DELETE /terraform/{resource}/lock`. Without a body it is `terraform force-unlock`.
+/// `UNLOCK`, and `DELETE /terraform/{resource}/lock`. A request without a body is `terraform force-unlock`.
 ///
 /// Cancel: a release continues in the background.
 pub(crate) async fn unlock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -105,7 +105,7 @@ pub(crate) async fn unlock(State(state): State<AppState>, request: Request) -> R
     let resource = path::terraform_resource(request.method(), request.uri())?;
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
     let mut fields = Fields::of_query(request.uri())?;
-    // An address copied from LOCK has its query, which must not prevent an unlock.
+    // An address copied from LOCK includes its query, which must not prevent an unlock.
     for ignored in ["wait", "keep"] {
         fields.take(ignored);
     }
@@ -154,7 +154,7 @@ async fn release(
     Ok(StatusCode::OK.into_response())
 }
 
-/// Ends the lock of another run, if it is still the one that was inspected.
+/// Ends the lock of another run if it is still the inspected one.
 async fn end(
     state: &AppState,
     access: &Access,

@@ -1,4 +1,4 @@
-//! Converts what Terraform and OpenTofu send about a lock (`LockInfo`) into the labels of a lease, and back. Pure.
+//! Converts the lock information of Terraform and OpenTofu (`LockInfo`) into the labels of a lease, and back. Pure.
 //!
 //! Source: `LockInfo` in Terraform's `internal/states/statemgr/locker.go`, its client in
 //! `internal/backend/remote-state/http/client.go`.
@@ -12,16 +12,16 @@ use crate::manager::derived_tokens::Naming;
 use crate::manager::types::{HeldReason, HeldRefusal, HolderInfo};
 use crate::types::{Labels, NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName, cut_to_stored};
 
-/// Terraform's locks.
+/// The naming of Terraform's locks.
 pub const NAMING: Naming = Naming { protocol: "terraform", member: "tf.ID" };
-/// The maximum length of an `ID`; Terraform draws UUIDs.
+/// The maximum length of an `ID`; Terraform generates UUIDs.
 pub const ID_MAX_BYTES: usize = 128;
-/// Of `Path`, `Version` and `Created`: longer ones are cut. All together fit into a lease's metadata.
+/// The maximum lengths of `Path`, `Version` and `Created`: longer ones are cut. All together fit into a lease's metadata.
 const MEMBERS: [(&str, usize); 3] = [("tf.Path", 256), ("tf.Version", 64), ("tf.Created", 64)];
-/// Between operation and info in a note.
+/// Separates operation and info in a note.
 const SEPARATOR: &str = ": ";
 
-/// A lock as it is sent. Other members are ignored: later versions may have more.
+/// A lock as received. Other members are ignored: later versions may have more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct SentLock {
@@ -45,7 +45,7 @@ impl SentLock {
         }
         let invalid =
             |at: String| Problem::invalid_field("body", format!("must be a JSON object whose members are texts{at}"));
-        // A list of the members in order would be read as well.
+        // Without this check, a list of the members in order would be accepted too.
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err(invalid(String::new()));
         }
@@ -59,12 +59,12 @@ impl SentLock {
         Ok(Some(lock))
     }
 
-    /// The name that Terraform drew.
+    /// The name that Terraform generated.
     pub fn id(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
     }
 
-    /// For the lease. Texts that are too long are cut: a run must not fail for a long path.
+    /// The labels of the lease. Texts that are too long are cut: a run must not fail for a long path.
     pub fn labels(&self) -> Labels {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (operation, info) = (text(&self.operation), text(&self.info));
@@ -85,7 +85,7 @@ impl SentLock {
     }
 }
 
-/// Who holds the resource. It always has an `ID`: without one, `-lock-timeout` gives up at once.
+/// The holder of the resource. It always has an `ID`: without one, `-lock-timeout` gives up at once.
 pub(crate) fn of_refusal(resource: &ResourceName, refusal: &HeldRefusal) -> LockInfo {
     match (refusal.reason, refusal.holders.first()) {
         (HeldReason::Lease, Some(holder)) => of_holder(resource, holder),

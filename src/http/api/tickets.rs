@@ -30,7 +30,7 @@ use crate::manager::types::{ForceMode, Forced};
 use crate::protocol::{TICKET_MAX_BYTES, TicketEnd, TicketId};
 use crate::types::{PermitLimit, Token};
 
-/// `GET`. A request that waits keeps the ticket's place in the queue, however it ends.
+/// `GET`. A waiting request keeps the ticket's place in the queue, however the request ends.
 ///
 /// Cancel: the ticket stays as it is.
 pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -58,7 +58,7 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
     Ok(answer(&document(&state, &found, lease.as_ref(), is_own), format))
 }
 
-/// `PATCH`: another end of its lease, which accepts a grant of its own. Cancel: it may or may not have taken effect.
+/// `PATCH`: sets a new end of the lease; this also accepts an offered grant. Cancel: it may or may not have taken effect.
 pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
     let format = request_headers::accepted(request.headers(), &BOTH)?;
@@ -66,14 +66,14 @@ pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Res
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     let is_own = changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
     Box::pin(state.manager.keep_ticket(&found, kept_for, is_own)).await.map_err(refused)?;
-    // Its state may be another one now.
+    // The ticket's state may have changed.
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     let (found, lease) = Box::pin(state.manager.ticket_lease(found)).await.map_err(refused)?;
     audit_scope.note(|record| record.outcome = "extended".to_owned());
     Ok(answer(&document(&state, &found, lease.as_ref(), true), format))
 }
 
-/// Parses `PATCH`: the token, if there is one, and for how long from now on the lease is to be kept.
+/// Parses `PATCH`: the token, if there is one, and for how long from now the lease is kept.
 ///
 /// Errors: `invalid`, `keep-too-long`, those of the body. Cancel: nothing is left behind.
 pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Result<(Option<Token>, Duration), Problem> {
@@ -87,7 +87,7 @@ pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Resu
     Ok((token, kept_for.unwrap_or_default()))
 }
 
-/// `DELETE`: gives it up while it waits, else releases its lease. Cancel: it ends all the same.
+/// `DELETE`: gives up a waiting ticket, else releases its lease. Cancel: the ticket ends nevertheless.
 pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
     let token = request_headers::lock_token(request.headers())?;
@@ -127,12 +127,12 @@ fn wait(request: &Request, settings: &HttpSettings) -> Result<Duration, Problem>
     Ok(wait.or(preferred).unwrap_or_default())
 }
 
-/// Whether the request has the ticket's token, or comes from the principal that made it.
+/// Whether the request has the ticket's token, or comes from the principal that created the ticket.
 pub(super) fn is_own(state: &AppState, found: &FoundTicket, access: &Access, token: Option<&Token>) -> bool {
     token.is_some_and(|token| found.is_of(&token.hash())) || state.manager.has_made(found, access.owner())
 }
 
-/// Whether the ticket is the client's own; otherwise it has the right to end other clients' leases.
+/// Whether the ticket is the client's own; if not, the client has the right to end other clients' leases.
 ///
 /// Errors: `not-found`, `forbidden`.
 fn changeable(
@@ -158,7 +158,7 @@ fn changeable(
     }
 }
 
-/// For a change the secret alone is not enough, as with a lock's: its rule may have been removed.
+/// The secret alone does not permit a change, as with a lock: the principal's rule may have been removed.
 fn need_acquire(access: &Access, found: &FoundTicket) -> Result<(), Problem> {
     found.ticket.resources().try_for_each(|name| access.need(Right::Acquire, name))
 }
@@ -206,7 +206,7 @@ pub(super) fn refused(error: TicketError) -> Problem {
     }
 }
 
-/// The problem of an address for call-backs, which it does not repeat.
+/// The problem of a refused call-back address. It does not repeat the address.
 pub(super) fn callback_refused(refused: CallbackRefused) -> Problem {
     match refused {
         CallbackRefused::Invalid(invalid) => Problem::invalid_field("callback", invalid.0),

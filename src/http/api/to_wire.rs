@@ -16,7 +16,7 @@ pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
     api::Quorum { granted: count.granted, needed: count.needed, nodes: count.nodes }
 }
 
-/// A time of which incidents may be missing.
+/// A period of which events may be missing.
 pub(crate) fn event_gap(gap: &Gap) -> api::EventGap {
     let from_ms = Some(gap.from_ms).filter(|from_ms| *from_ms > 0);
     let (from, to) = (from_ms.map(time), time(gap.to_ms));
@@ -40,7 +40,7 @@ pub(crate) fn holder(view: &HolderInfo) -> api::Holder {
     }
 }
 
-/// A lock that keeps a set out.
+/// A lock that blocks the acquire of a set.
 pub(crate) fn blocked_by(view: &BlockingResource) -> api::BlockedBy {
     let holder = view.holder.as_ref();
     api::BlockedBy {
@@ -50,7 +50,7 @@ pub(crate) fn blocked_by(view: &BlockingResource) -> api::BlockedBy {
     }
 }
 
-/// The state of the leases that the nodes still store: held while one of them is. There is at least one.
+/// The state of the leases that the nodes still store: held while at least one lease is. `holders` is not empty.
 pub(crate) fn held_state(holders: &[HolderInfo]) -> &'static str {
     let confirmed = || holders.iter().filter(|holder| holder.is_confirmed);
     match (confirmed().count(), confirmed().all(|holder| holder.valid_for.is_zero())) {
@@ -60,7 +60,7 @@ pub(crate) fn held_state(holders: &[HolderInfo]) -> &'static str {
     }
 }
 
-/// The number of permits, and of those that are left.
+/// The number of permits, and the number of free ones.
 pub(crate) fn permits(holders: &[HolderInfo]) -> (Option<u8>, Option<usize>) {
     (mode_of(holders).limit().map(PermitLimit::get), permits_free(holders))
 }

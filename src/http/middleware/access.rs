@@ -1,5 +1,5 @@
-//! The permissions of a request's client. The authentication layer leaves it in the request's extensions; handlers ask
-//! it for permissions and quotas. The rules themselves are in [`crate::auth`].
+//! The permissions of a request's client. The authentication layer leaves them in the request's extensions; handlers ask them for
+//! permissions and quotas. The rules themselves are in [`crate::auth`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,34 +24,34 @@ pub(crate) struct Access(Permissions);
 enum Permissions {
     /// Authentication is off: everything.
     Everything,
-    /// The permissions by the principal's rules; with a token that ran out, those of a holder only.
+    /// The permissions by the principal's rules; with an expired token, only those of a holder.
     Principal { authenticator: Arc<Authenticator>, principal: Arc<Principal>, is_late: bool },
-    /// Only what needs no permission.
+    /// Only operations that need no permission.
     Nothing,
 }
 
 impl Access {
-    /// Of a request; without permissions where the authentication layer did not see it.
+    /// The permissions of a request; none if the request did not pass the authentication layer.
     pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get::<Self>().cloned().unwrap_or_else(Self::nothing)
     }
 
-    /// Everything: authentication is off.
+    /// All permissions: authentication is off.
     pub(crate) fn everything() -> Self {
         Self(Permissions::Everything)
     }
 
-    /// Without permissions.
+    /// No permissions.
     pub(crate) fn nothing() -> Self {
         Self(Permissions::Nothing)
     }
 
-    /// What this principal may do.
+    /// The permissions of this principal.
     pub(crate) fn of_principal(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
         Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal, is_late: false })
     }
 
-    /// What it may do with a token that ran out: renew and release what it shows the secret of.
+    /// With an expired token, the principal may only renew and release leases whose secret it shows.
     pub(super) fn of_late_holder(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
         Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal, is_late: true })
     }
@@ -64,7 +64,7 @@ impl Access {
         }
     }
 
-    /// What knows the principals; `None` without authentication.
+    /// The authenticator; `None` without authentication.
     pub(super) fn authenticator(&self) -> Option<&Arc<Authenticator>> {
         match &self.0 {
             Permissions::Principal { authenticator, .. } => Some(authenticator),
@@ -72,7 +72,7 @@ impl Access {
         }
     }
 
-    /// The same, if what is its own needs no secret: `None` for one whose token ran out.
+    /// The principal, if it may use what it owns without the secret: `None` if its token has expired.
     pub(crate) fn owner(&self) -> Option<&Principal> {
         match &self.0 {
             Permissions::Principal { principal, is_late: false, .. } => Some(principal),
@@ -80,7 +80,7 @@ impl Access {
         }
     }
 
-    /// The same, shared.
+    /// As [`Self::principal`], shared.
     pub(crate) fn shared_principal(&self) -> Option<Arc<Principal>> {
         match &self.0 {
             Permissions::Principal { principal, .. } => Some(Arc::clone(principal)),
@@ -98,7 +98,7 @@ impl Access {
         }
     }
 
-    /// The same for a name that a node reported; text that is no resource name needs unrestricted access.
+    /// As [`Self::may`], for a name that a node reported; text that is no resource name needs unrestricted access.
     pub(crate) fn may_text(&self, right: Right, name: &str) -> bool {
         matches!(self.0, Permissions::Everything) || ResourceName::parse(name).is_ok_and(|name| self.may(right, &name))
     }
@@ -108,7 +108,7 @@ impl Access {
         self.may_somewhere(Right::Admin)
     }
 
-    /// Whether the right covers some name, or the service where the right has no names.
+    /// Whether the right covers some name, or the service if the right has no names.
     pub(crate) fn may_somewhere(&self, right: Right) -> bool {
         match &self.0 {
             Permissions::Everything => true,
@@ -118,8 +118,8 @@ impl Access {
         }
     }
 
-    /// The event as it may be shown, by its resource, or as one of the nodes; a deadlock without the locks that the client
-    /// may not read. `None`: not at all.
+    /// The event as the client may see it: by its resource, or as an event of the nodes; a deadlock without the locks that the
+    /// client may not read. `None`: the client may not see the event.
     pub(crate) fn visible(&self, event: &Arc<Event>) -> Option<Arc<Event>> {
         let is_visible = match event.resource.as_deref() {
             Some(name) => self.may_text(Right::Events, name),
@@ -146,8 +146,8 @@ impl Access {
         if self.may_somewhere(right) { Ok(()) } else { Err(forbidden(right, None)) }
     }
 
-    /// The same client by the rules of now; `None` if the principal no longer exists. For streams, which outlive
-    /// changes of the access file.
+    /// The same client by the current rules; `None` if the principal no longer exists. For streams, which outlive changes of the
+    /// access file.
     pub(crate) fn renewed(&self) -> Option<Self> {
         match &self.0 {
             Permissions::Principal { authenticator, principal, .. } => {
@@ -158,8 +158,8 @@ impl Access {
         }
     }
 
-    /// Reserves an acquire of these resources in the principal's quota; `None` without authentication. What the token holds
-    /// already is counted already: the same request again is answered also at the limit.
+    /// Reserves an acquire of these resources in the principal's quota; `None` without authentication. Resources that the token
+    /// already holds are counted already: a repeated request is answered even at the limit.
     ///
     /// Errors: `quota-exceeded`.
     pub(crate) fn reserve(
@@ -198,7 +198,7 @@ impl Access {
         })
     }
 
-    /// Counts a request that waits for a change of a ticket: as many as may wait for locks. `None` without authentication.
+    /// Counts a request that waits for a change of a ticket; the limit is that of waiters. `None` without authentication.
     ///
     /// Errors: `quota-exceeded`.
     pub(crate) fn reserve_poll(&self) -> Result<Option<StreamPermit>, Problem> {

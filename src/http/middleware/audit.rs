@@ -1,6 +1,6 @@
-//! The audit record of a request: begun when the request arrives, completed by whichever code knows more,
-//! and written when the request is answered or dropped. Every change of state is recorded, and so is every
-//! refusal for lack of a permission; reads are not.
+//! The audit record of a request: begun when the request arrives, completed by the code that knows more, and written when the
+//! request is answered or dropped. Every change of state is recorded, and so is every refusal for lack of a permission; reads are
+//! not.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,36 +32,36 @@ struct Inner {
     audit: Audit,
     is_change: bool,
     record: Mutex<AuditRecord>,
-    /// Of a request for several resources: one record is written for each.
+    /// For a request for several resources: one record is written for each.
     parts: Mutex<Vec<AuditPart>>,
 }
 
-/// The fields of the record of one of several resources; the other fields are those of the request.
+/// The fields of the record of one of several resources; the other fields come from the request's record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AuditPart {
     /// The name of the one lock that this part is about.
     pub resource: String,
-    /// Instead of the request's.
+    /// Replaces the request's outcome.
     pub outcome: Option<String>,
-    /// As in the record, instead of the request's.
+    /// As in the record; replaces the request's mode.
     pub mode: Option<String>,
     /// As in the record.
     pub fence: Option<u64>,
     /// As in the record.
     pub held_ms: Option<u64>,
-    /// Instead of the request's.
+    /// Replaces the request's reason.
     pub reason: Option<String>,
 }
 
 impl AuditPart {
-    /// Of this resource, of which nothing else is known yet.
+    /// A part for this resource without further fields.
     pub(crate) fn of(resource: &ResourceName) -> Self {
         Self { resource: resource.to_string(), ..Self::default() }
     }
 }
 
 impl Inner {
-    /// Writes the record; of several resources, one for each.
+    /// Writes the record; for several resources, one for each.
     fn put(&self, record: &AuditRecord) {
         let parts = self.parts.lock();
         if parts.is_empty() {
@@ -82,7 +82,7 @@ impl Inner {
 }
 
 impl AuditScope {
-    /// Of a request that has passed the request layer.
+    /// The record of a request that has passed the request layer.
     pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get::<Self>().cloned().unwrap_or_default()
     }
@@ -97,7 +97,7 @@ impl AuditScope {
             resource: path::resource(request.uri()).ok().map(|name| name.to_string()),
             ..AuditRecord::default()
         };
-        // Without an operation, the method is not allowed: nothing changes, and anybody may send that.
+        // Without an operation, the method is not allowed: nothing changes, and anybody may send such a request.
         let is_change = route.is_some_and(|r| r.operation.is_some()) && !is_safe(request.method());
         let (audit, record, parts) = (audit.clone(), Mutex::new(record), Mutex::default());
         Self(Some(Arc::new(Inner { audit, is_change, record, parts })))
@@ -110,10 +110,10 @@ impl AuditScope {
         }
     }
 
-    /// The request is about these resources: one record is written for each. `parts` is not read without an audit log.
+    /// Sets the resources of the request: one record is written for each. `parts` is not read without an audit log.
     pub(crate) fn split(&self, parts: impl Iterator<Item = AuditPart>) {
         if let Some(inner) = &self.0 {
-            // Collected first: it may note something.
+            // Collected first: the iterator may note something.
             let parts = parts.collect();
             *inner.parts.lock() = parts;
         }
@@ -133,12 +133,12 @@ impl AuditScope {
         });
     }
 
-    /// Records how the lease shares its resource; nothing for an exclusive one.
+    /// Records how the lease shares its resource; records nothing for an exclusive one.
     pub(crate) fn mode(&self, mode: WantedMode) {
         self.note(|record| record.mode = mode_word(mode));
     }
 
-    /// Writes a further record, for what happens to a stream after the head of its answer.
+    /// Writes a further record, for events of a stream after the head of its answer.
     pub(crate) fn write(&self, outcome: &str, reason: Option<&str>) {
         if let Some(inner) = &self.0 {
             let record = inner.record.lock().clone();
@@ -209,7 +209,7 @@ impl Drop for AuditGuard {
     }
 }
 
-/// As a record has it: nothing for an exclusive lease.
+/// The mode as in a record: nothing for an exclusive lease.
 pub(crate) fn mode_word(mode: WantedMode) -> Option<String> {
     Some(mode).filter(|mode| *mode != WantedMode::Exclusive).map(|mode| mode.as_str().to_owned())
 }
@@ -218,7 +218,7 @@ fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// The action, as far as method and route tell it; handlers may refine it.
+/// The action, as far as method and route determine it; handlers may refine it.
 fn action(method: &Method, route: Option<MatchedRoute>) -> Cow<'static, str> {
     match route.and_then(|r| r.operation) {
         Some(Operation::Acquire | Operation::AcquireSet | Operation::TerraformLock) => "acquire".into(),

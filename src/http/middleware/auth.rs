@@ -31,25 +31,25 @@ use crate::types::ResourceName;
 pub(crate) enum Requirement {
     /// None: the answer reveals nothing.
     Nothing,
-    /// Credentials, and no right: the handler decides once it knows what the request is about.
+    /// Credentials, and no right: the handler checks the right once it has read the request.
     Credentials,
     /// This right on the name in the path.
     OnName(Right),
-    /// `acquire` or `force` on the name in the path; the handler decides which once it has read the body.
+    /// `acquire` or `force` on the name in the path; the handler checks which one once it has read the body.
     Release,
-    /// This right on any name; the handler shows only what may be seen.
+    /// This right on any name; the handler shows only what the client may see.
     Somewhere(Right),
 }
 
 impl Requirement {
-    /// What an operation requires of its caller.
+    /// The requirement of an operation.
     pub(crate) fn of(operation: Operation) -> Self {
         match operation {
             Operation::Acquire | Operation::Extend | Operation::TerraformLock => Self::OnName(Right::Acquire),
             Operation::Release | Operation::TerraformUnlock => Self::Release,
             Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
             Operation::ShowTicket | Operation::KeepTicket | Operation::EndTicket => Self::Credentials,
-            // The names are in query or body: the handler checks each.
+            // The names are in query or body: the handler checks each name.
             Operation::AcquireSet | Operation::ExtendSet | Operation::ReleaseSet => Self::Somewhere(Right::Acquire),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
@@ -64,7 +64,7 @@ impl Requirement {
         }
     }
 
-    /// Of a page: the same as for the data that it shows.
+    /// The requirement of a page: that of the data that it shows.
     fn of_page(page: UiRoute) -> Self {
         match page {
             UiRoute::Home | UiRoute::Asset | UiRoute::Login | UiRoute::LogIn | UiRoute::LogOut => Self::Nothing,
@@ -88,11 +88,11 @@ struct RouteAuth {
     authenticator: Arc<Authenticator>,
     settings: Arc<HttpSettings>,
     requirement: Requirement,
-    /// Of the path, before the resource name.
+    /// The part of the path before the resource name.
     prefix: &'static str,
     /// Pages accept session cookies and always check the host.
     is_page: bool,
-    /// Events without an end.
+    /// The route is an event stream without an end.
     is_stream: bool,
 }
 
@@ -114,8 +114,8 @@ impl<S> Layer<S> for AuthLayer {
     }
 }
 
-/// A handler behind an [`AuthLayer`]. A service of its own: `from_fn` would clone and box each request's service once
-/// more.
+/// A handler behind an [`AuthLayer`]. A service type of its own: `from_fn` would clone and box each request's service a second
+/// time.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthService<S> {
     route: Arc<RouteAuth>,
@@ -163,8 +163,8 @@ impl RouteAuth {
 
     fn authorize(&self, request: &Request) -> Result<Access, Problem> {
         let is_open = self.authenticator.is_open();
-        // Pages always check the host. Without authentication every operation does, since only the name then
-        // distinguishes a foreign page (DNS rebinding) from a program of this machine.
+        // Pages always check the host. Without authentication every operation does: only the host name then distinguishes a
+        // foreign page (DNS rebinding) from a program of this machine.
         if self.is_page || is_open {
             let is_public = !self.is_page && self.requirement == Requirement::Nothing;
             match host_and_origin::check_host(&self.settings.hosts, request, !self.is_page) {

@@ -1,5 +1,5 @@
-//! The address of a client, and whether its connection is encrypted: as on the connection or, behind trusted proxies,
-//! as they report in `X-Forwarded-For` and `X-Forwarded-Proto`.
+//! The address of a client, and whether its connection is encrypted: as seen on the connection or, behind trusted proxies, as
+//! these report it in `X-Forwarded-For` and `X-Forwarded-Proto`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,7 +27,7 @@ pub(crate) fn is_https(request: &Request, trusted: &[IpNet]) -> bool {
     let Some(connection) = Connection::of(request) else { return false };
     let peer = connection.peer().ip().to_canonical();
     let is_trusted = trusted.iter().any(|net| net.contains(&peer));
-    // The last value is the nearest proxy's; a client may have written everything before it.
+    // The nearest proxy wrote the last value; a client may have written everything before it.
     let last = request.headers().get_all(PROTOCOL).iter().next_back().and_then(|v| v.to_str().ok()?.rsplit(',').next());
     connection.is_tls() || (is_trusted && last.is_some_and(|word| word.trim().eq_ignore_ascii_case("https")))
 }
@@ -38,8 +38,8 @@ fn parse(hop: &str) -> Option<IpAddr> {
     bare.parse().ok().or_else(|| hop.parse::<SocketAddr>().ok().map(|address| address.ip()))
 }
 
-/// The first address, from the nearest hop outwards, that is no trusted proxy: an untrusted client may have written
-/// everything beyond it.
+/// The first address, from the nearest hop outwards, that is no trusted proxy: an untrusted client may have written everything
+/// beyond it.
 pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     let mut nearest = peer;

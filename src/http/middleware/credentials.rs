@@ -23,10 +23,10 @@ const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 pub(crate) const SESSION_COOKIE: &str = "redlockd_session";
 /// The maximum number of session cookies that are tried.
 const SESSION_TOKENS_MAX: usize = 8;
-/// The `WWW-Authenticate` header of a 401 without credentials. `Basic` works and is not offered: browsers would ask for
-/// a password.
+/// The `WWW-Authenticate` header of a 401 without credentials. `Basic` works but is not offered: browsers would ask for a
+/// password.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd\"");
-/// The same with credentials. Source: RFC 6750, section 3.
+/// As [`CHALLENGE`], with credentials. Source: RFC 6750, section 3.
 const INVALID: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd\", error=\"invalid_token\"");
 
 /// The session tokens in the cookies that the browser sent: several if another service of the same host name sets one too.
@@ -36,7 +36,7 @@ pub fn session_tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     pairs.filter(|(name, _)| *name == SESSION_COOKIE).map(|(_, token)| token).take(SESSION_TOKENS_MAX)
 }
 
-/// By the session cookie, unless an `Authorization` header is there: for pages only.
+/// Identifies by the session cookie, unless the request has an `Authorization` header: for pages only.
 ///
 /// Errors: `unauthenticated`.
 pub(super) fn identify_page_user(authenticator: &Arc<Authenticator>, request: &Request) -> Result<Access, Problem> {
@@ -48,7 +48,7 @@ pub(super) fn identify_page_user(authenticator: &Arc<Authenticator>, request: &R
     }
 }
 
-/// By the key, else by the certificate. A wrong key is refused even with a valid certificate.
+/// Identifies by the key, else by the certificate. A wrong key is refused even with a valid certificate.
 ///
 /// Errors: `unauthenticated`.
 pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) -> Result<Access, Problem> {
@@ -74,7 +74,7 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
                 IdentifyError::Expired(name) => {
                     tracing::info!(principal = name.as_str(), "an expired key was presented");
                 }
-                // Anybody can present one, so not at `info`.
+                // Anybody can present a token, so not at `info`.
                 IdentifyError::Token(why) => tracing::debug!(%why, "a token was refused"),
                 IdentifyError::NotFound => {}
             }
@@ -83,8 +83,8 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
     }
 }
 
-/// Whether the credentials of this client's request are still accepted: its key may have been removed, its token or its
-/// session have ended. Compares all keys, or verifies a signature.
+/// Whether the credentials of this client's request are still accepted: its key may have been removed, its token or its session
+/// may have ended. Compares all keys, or verifies a signature.
 pub(crate) fn is_still_identified(access: &Access, request: &Request) -> bool {
     let (Some(authenticator), Some(principal)) = (access.authenticator(), access.principal()) else { return true };
     let identified = match request.uri().path().starts_with(HOME) {
@@ -94,8 +94,8 @@ pub(crate) fn is_still_identified(access: &Access, request: &Request) -> bool {
     identified.is_ok_and(|access| access.principal().is_some_and(|now| now.name == principal.name))
 }
 
-/// Whether a request changes or ends what it shows the secret of: the only ones for which a token may have run out. What
-/// it may do then is what [`Access::of_late_holder`] leaves it.
+/// Whether a request changes or ends something whose secret it shows: only such requests may come with an expired token.
+/// [`Access::of_late_holder`] has the permissions that remain.
 fn may_be_late(request: &Request) -> bool {
     let path = request.uri().path();
     matches!(*request.method(), Method::PATCH | Method::DELETE)

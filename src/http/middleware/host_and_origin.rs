@@ -1,5 +1,5 @@
-//! Checks of requests that a browser may send for another site: one of the origin and one of the host name.
-//! `docs/security.md` has the argument why they suffice for forms.
+//! Checks of requests that a browser may send for another site: one of the origin and one of the host name. `docs/security.md`
+//! explains why they suffice for forms.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Uri, header};
@@ -11,9 +11,9 @@ use crate::http::problem_kind::ProblemKind;
 /// The relation of the page that sends the request to this service. Source: W3C Fetch Metadata.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses a state-changing request that a browser sends for a page of another site, and one for a stream, of which only a
-/// few are possible. A request without these headers comes from no browser. `is_https`: whether the client's
-/// connection is encrypted.
+/// Refuses a state-changing request that a browser sends for a page of another site, and also one for a stream, since only a few
+/// streams are possible. A request without these headers comes from no browser. `is_https`: whether the client's connection is
+/// encrypted.
 ///
 /// Errors: `forbidden`. Source: the order of checks of Go's `net/http.CrossOriginProtection`.
 pub(super) fn check_origin(request: &Request, is_stream: bool, is_https: impl FnOnce() -> bool) -> Result<(), Problem> {
@@ -31,7 +31,7 @@ pub(super) fn check_origin(request: &Request, is_stream: bool, is_https: impl Fn
 
 /// Refuses a request under a foreign host name. Browsers always name a host; `allow_missing` admits other clients.
 ///
-/// Errors: `host-not-allowed`, without the name, which the client chose.
+/// Errors: `host-not-allowed`, without the name, which is the client's input.
 pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing: bool) -> Result<(), Problem> {
     if hosts.permit_request(request.headers(), request.uri(), allow_missing) {
         return Ok(());
@@ -41,9 +41,9 @@ pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing:
     Err(Problem::new(ProblemKind::HostNotAllowed, detail))
 }
 
-/// Whether the request comes from a page of this service, by the browser's headers, or not from a browser.
+/// Whether, by the browser's headers, the request comes from a page of this service, or from no browser.
 fn is_same_origin(headers: &HeaderMap, uri: &Uri, is_https: impl FnOnce() -> bool) -> bool {
-    // A browser sends each once; of two, nobody knows which one a proxy looked at.
+    // A browser sends each header once; of two values, a proxy may have checked either.
     let is_twice = |name: HeaderName| headers.get_all(name).iter().nth(1).is_some();
     if is_twice(SEC_FETCH_SITE) || is_twice(header::ORIGIN) {
         return false;

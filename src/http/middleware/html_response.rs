@@ -28,16 +28,16 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// Of all other answers: no other site's page may show or embed one, and so learn from what a browser makes of it whether
-/// a lock is held.
+/// Headers of all other answers: no page of another site may show or embed them, and so learn from the browser's behaviour
+/// whether a lock is held.
 pub(super) const API_HEADERS: [(HeaderName, &str); 3] = [
     (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
     (header::X_FRAME_OPTIONS, "DENY"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Browsers use nothing but HTTPS for this name for half a year from the last answer. Only pages say so, since no other
-/// client heeds it; without `includeSubDomains`, since other names are other services.
+/// Browsers use only HTTPS for this name for half a year from the last answer. Only pages have this header, since no other client
+/// heeds it; without `includeSubDomains`, since other names are other services.
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=15552000");
 
 /// Completes the answer to a request for a page.
@@ -45,12 +45,12 @@ pub(super) struct HtmlResponse {
     accepts_html: bool,
     is_open: bool,
     is_https: bool,
-    /// Path and query of a page that was asked for.
+    /// Path and query of the requested page.
     page: Option<String>,
 }
 
 impl HtmlResponse {
-    /// `None` for requests elsewhere.
+    /// `None` for requests that are not for pages.
     pub(super) fn of(request: &Request, settings: &HttpSettings) -> Option<Self> {
         let path = request.uri().path();
         let is_below = path == "/ui" || path.starts_with("/ui/") || path.starts_with("/problems/");
@@ -78,8 +78,8 @@ impl HtmlResponse {
         response
     }
 
-    /// The problem as a page, with its status and headers. Who has to log in gets the form at once, and then the page that
-    /// was asked for.
+    /// The problem as a page, with its status and headers. A user who has to log in gets the form at once, and afterwards the
+    /// requested page.
     fn page(&self, problem: &Problem, instance: &str, response: Response) -> Response {
         let body = problem.body(instance);
         let html = match &self.page {
@@ -97,7 +97,7 @@ impl HtmlResponse {
     }
 }
 
-/// Path and query, where a page was asked for to which a log-in can lead.
+/// Path and query, if the request is for a page to which a log-in can lead.
 fn page_of(request: &Request) -> Option<String> {
     let path = request.uri().path_and_query().filter(|_| request.method() == Method::GET)?.as_str();
     is_page(path).then(|| path.to_owned())

@@ -10,11 +10,11 @@ use crate::http::routes::MatchedRoute;
 use crate::metrics::Metrics;
 use crate::metrics::requests::{OTHER_METHOD, RequestWatch, UNMATCHED};
 
-/// The part of a request's duration that went into waiting for a lock. Handlers leave it in the answer's extensions.
+/// The part of a request's duration spent waiting for a lock. Handlers leave it in the answer's extensions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitTime(pub Duration);
 
-/// A request that is measured. Dropped, it counts as abandoned and is no longer in flight.
+/// A measured request. If dropped, it counts as abandoned and is no longer in flight.
 pub(crate) struct MeasuredRequest {
     route: &'static str,
     watch: RequestWatch,

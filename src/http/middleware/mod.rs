@@ -1,4 +1,4 @@
-//! What every request passes before and after its handler: `stack` outside, `auth` inside it.
+//! The layers around every handler: `stack` outside, `auth` inside it.
 
 pub(crate) mod access;
 pub(crate) mod audit;

@@ -33,7 +33,7 @@ impl RequestId {
         (keep && values.next().is_none()).then(|| Self(text.into()))
     }
 
-    /// A new one: `req_` and 64 random bits.
+    /// A new id: `req_` and 64 random bits.
     pub fn generate(entropy: &impl Entropy) -> Self {
         Self(format!("req_{:016x}", entropy.bits()).into())
     }

@@ -42,12 +42,12 @@ struct LayerContext {
 }
 
 impl RequestLayer {
-    /// For requests without a route.
+    /// The layer for requests without a route.
     pub(crate) fn new(metrics: Arc<Metrics>, audit: Audit, settings: Arc<HttpSettings>) -> Self {
         Self { context: Arc::new(LayerContext { metrics, audit, settings }), route: None }
     }
 
-    /// For one route, or one path whose method does not match.
+    /// The layer for one route, or for one path whose method does not match.
     #[must_use]
     pub(crate) fn matched(self, route: MatchedRoute) -> Self {
         Self { route: Some(route), ..self }
@@ -85,7 +85,7 @@ where
 
     fn call(&mut self, mut request: Request) -> Self::Future {
         let RequestLayer { context, route } = &self.layer;
-        // The id first: everything inside logs and answers with it.
+        // The id first: everything inside this layer logs and answers with it.
         let (id, span) = request_id::identify(&mut request);
         let steps = ResponseSteps {
             id,
@@ -97,14 +97,14 @@ where
         // Tests call the router without a connection, and without a host.
         let mut head = Connection::of(&request).map_or(Ok(()), |_| request_head::check(&request));
         if route.is_none() {
-            // That of a route comes after the note of the client's address.
+            // On a route, this check comes after the client's address was noted.
             head = head.and_then(|()| request_head::check_uri(&request, context.settings.uri_limit));
         }
         if let Err(problem) = head {
             let answer = span.in_scope(|| steps.finish(Some(problem.into_response())));
             return Box::pin(std::future::ready(Ok(answer)));
         }
-        // No async block: it would keep a second copy of the future that it awaits.
+        // No async block: it would keep a second copy of the awaited future.
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
         let answer = answer.map(move |answer| match answer {
             Ok(Ok(response)) => Ok(steps.finish(Some(response))),
@@ -129,7 +129,7 @@ impl ResponseSteps {
         let Self { id, measured, problem_writer, html_response, audit_guard } = self;
         let mut response = match response {
             Some(response) => {
-                // Before the problem is written out and leaves the extensions.
+                // Before the problem is written out and removed from the extensions.
                 audit_guard.answered(&response);
                 response
             }

@@ -1,6 +1,6 @@
-//! Bodies of answers on their way to the client. Over HTTP/1 a client that stops reading leaves writes pending, which
-//! `idle_timeout` sees. Over HTTP/2 it may keep the windows closed: nothing is written, and the library does not ask for the
-//! body. So each request of HTTP/2 has its own timeout here, which resets that request only: a proxy sends many callers'
+//! Bodies of answers on their way to the client. Over HTTP/1, a client that stops reading leaves writes pending, which
+//! `idle_timeout` sees. Over HTTP/2 the client may keep the windows closed: nothing is written, and the library does not ask for
+//! the body. So each HTTP/2 request has its own timeout here, which resets only that request: a proxy sends many callers'
 //! requests on one connection.
 
 use std::future::Future;
@@ -17,26 +17,26 @@ use tokio::time::{Sleep, sleep};
 use super::idle_timeout::UNREAD_TIMEOUT;
 use crate::http::connection::{RequestGuard, UnreadBytes};
 
-/// The most bytes of an answer that the library is given at a time; it keeps them while the client does not read.
+/// The maximum number of bytes of an answer that the library gets at a time; it keeps them while the client does not read.
 const H2_CHUNK_BYTES: usize = 16 * 1024;
-/// The most bytes of answers, smaller ones aside, that the client of one HTTP/2 connection may leave unread: space for the
-/// largest lists of a proxy's callers.
+/// The maximum number of unread bytes of answers, except smaller ones, on one HTTP/2 connection: space for the largest lists of a
+/// proxy's callers.
 pub(crate) const H2_UNREAD_MAX_BYTES: usize = 16 << 20;
 
 tokio::task_local! {
-    /// Of the request of HTTP/2 that is being polled.
+    /// The progress of the HTTP/2 request that is being polled.
     static PROGRESS: Arc<AnswerProgress>;
 }
 
-/// What the server and the client of a request wait for.
+/// The progress of an answer between server and client.
 #[derive(Debug, Default)]
 struct AnswerProgress(Mutex<Progress>);
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Progress {
-    /// How often the client was offered more of the answer.
+    /// How often the client was offered a further part of the answer.
     offers: u64,
-    /// Whether the client is to read: there is an answer, and it has more to send now.
+    /// Whether the client has to read: the answer has a part to send now.
     is_offered: bool,
 }
 
@@ -47,12 +47,12 @@ impl AnswerProgress {
     }
 }
 
-/// A request of HTTP/2 and its answer, which ends (and resets its stream) when the client reads nothing of the answer for
+/// An HTTP/2 request and its answer, which ends (and resets its stream) if the client reads nothing of the answer for
 /// [`UNREAD_TIMEOUT`].
 pub(super) struct Http2Request<F> {
     request: Pin<Box<F>>,
     progress: Arc<AnswerProgress>,
-    /// Since the last offer.
+    /// Runs since the last offer.
     timer: Option<(u64, Pin<Box<Sleep>>)>,
 }
 
@@ -85,14 +85,14 @@ impl<F: Future<Output = ()>> Future for Http2Request<F> {
     }
 }
 
-/// A response body whose request is in flight until the body has been sent or dropped.
+/// A response body whose request counts as in flight until the body has been sent or dropped.
 pub(crate) struct TrackedBody {
     body: axum::body::Body,
-    /// What remains of a frame of the body.
+    /// The rest of a frame of the body.
     rest: Bytes,
     /// `None` over HTTP/1.
     progress: Option<Arc<AnswerProgress>>,
-    /// `None`: not counted.
+    /// `None`: the answer is not counted.
     unread: Option<UnreadBytes>,
     is_refused: bool,
     /// Dropped with the body.
@@ -100,8 +100,8 @@ pub(crate) struct TrackedBody {
 }
 
 impl TrackedBody {
-    /// The router's body, in answer to this request. If the client has left too much unread, the body is dropped and the
-    /// stream will be reset.
+    /// The router's body, in answer to this request. If the client has left too much unread, the body is dropped and the stream
+    /// will be reset.
     pub(super) fn new(body: axum::body::Body, request: RequestGuard) -> Self {
         let progress = PROGRESS.try_with(Arc::clone).ok();
         let rest = Bytes::new();

@@ -1,6 +1,6 @@
-//! Bytes that an HTTP/1 client sends behind a request that is not answered yet: a line end, or the next request. The HTTP library
-//! reads no further while it holds such bytes, and would not notice that the client disconnects. This reads on in its
-//! place, and keeps what was read for it.
+//! Bytes that an HTTP/1 client sends after a request that is not answered yet: a line end, or the next request. The HTTP library
+//! stops reading while it holds such bytes, and would not notice that the client disconnects. This module continues reading in
+//! its place, and keeps the bytes for it.
 
 use std::future::Future;
 use std::io;
@@ -11,22 +11,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Read from the socket at a time.
+/// Maximum number of bytes per read from the socket.
 const READ_BYTES: usize = 2_048;
 
 /// How long the library may leave a full buffer. It takes the body of a request as soon as the handler wants it, and every
-/// handler does at once; what is left for longer is behind a request that waits.
+/// handler does at once; bytes left for longer follow a request that waits.
 pub(crate) const EARLY_BYTES_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What was read ahead of the library.
+/// The bytes that were read ahead of the library.
 #[derive(Debug)]
 pub(super) struct EarlyBytes {
     kept: Vec<u8>,
     /// Maximum length of `kept`. Bytes.
     limit: usize,
-    /// Runs while there is no space.
+    /// Runs while the buffer is full.
     full: Option<Pin<Box<Sleep>>>,
-    /// Whether the library itself waits for bytes, and so would see the end.
+    /// Whether the library itself waits for bytes, and so would detect the end.
     is_library_reading: bool,
 }
 
@@ -36,7 +36,7 @@ impl EarlyBytes {
         Self { kept: Vec::new(), limit, full: None, is_library_reading: false }
     }
 
-    /// A read of the library: first what was kept.
+    /// A read by the library: returns the kept bytes first.
     pub(super) fn poll_read(
         &mut self,
         inner: Pin<&mut impl AsyncRead>,
@@ -59,14 +59,14 @@ impl EarlyBytes {
         Poll::Ready(Ok(()))
     }
 
-    /// Called after each attempt of the library to read while a request is in flight. Ready when the client disconnected, or
-    /// the library has left a full buffer for too long, behind which nobody sees the end.
+    /// Called after each attempt of the library to read while a request is in flight. Ready when the client disconnected, or when
+    /// the library has left a full buffer for too long, which hides a disconnect.
     pub(super) fn poll_disconnect(
         &mut self,
         mut inner: Pin<&mut impl AsyncRead>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Error> {
-        // For one turn only: the library does not say when it stops waiting.
+        // For one turn only: the library does not report when it stops waiting.
         if std::mem::take(&mut self.is_library_reading) {
             return Poll::Pending;
         }

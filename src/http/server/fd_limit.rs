@@ -1,12 +1,12 @@
 //! The maximum number of connections that the limit of file descriptors allows.
 
-/// File descriptors for log, listener, runtime and files.
+/// File descriptors reserved for log, listener, runtime and files.
 const FILES_KEPT_BACK: usize = 64;
 /// File descriptors of one node: connections, a subscription, and their replacements.
 const FILES_PER_NODE: usize = 36;
 
-/// The number of connections that there are file descriptors for, at most `wanted`. Raises the soft limit to the hard
-/// one, and reserves some for nodes, files and listeners.
+/// The number of connections that the file descriptors allow, at most `wanted`. Raises the soft limit to the hard one, and
+/// reserves some for nodes, files and listeners.
 pub(crate) fn connections_allowed(nodes: usize, wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,6 +1,6 @@
-//! Closes connections that make no progress: no request for too long, a request head that takes too long to arrive,
-//! or an answer that the client does not read (over HTTP/2 see also `answer_body`). While a request is in flight (a waiter may be for minutes), only the
-//! last of these counts.
+//! Closes connections that make no progress: no request for too long, a request head that takes too long to arrive, or an answer
+//! that the client does not read (over HTTP/2 see also `answer_body`). While a request is in flight (a waiter's may be for
+//! minutes), only the last of these counts.
 
 use std::future::Future;
 use std::io;
@@ -17,22 +17,22 @@ use super::malformed_request::RefusedHead;
 use super::socket::LossTimeout;
 use crate::http::connection::Connection;
 
-/// How long a client may leave an answer unread. Stream readers read all the time, and other answers fit into the
-/// kernel's buffers, so only a client that has stopped reading meets this. Of HTTP/2, each answer on its own.
+/// How long a client may leave an answer unread. Stream readers read all the time, and other answers fit into the kernel's
+/// buffers, so this affects only a client that has stopped reading. For HTTP/2, it applies to each answer.
 pub(crate) const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionTimeouts {
-    /// Without a request.
+    /// Timeout without a request.
     pub idle: Duration,
-    /// From the first byte of a request to the end of its head; `None` for HTTP/2, where bytes need not be a head.
+    /// Timeout from the first byte of a request to the end of its head; `None` for HTTP/2, where bytes need not be a head.
     pub head: Option<Duration>,
-    /// Without the client reading anything of an answer.
+    /// Timeout without any read of an answer by the client.
     pub unread: Duration,
 }
 
-/// What the connection waits for.
+/// The event that the connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The end of a request.
@@ -51,7 +51,7 @@ pub(crate) struct IdleTimeout<S> {
     phase: Phase,
     timer: Pin<Box<Sleep>>,
     unread: Option<Pin<Box<Sleep>>>,
-    /// Is written in place of the library's own answer.
+    /// Written in place of the library's own answer.
     refused: Option<RefusedHead>,
     /// `None` for HTTP/2, where the library reads all the time.
     early: Option<EarlyBytes>,
@@ -64,8 +64,8 @@ impl<S> IdleTimeout<S> {
         Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None, refused: None, early: None }
     }
 
-    /// Notices a client that disconnects even if it sent something behind its request; keeps at most `limit` bytes of
-    /// that, and ends the connection if there are more.
+    /// Detects that a client disconnects even if it sent bytes after its request; keeps at most `limit` such bytes, and ends the
+    /// connection if there are more.
     pub(crate) fn with_early_bytes(self, limit: usize) -> Self {
         Self { early: Some(EarlyBytes::new(limit)), ..self }
     }
@@ -88,7 +88,7 @@ impl<S> IdleTimeout<S> {
 }
 
 impl<S: LossTimeout> IdleTimeout<S> {
-    /// Applies the timeout that a request asked for; called before each write, since loss only concerns what was sent.
+    /// Applies the timeout that a request has set; called before each write, since loss only concerns sent bytes.
     fn apply_loss_timeout(&self) {
         if let Some(limit) = self.connection.take_loss_timeout() {
             self.inner.set_loss_timeout(limit);

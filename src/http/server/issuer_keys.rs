@@ -1,5 +1,5 @@
-//! Keeps the public keys of issuers: read at the start and again at intervals, from a URL or a file. While an issuer does
-//! not answer, its last keys stay in force, up to a limit: a key that was withdrawn must not be accepted for ever.
+//! Keeps the public keys of issuers: read at the start and again at intervals, from a URL or a file. While an issuer does not
+//! answer, its last keys stay in force, up to a limit: a withdrawn key must not be accepted for ever.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -19,19 +19,19 @@ use crate::metrics::Metrics;
 use crate::metrics::connections::IssuerCounts;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// The interval of checks whether a set is to be read again.
+/// The interval of checks whether a set is due to be read again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a set from a URL is used before it is fetched again.
 const KEYS_REFRESH: Duration = Duration::from_mins(5);
 /// How long a set from a file is used before it is read again.
 const KEYS_FILE_REFRESH: Duration = Duration::from_secs(5);
-/// The pause after a failed fetch, and the shortest time between two fetches: tokens with made-up key ids cannot cause more.
+/// The pause after a failed fetch, and the minimum time between two fetches: tokens with invented key ids cannot cause more.
 const KEYS_RETRY: Duration = Duration::from_secs(15);
 /// How long keys stay in force without having been read again.
 const KEYS_LIFE: Duration = Duration::from_hours(24);
 /// How long a fetch may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest `ca_file`. Bytes: some thousand certificates.
+/// The maximum length of a `ca_file`. Bytes: some thousand certificates.
 const CA_FILE_MAX_BYTES: u64 = 4 << 20;
 
 /// The state of one source.
@@ -43,7 +43,7 @@ struct SourceState {
 }
 
 impl SourceState {
-    /// Whether it is time to read it. `lacks_key`: a token named a key that is not known.
+    /// Whether the source is due to be read. `lacks_key`: a token named an unknown key.
     fn is_due(&self, source: &KeySource, lacks_key: bool, now: BootTime) -> bool {
         let Some(tried) = self.tried else { return true };
         let pause = match source {
@@ -54,7 +54,7 @@ impl SourceState {
         now.since(tried) >= pause
     }
 
-    /// Whether its keys are too old to be used.
+    /// Whether the source's keys are too old to be used.
     fn is_over(&self, now: BootTime) -> bool {
         self.read.is_none_or(|read| now.since(read) >= KEYS_LIFE)
     }
@@ -68,10 +68,10 @@ pub(crate) async fn keep(authenticator: Arc<Authenticator>, metrics: Arc<Metrics
     let mut lacks_key = false;
     loop {
         let store = authenticator.store();
-        // Issuers may share one.
+        // Issuers may share a source.
         let sources: HashSet<KeySource> = store.issuers().iter().map(|issuer| issuer.keys.clone()).collect();
         states.retain(|source, _| sources.contains(source));
-        // Remembered until each source that it may concern was read again.
+        // Remembered until each source that it may concern has been read again.
         lacks_key |= authenticator.take_lacks_key();
         let now = SystemClock.now();
         let due: Vec<_> = sources
@@ -144,7 +144,7 @@ fn apply(
     }
 }
 
-/// Errors: why; continues "the keys of an issuer …".
+/// Errors: the reason; continues "the keys of an issuer …".
 async fn read(source: &KeySource) -> Result<KeySet, String> {
     match source {
         KeySource::File(path) => {
@@ -157,10 +157,10 @@ async fn read(source: &KeySource) -> Result<KeySet, String> {
     }
 }
 
-/// In a thread of its own: an issuer that sends interim answers (1xx) without end keeps the thread that reads them busy until
-/// the time is over.
+/// Runs in its own thread: an issuer that sends interim answers (1xx) without end keeps the reading thread busy until the
+/// timeout.
 ///
-/// Cancel: the thread ends with its time.
+/// Cancel: the thread ends with its timeout.
 async fn fetch_apart(url: String, ca_file: Option<PathBuf>, timeout: Duration) -> Result<KeySet, String> {
     let (sender, fetched) = oneshot::channel();
     let failed = |error: io::Error| format!("cannot be fetched: {error}");
@@ -170,11 +170,11 @@ async fn fetch_apart(url: String, ca_file: Option<PathBuf>, timeout: Duration) -
             let late = |_| format!("did not arrive within {} s", timeout.as_secs());
             let fetch = async { tokio::time::timeout(timeout, fetch(&url, ca_file.as_deref())).await };
             let keys = runtime.block_on(fetch).map_err(late).flatten();
-            // A look-up of its name may take longer.
+            // A look-up of the issuer's name may take longer.
             runtime.shutdown_background();
             keys
         });
-        // Nobody waits for it when the service ends.
+        // Fails when the service ends: the receiver is then gone.
         let _ = sender.send(keys);
     };
     std::thread::Builder::new().name("issuer-keys".to_owned()).spawn(work).map_err(failed)?;
@@ -185,7 +185,7 @@ fn unreadable(error: io::Error) -> String {
     format!("cannot be read: {error}")
 }
 
-/// The text of a regular file of at most so many bytes.
+/// The text of a regular file of at most `max` bytes.
 fn read_file(path: &Path, max: u64) -> io::Result<String> {
     bounded_file::read(path, max)?.ok_or_else(|| io::Error::other(format!("it has more than {max} bytes")))
 }
@@ -205,7 +205,7 @@ async fn fetch(url: &str, ca_file: Option<&Path>) -> Result<KeySet, String> {
         .user_agent(concat!("redlockd/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
         .tls_certs_merge(authorities);
-    // Plain HTTP is for this machine only, and a proxy is another one.
+    // Plain HTTP is for this machine only, and a proxy is on another one.
     let builder = if url.starts_with("https:") { builder } else { builder.no_proxy() };
     let client = builder.build().map_err(failed)?;
     let mut response = client.get(url).header("Accept", "application/json").send().await.map_err(failed)?;
@@ -222,7 +222,7 @@ async fn fetch(url: &str, ca_file: Option<&Path>) -> Result<KeySet, String> {
     KeySet::parse(&json)
 }
 
-/// The error with what caused it.
+/// The error with its causes.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

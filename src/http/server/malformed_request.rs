@@ -1,6 +1,6 @@
-//! The HTTP library answers a request head that it cannot parse with a status and a length only. This adds, as the answer
-//! is written, what every other answer has: a problem document, a request id, and the headers
-//! against caching and guessing of types.
+//! The HTTP library answers a request head that it cannot parse with only a status and a length. While the answer is written,
+//! this module adds the parts that every other answer has: a problem document, a request id, and the headers against caching and
+//! guessing of types.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::random::SystemEntropy;
 
-/// More than the library writes: status, length, date and connection.
+/// More bytes than the library writes: status, length, date and connection.
 const LIBRARY_ANSWER_MAX: usize = 512;
 /// The end of a head.
 const HEAD_END: &str = "\r\n\r\n";
@@ -25,16 +25,16 @@ pub(super) struct RefusedHead {
 }
 
 impl RefusedHead {
-    /// For what the library is about to write, if that is an answer of its own: a whole head without a body and without
-    /// a request id, which every answer of a handler has. No text of a client can look like one, since no answer has a
-    /// line break of a client in it.
+    /// Replaces the bytes that the library is about to write, if they are an answer of its own: a whole head without a body and
+    /// without a request id, which every answer of a handler has. No text of a client can look like this, since no answer
+    /// contains a line break from a client.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         // Most writes end here.
         if bytes.len() > LIBRARY_ANSWER_MAX || !bytes.starts_with(b"HTTP/1.") {
             return None;
         }
         let head = std::str::from_utf8(bytes).ok()?.strip_suffix(HEAD_END)?;
-        // In the version of the request before it on the same connection.
+        // In the version of the previous request on the same connection.
         let status = head.strip_prefix("HTTP/1.1 ").or_else(|| head.strip_prefix("HTTP/1.0 "))?;
         let problem = match status.get(..3)? {
             "400" => Problem::invalid_field("head", "request line or headers are not valid HTTP/1.1"),
@@ -65,7 +65,7 @@ impl RefusedHead {
         Some(Self { bytes: text.into_bytes(), written: 0 })
     }
 
-    /// Writes it to its end.
+    /// Writes the answer to its end.
     pub(super) fn poll_write(
         &mut self,
         mut into: Pin<&mut impl AsyncWrite>,

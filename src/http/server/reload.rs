@@ -48,11 +48,11 @@ impl<F: Fn(ReloadedFile, bool) + Send + Sync + 'static> ReloadReport for F {}
 /// Files that are reloaded together.
 pub(crate) struct WatchedFiles {
     files: Vec<PathBuf>,
-    /// Reads the files, puts them in force and logs the result. Returns which files are watched from then on, where that changes.
+    /// Reads the files, puts them in force and logs the result. Returns the files to watch from then on, if they change.
     reload: Box<dyn Fn() -> Option<Vec<PathBuf>> + Send + Sync>,
-    /// At the last reload.
+    /// The stamps at the last reload.
     loaded: Vec<Option<FileStamp>>,
-    /// At the last check.
+    /// The stamps at the last check.
     checked: Vec<Option<FileStamp>>,
 }
 
@@ -63,7 +63,7 @@ impl WatchedFiles {
         Self { files, reload: Box::new(reload), checked: loaded.clone(), loaded }
     }
 
-    /// The access file: a valid one replaces the principals.
+    /// Watches the access file: a valid one replaces the principals.
     pub(crate) fn access(path: PathBuf, authenticator: Arc<Authenticator>, report: impl ReloadReport) -> Self {
         Self::new(vec![path.clone()], move || {
             let read = access_file::read(&path);
@@ -82,7 +82,7 @@ impl WatchedFiles {
         })
     }
 
-    /// The server's certificate: a valid one is used for new connections. `metrics` get its expiry.
+    /// Watches the server's certificate: a valid one is used for new connections. `metrics` get its expiry.
     pub(crate) fn certificates(tls: &Arc<Tls>, report: impl ReloadReport, metrics: Arc<Metrics>) -> Self {
         let tls = Arc::clone(tls);
         metrics.certificate_expires(tls.expires_s());
@@ -98,7 +98,7 @@ impl WatchedFiles {
         })
     }
 
-    /// Targets and hooks, with the files of their secrets: a valid file replaces all of them.
+    /// Watches the file of targets and hooks, with the files of their secrets: a valid file replaces all of them.
     pub(crate) fn webhooks(webhooks: Arc<ServiceWebhooks>, report: impl ReloadReport) -> Self {
         Self::new(webhooks.files(), move || {
             let read = webhooks.reload();
@@ -116,8 +116,8 @@ impl WatchedFiles {
         })
     }
 
-    /// Reloads files that have changed and not changed again since the previous check, so that no partly written file
-    /// is read; with `now`, reloads them unconditionally.
+    /// Reloads files that have changed, but not again since the previous check, so that no partly written file is read; with
+    /// `now`, reloads them unconditionally.
     fn check(&mut self, now: bool) {
         let stamps: Vec<_> = self.files.iter().map(|path| stamp(path)).collect();
         let settled = stamps == self.checked;
@@ -125,7 +125,7 @@ impl WatchedFiles {
         if now || (settled && stamps != self.loaded) {
             self.loaded = stamps;
             if let Some(files) = (self.reload)() {
-                // Of files that were watched before, the state before they were read.
+                // For files that were watched before, the state before they were read.
                 let before = |path: &PathBuf| self.files.iter().position(|old| old == path).map(|i| self.loaded[i]);
                 let stamps: Vec<_> = files.iter().map(|path| before(path).unwrap_or_else(|| stamp(path))).collect();
                 (self.files, self.checked, self.loaded) = (files, stamps.clone(), stamps);
@@ -134,9 +134,9 @@ impl WatchedFiles {
     }
 }
 
-/// Checks the files forever; a notification of `reload_now` reloads all of them at once.
+/// Checks the files for ever; a notification of `reload_now` reloads all of them at once.
 ///
-/// Cancel: nothing is left behind; what was read stays in force.
+/// Cancel: nothing is left behind; the content that was read stays in force.
 pub(crate) async fn watch(mut watched: Vec<WatchedFiles>, reload_now: Arc<Notify>) {
     loop {
         let now = tokio::select! {

@@ -33,30 +33,30 @@ use crate::http::request_head::MAX_HEADERS;
 use crate::metrics::Metrics;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// The most concurrent requests on one HTTP/2 connection.
+/// The maximum number of concurrent requests on one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 256;
-/// The interval of HTTP/2 pings, and how long an answer to one may take.
+/// The interval of HTTP/2 pings, and the timeout of the answer to one.
 const H2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(15));
 /// Bytes buffered for one HTTP/2 request whose client does not read its answer.
 const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// The pause after a failed accept: without file descriptors, the next one would fail as well.
+/// The pause after a failed accept: without file descriptors, the next one would also fail.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The shortest time between two log lines that the maximum number of connections is reached: clients could fill the log.
+/// The minimum time between two log lines about the maximum number of connections: clients could fill the log.
 const FULL_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The limits of a listener.
 #[derive(Debug, Clone)]
 pub(crate) struct ServeLimits {
-    /// Connections at a time; further ones wait in the kernel's queue. Each waiter has one of its own.
+    /// Maximum number of connections; further ones wait in the kernel's queue. Each waiter has its own connection.
     pub max_connections: usize,
-    /// For the head of a request, and for a TLS handshake.
+    /// Timeout for the head of a request, and for a TLS handshake.
     pub header_timeout: Duration,
-    /// For a connection without a request.
+    /// Timeout for a connection without a request.
     pub idle_timeout: Duration,
-    /// Bytes of a request's head. At least 8 KiB.
+    /// Maximum number of bytes of a request's head. At least 8 KiB.
     pub head_limit: usize,
-    /// For requests in flight to finish once the service drains. Waiters are answered at once.
+    /// How long requests in flight may take to finish once the service drains. Waiters are answered at once.
     pub drain_timeout: Duration,
 }
 
@@ -81,10 +81,10 @@ pub(crate) enum Drained {
     Cut(usize),
 }
 
-/// Serves until `shutdown` is cancelled, with TLS if `tls` is given, then drains: stops accepting, calls `drain`
-/// (which answers the waiters), lets requests in flight finish, and closes what is left after the drain timeout.
+/// Serves until `shutdown` is cancelled, with TLS if `tls` is given, then drains: stops accepting, calls `drain` (which answers
+/// the waiters), lets requests in flight finish, and closes the remaining connections after the drain timeout.
 ///
-/// Cancel (drop): connections continue without a limit on their end; cancel `shutdown` instead.
+/// Cancel (drop): connections continue without a time limit; cancel `shutdown` instead.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -120,12 +120,12 @@ pub(crate) async fn serve(
     Drained::Cut(left)
 }
 
-/// Ends connections.
+/// The signals that end connections.
 #[derive(Clone)]
 struct StopSignals {
-    /// After the requests in flight.
+    /// Ends connections after the requests in flight.
     drain: CancellationToken,
-    /// Ends connections at once, also those with a request.
+    /// Ends connections at once, even those with a request.
     cut: CancellationToken,
 }
 
@@ -166,20 +166,20 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handl
     }
 }
 
-/// What every connection is handled with. Cheap to clone.
+/// The data for handling each connection. Cheap to clone.
 #[derive(Clone)]
 struct ConnectionHandler {
     tls: Option<Arc<Tls>>,
     router: Router,
     metrics: Arc<Metrics>,
     limits: ServeLimits,
-    /// Connections, and the requests of those with HTTP/2.
+    /// The tasks of connections, and of the requests of HTTP/2 connections.
     tasks: TaskTracker,
     stop: StopSignals,
 }
 
 impl ConnectionHandler {
-    /// Handles one connection to its end, in a task of its own; `permit` is dropped with it.
+    /// Handles one connection to its end, in its own task; `permit` is dropped with it.
     fn spawn(self, stream: TcpStream, peer: SocketAddr, permit: impl Send + 'static) {
         socket::configure(&stream);
         let service = ConnectionService {
@@ -188,7 +188,7 @@ impl ConnectionHandler {
             certificate: None,
         };
         let tasks = self.tasks.clone();
-        // Two kinds of task: one that may be either is as large as the larger, and thousands of these are parked.
+        // Two types of task: a common type would be as large as the larger, and thousands of these tasks wait.
         match self.tls.clone() {
             None => tasks.spawn(async move {
                 self.http1(stream, service).await;
@@ -293,8 +293,8 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TrackedExecutor {
     }
 }
 
-/// The router as one connection calls it: adds the connection to each request's extensions, and counts the request
-/// as in flight until its answer has been sent.
+/// The router as one connection calls it: adds the connection to each request's extensions, and counts the request as in flight
+/// until its answer has been sent.
 struct ConnectionService {
     router: TowerToHyperService<Router>,
     connection: Arc<Connection>,

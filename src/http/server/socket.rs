@@ -1,5 +1,5 @@
-//! Options of clients' sockets: how many connections may wait to be accepted, and how long the kernel tries to reach
-//! a host that no longer answers.
+//! Options of clients' sockets: how many connections may wait to be accepted, and how long the kernel tries to reach a host that
+//! no longer answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,19 +10,19 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::server::TlsStream;
 
-/// How long a host may leave data or a keep-alive probe unacknowledged: an unplugged waiter keeps its queue position
-/// for at most this and [`KEEPALIVE_IDLE`].
+/// How long a host may leave data or a keep-alive probe unacknowledged: an unplugged waiter keeps its queue position for at most
+/// this plus [`KEEPALIVE_IDLE`].
 pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Silence before the first keep-alive probe.
 pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// Time between two keep-alive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most connections that wait to be accepted; the kernel has a limit of its own (`net.core.somaxconn`, 4,096).
-/// With the usual 128 the kernel drops most connections of a burst, and clients retry only a second later.
+/// The maximum number of connections that wait to be accepted; the kernel has its own limit (`net.core.somaxconn`, 4,096). With
+/// the usual 128 the kernel drops most connections of a burst, and clients retry only a second later.
 const LISTEN_BACKLOG: u32 = 4_096;
 
-/// Listens. Port 0 takes a free one.
+/// Listens. Port 0 selects a free one.
 ///
 /// Errors: the operating system's.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -33,7 +33,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(LISTEN_BACKLOG)
 }
 
-/// Sets the options of an accepted connection. One that cannot be set is logged, and the connection used without it.
+/// Sets the options of an accepted connection. If one cannot be set, this is logged, and the connection is used without it.
 pub(crate) fn configure(stream: &TcpStream) {
     let set = || -> io::Result<()> {
         stream.set_nodelay(true)?;

@@ -17,11 +17,11 @@ use x509_parser::parse_x509_certificate;
 use crate::auth::api_key::KeyHash;
 use crate::auth::principals::PeerCertificate;
 
-/// HTTP/2, as ALPN calls it.
+/// HTTP/2, in ALPN's notation.
 pub(crate) const ALPN_H2: &[u8] = b"h2";
-/// HTTP/1.1, as ALPN calls it.
+/// HTTP/1.1, in ALPN's notation.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
-/// The maximum number of names of a client's certificate that are read.
+/// The maximum number of names that are read from a client's certificate.
 const NAMES_MAX: usize = 64;
 
 /// The files of the listener's TLS.
@@ -45,7 +45,7 @@ impl TlsFiles {
 /// Why TLS cannot be used. Never quotes a file's content.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or has other content than expected.
+    /// A file cannot be read, or has unexpected content.
     #[error("{path} {why}")]
     File {
         path: PathBuf,
@@ -79,7 +79,7 @@ impl Tls {
         Ok(Self { files, current })
     }
 
-    /// Reads the files again. Errors: [`TlsError`]; the previous configuration stays in force.
+    /// Reads the files again. Errors: [`TlsError`]; the previous configuration then stays in force.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
         let new = config(&self.files)?;
         *self.current.write() = new;
@@ -96,7 +96,7 @@ impl Tls {
         &self.files
     }
 
-    /// For the next connection.
+    /// The acceptor for the next connection.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.current.read().0))
     }
@@ -109,7 +109,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if read.is_empty() { Err(wrong("holds no certificate".to_owned())) } else { Ok(read) }
 }
 
-/// When the first of these certificates expires. Units: seconds since 1970. Errors: why one cannot be read.
+/// When the first of these certificates expires. Units: seconds since 1970. Errors: why a certificate cannot be read.
 fn first_expiry_s(chain: &[CertificateDer<'_>]) -> Result<i64, String> {
     let expiry = |der: &CertificateDer<'_>| {
         let (_, certificate) = parse_x509_certificate(der).map_err(|error| error.to_string())?;
@@ -118,7 +118,7 @@ fn first_expiry_s(chain: &[CertificateDer<'_>]) -> Result<i64, String> {
     chain.iter().map(expiry).try_fold(i64::MAX, |first, expiry| expiry.map(|expiry| first.min(expiry)))
 }
 
-/// The content of the files, and when the first certificate of the chain expires.
+/// The configuration from the files, and when the first certificate of the chain expires.
 fn config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, i64), TlsError> {
     let chain = certificates(&files.cert)?;
     let wrong = |why| TlsError::File { path: files.cert.clone(), why: format!("holds no certificate: {why}") };
@@ -146,7 +146,7 @@ fn config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, i64), TlsError> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(TlsError::Unusable)?;
     if files.client_ca.is_some() {
-        // A resumed session would take over the client's certificate without another look at its dates.
+        // A resumed session would reuse the client's certificate without a new check of its dates.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }

@@ -1,5 +1,5 @@
-//! Ending another client's lease from a page: a confirmation page that states the consequences, and the form that it
-//! sends. Works without scripts. The form names the holder that the operator saw, and ends no other.
+//! Ending another client's lease from a page: a confirmation page that states the consequences, and its form. Works without
+//! scripts. The form names the holder that the operator saw, and ends no other lease.
 
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
@@ -31,7 +31,7 @@ pub(super) async fn confirm_release(State(state): State<AppState>, request: Requ
     confirm(state, request, ForceMode::Now).await
 }
 
-/// `POST /ui/revoke/{resource}`. Cancel: what was sent to the nodes stays in effect.
+/// `POST /ui/revoke/{resource}`. Cancel: requests sent to the nodes stay in effect.
 pub(super) async fn revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     Box::pin(submit(state, request, ForceMode::Revoke)).await
 }
@@ -134,7 +134,7 @@ async fn execute(
     let principal = form.principal.clone();
     let done = if mode == ForceMode::Now { CompletedAction::Released } else { CompletedAction::Revoked };
     let location = format!("/ui/locks/{resource}?done={}", done.as_str());
-    // The tag of one of several holders is its fence, so it also says which one is meant.
+    // Each of several holders has its fence as its tag, so the tag also selects the holder.
     let request = ForceRequest { resource, mode, reason, principal, holder: None, if_match };
     force::end_lease(state, audit_scope, request).await?;
     Ok(Redirect::to(&location).into_response())

@@ -1,4 +1,4 @@
-//! The page of targets and hooks, and its forms: a test, and messages that are sent again. Works without scripts.
+//! The page of targets and hooks, and its forms: a test, and the repetition of messages. Works without scripts.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -20,7 +20,7 @@ pub(super) async fn show(State(state): State<AppState>, request: Request) -> Res
     pages::html(StatusCode::OK, &HooksPage::new(layout, &hooks::status(&state), done))
 }
 
-/// `POST /ui/hooks/test`. Cancel: the test may have arrived.
+/// `POST /ui/hooks/test`. Cancel: the test may have been received.
 pub(super) async fn test(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (name, audit_scope) = read(&state, request, "test").await?;
     let last = state.webhooks.test(&name).await.map_err(hooks::unknown)?;

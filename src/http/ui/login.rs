@@ -31,14 +31,14 @@ pub(super) async fn form(State(state): State<AppState>, request: Request) -> Res
 /// `POST /ui/login`: 403 with the form for an unknown key.
 pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (audit_scope, is_secure) = (AuditScope::of(&request), is_https(&request, &state.settings.trusted_proxies));
-    // A URL gets logged: no key in it is accepted.
+    // URLs are logged: no key in one is accepted.
     queries::nothing(request.uri())?;
     let (_, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
     let (key, next) = (fields.text("key").unwrap_or_default(), fields.text("next").unwrap_or_default());
     fields.finish(&["key", "next"])?;
     let next = if is_page(&next) { next } else { HOME.to_owned() };
     let key = key.trim().as_bytes();
-    // A session is bound to a key of the access file, and a token has none.
+    // A session is bound to a key of the access file; a token has none.
     let Ok(principal) = state.authenticator.store().identify(&Credential::Key(key), state.manager.wall_ms()) else {
         return pages::html(StatusCode::FORBIDDEN, &LoginPage { has_failed: true, next, ..LoginPage::default() });
     };

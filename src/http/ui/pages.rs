@@ -1,5 +1,5 @@
-//! The handlers of pages that show state. Only the page of one lock queries nodes, each of them once; the others show
-//! what the manager knows.
+//! The handlers of pages that show state. Only the page of one lock queries nodes, each node once; the others show the manager's
+//! data.
 
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ pub(super) async fn timeline(State(state): State<AppState>, request: Request) ->
     html(StatusCode::OK, &TimelinePage::new(layout, query, &overview, &waiters, (&tenures, &events), wall_ms))
 }
 
-/// `GET /ui/locks/{resource}`: 503 if too few nodes answer to tell who holds it. Cancel: nothing is left behind.
+/// `GET /ui/locks/{resource}`: 503 if too few nodes answer to determine the holder. Cancel: nothing is left behind.
 pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), "/ui/locks/")?;
     let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::NAMES)?);
@@ -150,7 +150,7 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     html(status, &page.for_viewer(may_end, may_acquire, has_taken))
 }
 
-/// The name for which a hash of it stands on the nodes, if the access file has it.
+/// The principal's name for a hash from the nodes, if the access file has it.
 pub(super) fn principal_name(state: &AppState, hash: &str) -> Option<String> {
     let store = state.authenticator.store();
     let mut names = store.principals().iter().map(|known| &known.name);
@@ -168,7 +168,7 @@ async fn visible_to(state: &AppState, access: &Access) -> (Overview, Vec<ListedW
     (overview.only(may_read, &waiters), waiters)
 }
 
-/// The events that are kept, as the client may read them. What is made of them takes long, too: one at a time, see
+/// The kept events that the client may read. Pages made from them take long too, so one is made at a time, see
 /// [`crate::http::history_limit`].
 fn visible_events(state: &AppState, access: &Access) -> Vec<Arc<Event>> {
     state.manager.events().past().iter().filter_map(|event| access.visible(event)).collect()

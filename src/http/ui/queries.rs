@@ -11,7 +11,7 @@ use crate::pages::timeline::{PERIODS, TimelineQuery};
 use crate::pages::{events, locks};
 use crate::types::{Invalid, TokenId};
 
-/// The highest page number: more than any table has.
+/// The maximum page number: more than any table has.
 const PAGE_MAX: usize = 1_000_000;
 
 fn page(fields: &mut Fields) -> usize {
@@ -48,7 +48,7 @@ pub(super) fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     Ok(query)
 }
 
-/// What a timeline shows. Errors: `invalid`.
+/// The query of the timeline. Errors: `invalid`.
 pub(super) fn timeline(uri: &Uri) -> Result<TimelineQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let prefix = fields.text("prefix").unwrap_or_default().trim().to_owned();
@@ -57,7 +57,7 @@ pub(super) fn timeline(uri: &Uri) -> Result<TimelineQuery, Problem> {
     Ok(TimelineQuery { prefix, period })
 }
 
-/// The filter of the events, and what was entered for it. Units: milliseconds since 1970. Errors: `invalid`.
+/// The filter of the events, and its fields as entered. Units: milliseconds since 1970. Errors: `invalid`.
 pub(super) fn events(uri: &Uri, now_ms: u64) -> Result<(EventFilter, events::EventsQuery), Problem> {
     let mut entered = Fields::of_query(uri)?;
     let mut text = |name: &str| entered.text(name).unwrap_or_default().trim().to_owned();
@@ -90,7 +90,7 @@ pub(super) fn nothing(uri: &Uri) -> Result<(), Problem> {
     Fields::of_query(uri)?.finish(&[])
 }
 
-/// Which of several leases is meant. Errors: `invalid`.
+/// The selected one of several leases. Errors: `invalid`.
 pub(super) fn lease(uri: &Uri) -> Result<Option<TokenId>, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let text = fields.text("lease").filter(|text| !text.is_empty());

@@ -1,5 +1,5 @@
-//! Acquires a lock from a page for a limited time, without a process that holds it: the service renews the lease. The user who
-//! acquired it may release it; the token is never shown. Works without scripts.
+//! Acquires a lock from a page for a limited time, without a process that holds it: the service renews the lease. The user may
+//! release the lock again; the token is never shown. Works without scripts.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::types::{Labels, ResourceName, WantedMode};
 
 const TAKE: &str = "/ui/take/";
 const GIVE_BACK: &str = "/ui/give-back/";
-/// The owner label of what is taken without authentication.
+/// The owner label of locks that are taken without authentication.
 const NOBODY: &str = "dashboard";
 
 /// `GET /ui/take/{resource}`. Cancel: nothing is left behind.
@@ -49,7 +49,7 @@ fn show(
     pages::html(status, &TakePage::new(layout, resource, &format_duration(state.settings.max_keep), form))
 }
 
-/// `POST /ui/take/{resource}`. Cancel: the lease is given back.
+/// `POST /ui/take/{resource}`. Cancel: the lease is released.
 pub(super) async fn take(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), TAKE)?;
     let (audit_scope, access) = (AuditScope::of(&request), Access::of(&request));
@@ -88,7 +88,7 @@ pub(super) async fn take(State(state): State<AppState>, request: Request) -> Res
     }
 }
 
-/// For how long from now on, by the one of the two fields that is filled in. Errors: the sentence for the page.
+/// How long to keep the lease from now, by the one field of two that is filled in. Errors: the sentence for the page.
 fn kept_for_of(form: &TakeForm, now_ms: u64, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let (least, most) = (format_duration(*range.start()), format_duration(*range.end()));
     let longer = "Whoever runs the service can allow more: the setting max_keep";
@@ -116,7 +116,7 @@ fn kept_for_of(form: &TakeForm, now_ms: u64, range: &RangeInclusive<Duration>) -
     }
 }
 
-/// In UTC, unless it names another offset. Milliseconds since 1970.
+/// A time in UTC, unless it names another offset. Milliseconds since 1970.
 fn time_ms(text: &str) -> Option<u64> {
     let at = text.parse::<jiff::Timestamp>().ok().or_else(|| {
         let at: jiff::civil::DateTime = text.parse().ok()?;
@@ -125,7 +125,7 @@ fn time_ms(text: &str) -> Option<u64> {
     u64::try_from(at.as_millisecond()).ok()
 }
 
-/// What the form asks for. Errors: the sentence for the page.
+/// The request that the form describes. Errors: the sentence for the page.
 fn wanted(
     state: &AppState,
     access: &Access,
@@ -154,7 +154,7 @@ fn wanted(
     })
 }
 
-/// `POST /ui/give-back/{resource}`: of a lease that the same principal acquired and the service keeps. Cancel: the release
+/// `POST /ui/give-back/{resource}`: for a lease that the same principal acquired and the service keeps. Cancel: the release
 /// continues in the background.
 pub(super) async fn give_back(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), GIVE_BACK)?;
@@ -164,7 +164,7 @@ pub(super) async fn give_back(State(state): State<AppState>, request: Request) -
         record.resource = Some(resource.to_string());
     });
     let (_, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;
-    // A page of another site can place one click of a user here, and not two in different places.
+    // A page of another site can trick a user into one click here, but not into clicks in two different places.
     if fields.text("sure").as_deref() != Some("yes") {
         fields.wrong("sure", "must be yes: tick the box first");
     }

@@ -1,13 +1,11 @@
 //! The embedded node: a [`ReferenceNode`] on the boot clock, whose granted leases and fences are
 //! remembered across restarts of the process.
 //!
-//! Before a request takes effect that may grant a lease (or a fence) beyond the bounds in the state
-//! file, the file is rewritten with bounds ten seconds further (`write_ahead.rs`). Usually that happens
-//! in the background, when half of that time is used up; a request waits for it only where the bounds
-//! are exceeded (the first lease after a quiet time, or a much longer one). Writes run on
-//! `spawn_blocking`, so a slow disk delays no other work. Requests that arrive during a write queue in
-//! the order of their first poll, which keeps the order that [`Node`] requires. A release needs no
-//! write and waits only where such a queue exists.
+//! Before a request takes effect that may grant a lease (or a fence) beyond the bounds in the state file, the file is rewritten
+//! with bounds ten seconds further (`write_ahead.rs`). Usually that happens in the background, when half of that time is used up;
+//! a request waits for it only if it exceeds the bounds (the first lease after a quiet time, or a much longer one). Writes run on
+//! `spawn_blocking`, so a slow disk delays no other work. Requests that arrive during a write queue in the order of their first
+//! poll, which keeps the order that [`Node`] requires. A release needs no write and waits only if such a queue exists.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +27,7 @@ use crate::types::NodeId;
 /// Time between attempts to write the state file after a failure, so that not every request tries to
 /// write to a full disk.
 const WRITE_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often a failure that lasts is logged.
+/// Interval of log lines about a lasting failure.
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum number of writes that one request waits for: one already in progress, and its own.
 const WRITES_PER_REQUEST: usize = 2;
@@ -37,7 +35,7 @@ const WRITES_PER_REQUEST: usize = 2;
 /// Configuration of an [`EmbeddedNode`].
 #[derive(Debug, Clone)]
 pub struct EmbeddedConfig<C> {
-    /// Its name; also names its file.
+    /// The node's name; also names its file.
     pub id: NodeId,
     /// The data directory. Several nodes may share one.
     pub dir: PathBuf,
@@ -57,7 +55,7 @@ pub struct EmbeddedNode<C = SystemClock> {
     /// Node time minus boot time, fixed at the start. Microseconds.
     offset_us: u64,
     path: PathBuf,
-    /// Taken before `inner` where both are needed; held while the disk works.
+    /// Taken before `inner` if both are needed; held while the disk works.
     file: Mutex<StateFile>,
     /// Never held over an await or a disk access.
     inner: Mutex<Inner>,
@@ -76,13 +74,13 @@ struct Inner {
     queued: usize,
     is_writing: bool,
     is_closed: bool,
-    /// The file records a clean stop.
+    /// Whether the file records a clean stop.
     is_clean: bool,
     failure: Option<WriteFailure>,
     writes: u64,
 }
 
-/// The last write failed.
+/// The failure of the last write.
 #[derive(Debug)]
 struct WriteFailure {
     at: BootTime,
@@ -96,9 +94,9 @@ struct WriteFailure {
 pub struct EmbeddedReport {
     pub id: NodeId,
     pub path: PathBuf,
-    /// Maximum quarantine of a start after a crash now.
+    /// Maximum quarantine after a crash at this moment.
     pub reserved_for: Duration,
-    /// Time until it votes; zero where it does.
+    /// Time until the node votes; zero if it does.
     pub quarantine_left: Duration,
     /// Number of writes of the file since the start.
     pub writes: u64,
@@ -111,7 +109,7 @@ pub struct EmbeddedReport {
 /// Result of trying to execute a request.
 enum Step {
     Done(NodeResult),
-    /// These bounds must be written first; `None`: other requests wait already.
+    /// These bounds must be written first; `None`: other requests already wait.
     Wait(Option<WriteBound>),
 }
 
@@ -126,7 +124,7 @@ impl<C: Clock> EmbeddedNode<C> {
         Self::open_in(config, BootId::of_this_system())
     }
 
-    /// The same for a given boot, to test reboots.
+    /// As [`Self::open`], for a given boot, to test reboots.
     ///
     /// Errors: as [`Self::open`].
     pub fn open_in(config: EmbeddedConfig<C>, boot: BootId) -> Result<Arc<Self>, OpenError> {
@@ -166,10 +164,10 @@ impl<C: Clock> EmbeddedNode<C> {
         }))
     }
 
-    /// Clean stop: writes the exact end of the last lease. The node then answers no request. After a
-    /// success, closing again does nothing. Blocks on the disk. Dropping a node without it is a crash.
+    /// Clean stop: writes the exact end of the last lease. Afterwards the node answers no request. After a success, closing again
+    /// does nothing. Blocks on the disk. Dropping a node without closing it is a crash.
     ///
-    /// Errors: of the file system; the next start is then one after a crash.
+    /// Errors: those of the file system; the next start then counts as one after a crash.
     pub fn close(&self) -> std::io::Result<()> {
         let mut file = self.file.lock();
         let record = {
@@ -190,7 +188,7 @@ impl<C: Clock> EmbeddedNode<C> {
         Ok(())
     }
 
-    /// Its present state.
+    /// The node's present state.
     pub fn report(&self) -> EmbeddedReport {
         let inner = self.inner.lock();
         let boot_us = self.clock.now().as_micros();
@@ -207,19 +205,19 @@ impl<C: Clock> EmbeddedNode<C> {
         }
     }
 
-    /// Path of its state file.
+    /// Path of the node's state file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Executes the request if no write is required first. `is_in_order`: it has waited in the queue.
+    /// Executes the request if no write is required first. `is_in_order`: the request has waited in the queue.
     fn step(self: &Arc<Self>, stamp: &RequestStamp, request: &Request, is_in_order: bool) -> Step {
         let mut inner = self.inner.lock();
         if inner.is_closed {
             return Step::Done(Err(Unreachable::new(UnreachableKind::Disconnected, "the node is closed")));
         }
         if let (Request::Probe(_), Some(failure)) = (request, &inner.failure) {
-            // Nothing else may write meanwhile: who is not ready is sent no acquires.
+            // No other request may write meanwhile: a node that is not ready receives no acquires.
             let refusal = full(Arc::clone(&failure.why));
             if inner.still_failing(self.clock.now()).is_none() {
                 self.start_write(inner, WriteBound::default());
@@ -368,7 +366,7 @@ impl<C: Clock> Node for EmbeddedNode<C> {
 
     /// Must run on tokio. Answers within the first poll unless a write is required first.
     ///
-    /// Errors: `Full` where the state file cannot be written (releases still succeed, probes try to write it), `Disconnected`
+    /// Errors: `Full` if the state file cannot be written (releases still succeed, probes try to write it), `Disconnected`
     /// after [`EmbeddedNode::close`].
     async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
         match self.step(&stamp, &request, false) {

@@ -1,5 +1,5 @@
-//! The state file of an embedded node: until when leases may be held, and the highest fence that may
-//! have been granted. All disk access of embedded nodes is here.
+//! The state file of an embedded node: until when leases may be held, and the highest fence that may have been granted. All disk
+//! access of embedded nodes is here.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -47,7 +47,7 @@ pub enum OpenError {
          has certainly ended, remove it together with its .lock file"
     )]
     Corrupt { path: PathBuf, detail: String },
-    /// The node has run here before, and its state file is missing.
+    /// The node has run here before, but its state file is missing.
     #[error(
         "{path} is missing, though this node has run here; restore it, or, when every lease that this node granted \
          has certainly ended, remove its .lock file too"
@@ -55,14 +55,14 @@ pub enum OpenError {
     Missing { path: PathBuf },
 }
 
-/// One boot of the machine. Readings of `CLOCK_BOOTTIME` can be compared only within one.
+/// One boot of the machine. Readings of `CLOCK_BOOTTIME` can be compared only within one boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(Option<String>);
 
 impl BootId {
-    /// Linux' boot id and time namespace, since `CLOCK_BOOTTIME` differs between these. Unknown where
-    /// the system does not provide it.
+    /// Linux' boot id and time namespace, since `CLOCK_BOOTTIME` differs between these. Unknown if the system does not provide
+    /// it.
     pub fn of_this_system() -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
@@ -74,12 +74,12 @@ impl BootId {
         Self(Some(name.to_owned()))
     }
 
-    /// Whether it is certainly the same boot: an unknown one never is.
+    /// Whether this is certainly the same boot; an unknown boot never is.
     fn is_same(&self, other: &Self) -> bool {
         self.0.is_some() && self == other
     }
 
-    /// Part of the run id; `unknown` where the system provides no boot id.
+    /// Part of the run id; `unknown` if the system provides no boot id.
     pub(super) fn text(&self) -> &str {
         self.0.as_deref().unwrap_or("unknown")
     }
@@ -96,7 +96,7 @@ pub(super) struct Record {
     pub(super) boot: BootId,
     /// Written by a clean stop: the ends are exact, not ahead.
     pub(super) clean: bool,
-    /// When it was written, on both of the node's clocks.
+    /// When the record was written, on both of the node's clocks.
     pub(super) written_boot_us: u64,
     pub(super) written_node_us: u64,
     /// End of the last lease; 0: none.
@@ -120,8 +120,8 @@ impl Record {
         }
     }
 
-    /// How long from now leases may still be held. Exact within one boot; after a reboot the whole
-    /// recorded time counts from now, which needs no clock. Microseconds.
+    /// How long from now leases may still be held. Exact within one boot; after a reboot the whole recorded time counts from now,
+    /// which needs no clock. Microseconds.
     pub(super) fn leases_left_us(&self, boot: &BootId, boot_us: u64) -> u64 {
         if self.is_comparable(boot, boot_us) {
             return self.leases_until_boot_us.saturating_sub(boot_us);
@@ -182,7 +182,7 @@ impl StateFile {
     /// Errors: all of [`OpenError`] but `Unwritable`.
     pub(super) fn open(dir: &Path, node: &NodeId) -> Result<(Self, Option<Record>), OpenError> {
         let dir_error = |source| OpenError::Directory { path: dir.to_owned(), source };
-        // For this user only, whatever the umask: who may write there can remove the state.
+        // For this user only, whatever the umask: a user who may write there can remove the state.
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(dir_error)?;
         let lock_path = file_of(dir, node, "lock");
         let lock_error = |source| OpenError::Lock { path: lock_path.clone(), source };
@@ -204,9 +204,8 @@ impl StateFile {
         Ok((Self { dir: dir.to_owned(), path, temp, lock }, record))
     }
 
-    /// The highest clock that any node of this directory can have now, so that nodes opened one after
-    /// the other agree on the time. Unreadable files are ignored here; their own node reports them.
-    /// Microseconds.
+    /// The highest clock that any node of this directory can have now, so that nodes opened one after the other agree on the
+    /// time. Unreadable files are ignored here; their own node reports them. Microseconds.
     pub(super) fn min_node_us(&self, boot: &BootId, boot_us: u64) -> Result<u64, OpenError> {
         let dir_error = |source| OpenError::Directory { path: self.dir.clone(), source };
         let mut min = 0;
@@ -226,7 +225,7 @@ impl StateFile {
     /// Replaces the record atomically: written to a temporary file, synced, renamed, and the directory
     /// synced. Blocks on the disk.
     ///
-    /// Errors: of the file system. The file then has the old record or the new one.
+    /// Errors: those of the file system. The file then has the old record or the new one.
     pub(super) fn write(&mut self, record: &Record) -> std::io::Result<()> {
         let mut temp = open_private(OpenOptions::new().write(true).truncate(true), &self.temp)?;
         temp.write_all(record.encode().as_bytes())?;

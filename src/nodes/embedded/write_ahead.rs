@@ -5,11 +5,10 @@ use std::time::Duration;
 /// How far the written bound exceeds the required one. Under load the file is rewritten about twice per
 /// this time; after a crash the node waits at most this much longer than its last lease.
 pub(super) const WRITE_AHEAD: Duration = Duration::from_secs(10);
-/// With less than this left the next bound is written in the background, so that steady load never waits
-/// for the disk.
+/// If less than this is left, the next bound is written in the background, so that steady load never waits for the disk.
 const RENEW_BELOW: Duration = Duration::from_secs(5);
 
-/// Upper bounds of what the node may grant: those that a request requires, or those in the state file.
+/// Upper bounds of the node's grants: those that a request requires, or those in the state file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct WriteBound {
     /// End of the last lease, on the boot clock, microseconds; 0: no lease.
@@ -33,8 +32,8 @@ impl WriteBound {
                 || required.fence.saturating_add(soon) > self.fence)
     }
 
-    /// The bounds to write for `required`. Fences follow the clock in microseconds, so both are raised by
-    /// the same step: once the quarantine after a crash is over, fences are not ahead of the clock.
+    /// The bounds to write for `required`. Fences follow the clock in microseconds, so both are raised by the same step: once the
+    /// quarantine after a crash is over, fences are not ahead of the clock.
     pub(super) fn extended_for(self, required: Self) -> Self {
         let ahead = if required.until_boot_us > 0 { micros(WRITE_AHEAD) } else { 0 };
         let until = if required.until_boot_us > 0 { required.until_boot_us.saturating_add(ahead) } else { 0 };

@@ -1,9 +1,8 @@
-//! Groups the requests that are queued for a connection into as few commands as the protocol allows, and hands out their
+//! Groups the requests that are queued for a connection into as few commands as the protocol allows, and distributes their
 //! answers.
 //!
-//! Requests about one resource are sent in the order in which they were enqueued. Requests that may
-//! share a command ([`commands::batch_kind`]) do so with others of the same turn, unless that would
-//! change this order.
+//! Requests about one resource are sent in the order in which they were enqueued. Requests that may share a command
+//! ([`commands::batch_kind`]) share it with others of the same turn, unless that would change this order.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -17,19 +16,19 @@ use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
 use crate::protocol::{ClusterParams, Reply, Request, RequestTime, ViewId};
 use crate::types::NodeId;
 
-/// What commands are built with, besides the requests.
+/// The data for building commands, besides the requests.
 #[derive(Debug, Clone)]
 pub(super) struct CommandContext {
-    /// What all instances agree on.
+    /// The parameters on which all instances agree.
     pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub template: KeyTemplate,
     pub id: NodeId,
-    /// The last fingerprint: a connection has one until the view changes.
+    /// The last fingerprint: a connection has the same one until the view changes.
     fingerprint: Arc<Mutex<Option<Fingerprint>>>,
 }
 
-/// What scripts compare with the marker, of a process in a view.
+/// The text that scripts compare with the marker, for a process in a view.
 #[derive(Debug)]
 struct Fingerprint {
     run: Arc<str>,
@@ -39,7 +38,7 @@ struct Fingerprint {
 }
 
 impl CommandContext {
-    /// For the commands to one node.
+    /// The context of the commands to one node.
     pub(super) fn new(id: NodeId, params: Arc<ClusterParams>, template: KeyTemplate) -> Self {
         Self { params, template, id, fingerprint: Arc::default() }
     }
@@ -56,7 +55,7 @@ impl CommandContext {
         text
     }
 
-    /// The command for a batch, to the process `run`.
+    /// The command for a batch that is sent to the process `run`.
     pub(super) fn command(&self, run: &Arc<str>, batch: &[PendingRequest], script_ref: ScriptRef) -> Command {
         let view = batch.first().map_or(ViewId::NONE, |p| p.stamp.view.id);
         let marker_fingerprint = self.fingerprint(run, view);
@@ -67,7 +66,7 @@ impl CommandContext {
     }
 }
 
-/// Answers the requests that the process at the other end may not get: their view names another one.
+/// Refuses the requests whose view names another process than the one at the other end; returns the others.
 pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) -> Vec<PendingRequest> {
     let refused = |pending: &PendingRequest| pending.stamp.refusal(id, run, &pending.request);
     let mut sent = Vec::with_capacity(requests.len());
@@ -80,13 +79,13 @@ pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) ->
     sent
 }
 
-/// Groups requests into commands, in the order in which these are to be sent.
+/// Groups requests into commands, in the order of sending.
 pub(super) fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> Vec<Vec<PendingRequest>> {
     if requests.len() == 1 {
         return if requests[0].is_abandoned() { Vec::new() } else { vec![requests] };
     }
     let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
-    // By kind, the last batch that may take more; by resource, the last batch that has a request about it.
+    // By kind, the last batch that may take more; by resource, the last batch with a request about it.
     let (mut open, mut last): ([Option<usize>; 2], HashMap<u64, usize, BuildHasherDefault<AsIs>>) = Default::default();
     for pending in requests {
         if pending.is_abandoned() {
@@ -119,7 +118,7 @@ pub(super) fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> V
     batches
 }
 
-/// Keys of that map are hashes already.
+/// The keys of that map are already hashes.
 #[derive(Debug, Clone, Copy, Default)]
 struct AsIs(u64);
 
@@ -135,7 +134,7 @@ impl Hasher for AsIs {
     }
 }
 
-/// Requests with the same key keep their order: the resource, or the node's own key that is requested.
+/// Requests with the same key keep their order: the key is the resource, or the requested key of the node itself.
 pub(super) fn ordering_key(request: &Request) -> &str {
     if let Some(resource) = request.resource() {
         return resource.as_str();

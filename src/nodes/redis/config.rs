@@ -8,13 +8,13 @@ use crate::protocol::ClusterParams;
 use crate::protocol::keys::KeyTemplate;
 use crate::types::NodeId;
 
-/// One connection carries more than 100,000 requests a second; more connections help only where one
-/// core of the instance cannot keep up with its socket.
+/// One connection carries more than 100,000 requests a second; more connections help only if one core of the instance cannot keep
+/// up with its socket.
 const DEFAULT_CONNECTIONS: usize = 1;
 /// Maximum of [`RedisNodeConfig::connections`]: a node serves this many per instance.
 pub const CONNECTIONS_MAX: usize = 16;
-/// Requests in flight per node. A node answers some 50,000 a second, so this many take 80 ms: more could
-/// not be answered within the node timeout.
+/// Requests in flight per node. A node answers some 50,000 a second, so this many take 80 ms: more could not be answered within
+/// the node timeout.
 const DEFAULT_MAX_IN_FLIGHT: usize = 4_096;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ pub enum Identity {
     /// connections, so a connection never outlives its server process.
     #[default]
     Handshake,
-    /// Each script reads it, which triples the cost of an acquire: for proxies that hide restarts.
+    /// Each script reads the `run_id`, which triples the cost of an acquire: for proxies that hide restarts.
     Script,
 }
 
@@ -36,21 +36,21 @@ pub struct RedisNodeConfig {
     pub url: NodeUrl,
     /// Certificates, for `rediss://` only.
     pub tls: Option<NodeTls>,
-    /// What all instances agree on.
+    /// The parameters on which all instances agree.
     pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub key_template: KeyTemplate,
-    /// How restarts are noticed.
+    /// How restarts are detected.
     pub identity: Identity,
     /// The deadline that callers set for a request; health checks wait for a multiple of it.
     pub node_timeout: Duration,
-    /// For TCP, TLS and authentication, and again for the hand-shake.
+    /// Timeout of TCP, TLS and authentication together, and again of the hand-shake.
     pub connect_timeout: Duration,
     /// Number of connections for commands, 1 to [`CONNECTIONS_MAX`].
     pub connections: usize,
     /// Maximum number of requests in flight; more are refused.
     pub max_in_flight: usize,
-    /// Whether it votes while replicas follow it.
+    /// Whether the node votes while replicas follow it.
     pub allow_replicas: bool,
 }
 

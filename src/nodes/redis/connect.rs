@@ -29,7 +29,7 @@ use crate::protocol::{Unreachable, UnreachableKind, commands};
 use crate::redlock::clock::Clock;
 use crate::types::Invalid;
 
-/// The subscriber connection's limit for an answer, above all of its callers'.
+/// The subscriber connection's own limit for an answer, above the limits of all its callers.
 const ANSWER_BACKSTOP: Duration = Duration::from_secs(5);
 
 /// Timeouts of one connection.
@@ -44,11 +44,11 @@ pub(super) struct Limits {
 /// A connection for subscriptions.
 pub(super) struct OpenConnection {
     pub connection: MultiplexedConnection,
-    /// Reads and writes for it until dropped.
+    /// The task that reads and writes for the connection until dropped.
     pub driver: DriverTask,
 }
 
-/// The pool of one connection: builds it, checks it at each request for it, and replaces it if the check fails.
+/// The pool of one connection: builds it, checks it each time it is requested, and replaces it if the check fails.
 pub(super) type Pool = managed::Pool<ConnectionManager>;
 
 /// Builds and checks the connection of a pool.
@@ -74,7 +74,7 @@ impl managed::Manager for ConnectionManager {
         let checked = self.connector.check(active).await;
         let Place { connections, slot, clock, .. } = &self.place;
         if let (Err(error), Some(slot)) = (&checked, connections.slots().get(*slot)) {
-            // Before a new one is built: until then, calls learn at once that there is none.
+            // Before a new connection is built: until then, calls learn at once that there is none.
             connections.record_connect_error(error.clone());
             connections.close(slot, Some(active.generation), clock.now());
         }
@@ -82,12 +82,12 @@ impl managed::Manager for ConnectionManager {
     }
 }
 
-/// Where a node is now.
+/// The present address of a node.
 struct Location {
     target: RwLock<NodeAddress>,
-    /// The node is not of the list: nothing is connected to.
+    /// The node is not in the list: no connections are built.
     is_closed: AtomicBool,
-    /// How often that changed.
+    /// Number of changes of the address and of `is_closed`.
     moves: AtomicU64,
 }
 
@@ -110,10 +110,10 @@ impl fmt::Debug for NodeConnector {
 }
 
 impl NodeConnector {
-    /// `bind_run`: whether requests carry the `run_id` that the hand-shake read. `allow_replicas`: whether the
-    /// node votes while replicas follow it.
+    /// `bind_run`: whether requests carry the `run_id` that the hand-shake read. `allow_replicas`: whether the node votes while
+    /// replicas follow it.
     ///
-    /// Errors: [`Invalid`] where certificates cannot be read, or are given for an address without TLS.
+    /// Errors: [`Invalid`] if certificates cannot be read, or are given for an address without TLS.
     pub(super) fn new(
         url: &NodeUrl,
         tls: Option<&NodeTls>,
@@ -132,7 +132,7 @@ impl NodeConnector {
         Ok(Self { location, settings, limits, bind_run, allow_replicas })
     }
 
-    /// Builds connections to this address from now on. `false`: it is none.
+    /// From now on, builds connections to this address. `false`: the address is invalid.
     pub(super) fn move_to(&self, address: &str) -> bool {
         let mut target = self.location.target.write();
         let Some(moved) = target.at(address) else { return false };
@@ -141,26 +141,26 @@ impl NodeConnector {
         true
     }
 
-    /// Whether connections are built from now on.
+    /// Sets whether connections are built from now on.
     pub(super) fn set_open(&self, is_open: bool) {
         if self.location.is_closed.swap(!is_open, Ordering::SeqCst) == is_open {
             self.location.moves.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Whether none are built.
+    /// Whether no connections are built.
     pub(super) fn is_closed(&self) -> bool {
         self.location.is_closed.load(Ordering::SeqCst)
     }
 
-    /// How often the address changed, or the node was closed or opened: a connection that is older leads elsewhere.
+    /// Number of times that the address changed, or the node was closed or opened: an older connection leads elsewhere.
     pub(super) fn moves(&self) -> u64 {
         self.location.moves.load(Ordering::SeqCst)
     }
 
     /// The pool of a slot's connection, still empty.
     ///
-    /// Errors: [`Invalid`] where the pool's options are refused.
+    /// Errors: [`Invalid`] if the pool's options are refused.
     pub(super) fn pool(&self, place: Place) -> Result<Pool, Invalid> {
         let pool = Pool::builder(ConnectionManager { connector: self.clone(), place }).max_size(1).build();
         pool.map_err(|e| Invalid(format!("the connections cannot be pooled: {e}")))
@@ -168,7 +168,7 @@ impl NodeConnector {
 
     /// A connection that has passed its hand-shake.
     ///
-    /// Errors: why there is none. Cancel: it is closed.
+    /// Errors: why there is no connection. Cancel: the connection is closed.
     async fn connect(&self, place: &Place) -> Result<ActiveConnection, Unreachable> {
         let moves = self.moves();
         let opened = within(self.limits.connect, self.open()).await;
@@ -187,14 +187,14 @@ impl NodeConnector {
             let why = "the node was moved to another address";
             (self.moves() != moves).then(|| Unreachable::new(UnreachableKind::Disconnected, why))
         });
-        // A replica may be promoted on this connection, without what it was never sent (F2).
+        // A replica may be promoted on this connection, without data that it never received (F2).
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
         let (queue, generation) = (Arc::new(ConnectionQueue::default()), place.connections.next_generation());
         let driver = Driver::new(wire, Arc::clone(&queue), place.clone(), (run, generation));
         // A task of its own, so that it reads and writes while callers wait; it ends with the last clone of the set.
-        // Unconstrained: it handles at most what callers have enqueued.
+        // Unconstrained: it handles at most the requests that callers have enqueued.
         let mut tasks = JoinSet::new();
         tasks.spawn(unconstrained(driver.run()));
         Ok(ActiveConnection { queue, generation, _driver: Arc::new(tasks) })
@@ -232,7 +232,7 @@ impl NodeConnector {
 
     /// A connection for subscriptions: `on_push` is called with each message that the server pushes.
     ///
-    /// Errors: those of the driver, also for a server without RESP3 (before Redis 6).
+    /// Errors: those of the driver, including one for a server without RESP3 (before Redis 6).
     pub(super) async fn subscriber(&self, on_push: impl AsyncPushSender) -> Result<OpenConnection, RedisError> {
         let options = AsyncConnectionConfig::new().set_push_sender(on_push);
         let options = options.set_response_timeout(Some(ANSWER_BACKSTOP));
@@ -249,7 +249,7 @@ impl NodeConnector {
     }
 }
 
-/// Errors: [`ErrorKind::AuthenticationFailed`] for a password that is refused.
+/// Errors: [`ErrorKind::AuthenticationFailed`] for a refused password.
 async fn authenticate(wire: &mut Wire, user: Option<&str>, password: &str) -> Result<(), RedisError> {
     let refused = |error: RedisError| match error.is_io_error() {
         true => error,
@@ -268,9 +268,9 @@ async fn authenticate(wire: &mut Wire, user: Option<&str>, password: &str) -> Re
     }
 }
 
-/// The hand-shake: reads what the server is, then loads the scripts. A restart breaks the connection, so what is read here is
-/// true for as long as it lasts. Two round trips: a server resets a connection that sends it more than 16 KiB at once before
-/// it is authenticated, and the missing password would not be reported.
+/// The hand-shake: reads the server's identity and settings, then loads the scripts. A restart breaks the connection, so this
+/// data is correct as long as the connection lasts. Two round trips: a server resets an unauthenticated connection that sends it
+/// more than 16 KiB at once, and the missing password would not be reported.
 async fn prepare(wire: &mut Wire, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
     let mut replies = wire.ask_all(server_questions()).await?.into_iter();
     let mut next = || replies.next().unwrap_or_else(|| Err(errors::lost()));
@@ -285,9 +285,9 @@ fn server_questions() -> [Cmd; 2] {
     [cmd("INFO"), cmd("CONFIG").arg("GET").arg("save").to_owned()]
 }
 
-/// From the replies. `CONFIG` may be forbidden: then persistence is not checked.
+/// Builds the server checks from the replies. `CONFIG` may be forbidden: persistence is then not checked.
 ///
-/// Errors: an `INFO` that is no text.
+/// Errors: an `INFO` reply that is no text.
 fn server_info(info: Value, saves: Result<Value, RedisError>, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
     let (info, saves) = (parsed::<String>(info)?, saves.and_then(parsed::<Vec<String>>));
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));
@@ -307,7 +307,7 @@ fn parsed<T: FromRedisValue>(value: Value) -> Result<T, RedisError> {
     Ok(from_redis_value(value)?)
 }
 
-/// The work, or a timeout.
+/// The result of the work, or a timeout.
 pub(super) async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, RedisError>>,

@@ -1,5 +1,5 @@
-//! The connections of one node, each with the queue of requests in front of it, and what they share. The supervisor puts
-//! connections in, callers enqueue requests, and the connection's driver takes them out.
+//! The connections of one node, each with its queue of requests, and their shared state. The supervisor inserts connections,
+//! callers enqueue requests, and the connection's driver takes them out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,13 +20,13 @@ use crate::redlock::clock::BootTime;
 pub(super) struct ActiveConnection {
     /// The queue of requests to send on it.
     pub queue: Arc<ConnectionQueue>,
-    /// Distinguishes the connections that a slot has had.
+    /// Distinguishes the successive connections of a slot.
     pub generation: u64,
     pub(super) _driver: DriverTask,
 }
 
 impl ActiveConnection {
-    /// Sends a command beside the requests.
+    /// Sends a command apart from the queued requests.
     ///
     /// Errors: the connection's and the server's. Cancel: the command may be sent.
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
@@ -36,7 +36,7 @@ impl ActiveConnection {
     }
 }
 
-/// The task that reads and writes for a connection: ended when the last clone is dropped.
+/// The task that reads and writes for a connection. It ends when the last clone is dropped.
 pub(super) type DriverTask = Arc<JoinSet<()>>;
 
 /// The place of one connection.
@@ -57,10 +57,10 @@ impl ConnectionSlot {
         self.active.lock().is_some()
     }
 
-    /// Enqueues a request for the next batch. At most `limit` wait at a time; a full queue first drops
-    /// the requests whose callers are gone.
+    /// Enqueues a request for the next batch. At most `limit` requests wait at a time; a full queue first drops the requests
+    /// whose callers have gone.
     ///
-    /// Errors: [`EnqueueError`]; then nothing is sent.
+    /// Errors: [`EnqueueError`]; nothing is sent.
     pub(super) fn enqueue(
         &self,
         stamp: RequestStamp,
@@ -73,22 +73,21 @@ impl ConnectionSlot {
         }
     }
 
-    /// Removes the active connection, if it is of that generation (`None`: any), and wakes the task that
-    /// maintains it. Returns whether there was one to remove.
+    /// Removes the active connection, if it has this generation (`None`: any), and wakes the task that maintains it. Returns
+    /// whether a connection was removed.
     fn close(&self, generation: Option<u64>) -> bool {
         let mut active = self.active.lock();
         let closes = active.as_ref().is_some_and(|a| generation.is_none_or(|g| g == a.generation));
         if closes {
             let closed = active.take();
             self.closed.notify_one();
-            // Here, because the driver may have ended already.
+            // Ended here, because the driver may have ended already.
             closed.into_iter().for_each(|closed| closed.queue.end());
         }
         closes
     }
 
-    /// Resolves once the active connection was closed. For one waiting task. Cancel: the wake-up is kept
-    /// for the next wait.
+    /// Resolves once the active connection was closed. For one waiting task. Cancel: the wake-up is kept for the next wait.
     pub(super) async fn closed(&self) {
         self.closed.notified().await;
     }
@@ -115,9 +114,9 @@ pub(super) struct ConnectionStatus {
     pub reconnects: u64,
     /// As of the last `INFO`.
     pub server: ServerInfo,
-    /// Why the last attempt to connect failed; `None` once one has succeeded.
+    /// Why the last attempt to connect failed; `None` after a success.
     pub connect_error: Option<Unreachable>,
-    /// Why this instance may not subscribe or publish there, if so.
+    /// Why this instance may not subscribe or publish on the node, if it may not.
     pub notices_error: Option<Unreachable>,
     /// Kind of the last error of a call or of an attempt to connect.
     pub last_error: Option<UnreachableKind>,
@@ -186,13 +185,13 @@ impl NodeConnections {
         }
     }
 
-    /// Resolves when all connections are open after a time in which they were not. For one waiting task. Cancel: the wake-up is
-    /// kept for the next wait.
+    /// Resolves when all connections are open again after some were not. For one waiting task. Cancel: the wake-up is kept for
+    /// the next wait.
     pub(super) async fn reconnected(&self) {
         self.reconnected.notified().await;
     }
 
-    /// Closes a slot's connection if it is of that generation (`None`: any).
+    /// Closes a slot's connection if it has this generation (`None`: any).
     pub(super) fn close(&self, slot: &ConnectionSlot, generation: Option<u64>, now: BootTime) {
         let mut status = self.status.lock();
         if slot.close(generation) {
@@ -203,8 +202,8 @@ impl NodeConnections {
         }
     }
 
-    /// The server is no master, or not the one that it was: closes all connections, since what it remembers is not
-    /// certain. They are built again once a hand-shake finds a master.
+    /// Closes all connections: the server is no master, or has changed, so its memory is uncertain. They are built again once a
+    /// hand-shake finds a master.
     pub(super) fn close_all(&self, why: Unreachable, now: BootTime) {
         self.record_connect_error(why);
         self.slots.iter().for_each(|slot| self.close(slot, None, now));
@@ -257,7 +256,7 @@ impl NodeConnections {
         counts
     }
 
-    /// One of the `limit` calls that may be in flight; `None` where there are as many already.
+    /// A permit for one of at most `limit` calls in flight; `None` if the limit is reached.
     pub(super) fn begin_call(self: &Arc<Self>, limit: usize) -> Option<CallPermit> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let permit = CallPermit(Arc::clone(self));

@@ -1,15 +1,14 @@
-//! Maps the driver's and the server's errors to [`Unreachable`]. Operators act on the kind, so each
-//! must be the right one.
+//! Maps the driver's and the server's errors to [`Unreachable`]. Operators act on the kind, so each must be correct.
 
 use std::io;
 
 use crate::protocol::{Unreachable, UnreachableKind};
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
-/// Longer details are cut. They are written to the log.
+/// Maximum length of a detail in the log; longer ones are cut.
 const DETAIL_MAX_CHARS: usize = 300;
 
-/// Whether the node does not know the script: it did not run.
+/// Whether the node does not know the script: the script did not run.
 pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
@@ -88,22 +87,22 @@ fn detail_of(error: &RedisError) -> String {
     error.to_string().chars().take(DETAIL_MAX_CHARS).collect()
 }
 
-/// The hand-shake found that the server is no master.
+/// The error of a hand-shake that found no master.
 pub(super) fn not_master(role: &str) -> RedisError {
     make_extension_error("READONLY".into(), Some(format!("the server's role is {role}")))
 }
 
-/// The connection ended, as an error of the driver.
+/// The end of the connection, as an error of the driver.
 pub(super) fn lost() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe))
 }
 
-/// The node is not of the list.
+/// The error for a node that is not in the list.
 pub(super) fn closed() -> RedisError {
     RedisError::from(io::Error::new(io::ErrorKind::NotConnected, "the node is not of the list"))
 }
 
-/// A timeout of ours, as an error of the driver.
+/// A timeout of this program, as an error of the driver.
 pub(super) fn timed_out() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
 }

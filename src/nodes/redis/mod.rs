@@ -3,8 +3,8 @@
 //! Each connection is multiplexed: all commands are sent on it at the same time. `supervisor` builds, checks
 //! (`PING`) and replaces it; `reply_limit` bounds what the node sends on it.
 //!
-//! A caller's request is queued until the runtime's turn ends, then `pipeline` sends all that are
-//! queued. Nothing is repeated, except a script that the server did not know and therefore did not run.
+//! A caller's request is queued until the runtime's turn ends; then `pipeline` sends all queued requests. Nothing is repeated,
+//! except a script that the server did not know and therefore did not run.
 
 mod batcher;
 mod config;

@@ -30,8 +30,8 @@ use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{Invalid, NodeId};
 
-/// A connection that does not answer a `PING` within this many node timeouts, or [`CHECK_TIMEOUT_MIN`]
-/// if that is longer, is replaced.
+/// The timeout of a `PING`, in node timeouts; at least [`CHECK_TIMEOUT_MIN`]. A connection that does not answer within it is
+/// replaced.
 const CHECK_NODE_TIMEOUTS: u32 = 4;
 const CHECK_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
@@ -48,7 +48,7 @@ pub struct RedisNodeReport {
     pub version: String,
     /// `master` or `slave`; empty before the first hand-shake.
     pub role: String,
-    /// What its operator should know.
+    /// The findings for the node's operator.
     pub findings: Vec<ServerFinding>,
     /// Connections built beyond the configured number.
     pub reconnects: u64,
@@ -56,15 +56,15 @@ pub struct RedisNodeReport {
     pub errors: [(UnreachableKind, u64); UnreachableKind::ALL.len()],
     /// Kind of the last error of a call or of an attempt to connect.
     pub last_error: Option<UnreachableKind>,
-    /// Why there is no connection, if so. For the log and for operators: may name the address.
+    /// Why there is no connection, if there is none. For the log and for operators: may name the address.
     pub connect_error: Option<Unreachable>,
 }
 
-/// Where the server is.
+/// The address of the server.
 #[derive(Debug)]
 struct Address {
     text: Arc<str>,
-    /// It is not the configured one, or was not.
+    /// Whether the address is, or was, another one than the configured.
     is_moved: bool,
 }
 
@@ -89,8 +89,8 @@ impl fmt::Debug for RedisNode {
 }
 
 impl RedisNode {
-    /// The node, without a connection yet, and the future of its supervisor, which connects when it is
-    /// spawned and closes everything when it is dropped.
+    /// The node, without a connection yet, and the future of its supervisor. The supervisor connects when it is spawned and
+    /// closes everything when it is dropped.
     ///
     /// Errors: [`Invalid`] for certificates that cannot be read, and for more connections than
     /// [`CONNECTIONS_MAX`].
@@ -154,7 +154,7 @@ impl RedisNode {
         }
     }
 
-    /// Enqueues a request. The receiver is answered in any case, also where the connection ends.
+    /// Enqueues a request. The receiver is answered in any case, even if the connection ends.
     fn send(&self, stamp: RequestStamp, request: Arc<Request>) -> Result<oneshot::Receiver<NodeResult>, Unreachable> {
         let acquires = matches!(*request, Request::Acquire(_) | Request::AcquireSet(_) | Request::AcquireShared(_));
         if self.connections.is_unsuitable() && acquires {
@@ -250,12 +250,12 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A call: the first poll enqueues the request, so requests keep the order of their first polls. Not an async block, which
-/// would be several times as large, and is moved for each node and round.
+/// A call: the first poll enqueues the request, so requests keep the order of their first polls. Not an async block, which would
+/// be several times as large; calls are moved for each node and round.
 struct Call {
     node: Arc<RedisNode>,
     operation: &'static str,
-    /// When it was polled first.
+    /// When the call was first polled.
     started: Option<BootTime>,
     state: CallState,
 }
@@ -271,7 +271,7 @@ enum CallState {
 }
 
 impl CallState {
-    /// What is to be sent, if nothing was yet: then it is [`Self::Ended`] for now.
+    /// Takes the unsent request, if any; the state is then [`Self::Ended`] for now.
     fn take_new(&mut self) -> Option<(RequestStamp, Arc<Request>)> {
         if !matches!(self, Self::New(..)) {
             return None;
@@ -301,7 +301,7 @@ impl Future for Call {
         }
         let answer = match &mut this.state {
             CallState::Sent { answer, .. } => ready!(Pin::new(answer).poll(cx)),
-            // Polled after its end.
+            // The call was polled after its end.
             CallState::New(..) | CallState::Ended => return Poll::Pending,
         };
         let answer = answer.unwrap_or_else(|_| Err(this.node.not_connected()));
@@ -317,8 +317,8 @@ impl Call {
     }
 }
 
-/// Counts a call that is dropped without an answer after the node timeout as a timeout. Dropped
-/// earlier, the caller went away, which is no error of the node.
+/// Counts a call that is dropped without an answer after the node timeout as a timeout. A call that is dropped earlier has lost
+/// its caller, which is no error of the node.
 impl Drop for Call {
     fn drop(&mut self) {
         let (CallState::Sent { .. }, Some(started)) = (&self.state, self.started) else { return };

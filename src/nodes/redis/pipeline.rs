@@ -1,5 +1,5 @@
-//! Drives a connection: sends what is queued for it, once per turn of the runtime, and answers the requests as the replies
-//! come, which is in the order of the commands. One task per connection.
+//! Drives a connection: sends the queued requests, once per turn of the runtime, and answers them as the replies arrive, in the
+//! order of the commands. One task per connection.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -20,13 +20,13 @@ use crate::protocol::commands::{self, ScriptRef};
 use crate::protocol::{Reply, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
 
-/// Maximum number of commands on a connection that are not yet answered. Beyond it requests stay in the
-/// queue, so that a node that does not answer is sent no requests whose callers will have given up.
+/// Maximum number of unanswered commands on a connection. Beyond it requests stay in the queue, so that a node that does not
+/// answer is not sent requests whose callers will have given up.
 const COMMANDS_MAX: usize = 1_024;
-/// While more than this waits to be written, for the same reason.
+/// Maximum number of unwritten bytes, for the same reason.
 const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 
-/// A command without its reply yet.
+/// A command whose reply has not arrived.
 enum Sent {
     Batch(Vec<PendingRequest>, ScriptRef),
     Command(oneshot::Sender<Result<Value, RedisError>>),
@@ -42,13 +42,13 @@ pub(super) struct Place {
     pub clock: SystemClock,
 }
 
-/// A connection after its hand-shake. Dropping it closes the connection; callers are answered by whether their requests were
-/// sent.
+/// A connection after its hand-shake. Dropping it closes the connection; each caller's answer then depends on whether its request
+/// was sent.
 pub(super) struct Driver {
     wire: Wire,
     queue: Arc<ConnectionQueue>,
     place: Place,
-    /// The process to which it is bound; empty: not known, each script reads it.
+    /// The process to which the connection is bound; empty: not known, each script reads it.
     run: Arc<str>,
     generation: u64,
     in_flight: VecDeque<Sent>,
@@ -56,7 +56,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// For the process `run`; `generation`: as in [`ActiveConnection`](super::connections::ActiveConnection).
+    /// A driver for the process `run`; `generation`: as in [`ActiveConnection`](super::connections::ActiveConnection).
     pub(super) fn new(
         wire: Wire,
         queue: Arc<ConnectionQueue>,
@@ -80,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// Resolves once the connection is of no use any more; `None`: it was closed.
+    /// Resolves once the connection is unusable; `None`: it was closed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<RedisError>> {
         loop {
             match self.wire.poll_reply(cx) {
@@ -181,7 +181,7 @@ impl Drop for Driver {
     }
 }
 
-/// Whether the server became another run since the connection's hand-shake, as by a failover to a replica and back.
+/// Whether the server has become another run since the connection's hand-shake, as by a failover to a replica and back.
 fn is_outdated(bound: &str, run: &str) -> bool {
     !bound.is_empty() && bound != run
 }

@@ -1,6 +1,6 @@
-//! Bounds what a node may send. The driver buffers a reply until it is complete, however long it is; this reads
-//! the framing of the same bytes before the driver does, and fails the connection where a reply is larger than
-//! any that a command can have, or if no command is unanswered.
+//! Bounds the data that a node may send. The driver buffers a reply until it is complete, however long it is; this reads the
+//! framing of the same bytes before the driver does, and fails the connection if a reply is larger than any legitimate one, or
+//! arrives while no command is unanswered.
 //!
 //! Source: the Redis serialization protocol, RESP2 and RESP3.
 
@@ -10,24 +10,24 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maximum size of a reply. The largest honest ones, with the longest names, labels and claims: a page of what a node knows, of 500 keys
-/// and at most 1,000 members of locks (3.6 MiB), and a page of the list: 250 leases, the last one a lock with 1,000 members (3.0 MiB). The
-/// inspection of a lock with as many takes 2.2 MiB. `tests/contract/largest.rs` makes each.
+/// Maximum size of a reply. The largest legitimate ones, with the longest names, labels and claims: a page of a node's data with
+/// 500 keys and at most 1,000 members of locks (3.6 MiB), and a page of the list with 250 leases, the last one a lock with 1,000
+/// members (3.0 MiB). The inspection of such a lock takes 2.2 MiB. `tests/contract/largest.rs` makes each.
 const REPLY_MAX_BYTES: usize = 4 << 20;
 /// Maximum number of elements in a reply, lists included. The largest page has some 6,000, a batch of 32 acquires below 400; each
-/// takes the driver some fifty bytes, however short it is.
+/// element takes the driver some fifty bytes, however short it is.
 const ELEMENTS_MAX: usize = 16 << 10;
-/// Maximum length of a line: a status, an error, a number or a length. Longer texts have their length in front.
+/// Maximum length of a line: a status, an error, a number or a length. Longer texts have a length prefix.
 const LINE_MAX_BYTES: usize = 16 << 10;
 /// Maximum depth of lists in lists. Scripts answer with two.
 const DEPTH_MAX: usize = 8;
-/// Replies beyond the commands that were sent: a server that refuses a connection says why without being asked.
+/// Replies beyond the commands that were sent: a server that refuses a connection reports why unasked.
 const UNASKED_MAX: u64 = 1;
 
 /// Reads the framing of one direction of a connection.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Elements that are missing in each incomplete list, the outermost first.
+    /// Number of missing elements in each incomplete list, the outermost first.
     open: Vec<usize>,
     /// The present line so far.
     line: Vec<u8>,
@@ -37,7 +37,7 @@ pub struct Meter {
     bytes: usize,
     elements: usize,
     is_push: bool,
-    /// Complete values, pushed messages not counted.
+    /// Number of complete values, without pushed messages.
     complete: u64,
 }
 
@@ -50,7 +50,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Reads the next bytes, at most to the end of a value. Returns how many, and whether a value ends there.
+    /// Reads the next bytes, at most to the end of a value. Returns their number, and whether a value ends there.
     ///
     /// Errors: as [`Self::feed`].
     pub fn feed_value(&mut self, bytes: &[u8]) -> Result<(usize, bool), &'static str> {
@@ -74,7 +74,7 @@ impl Meter {
                 self.bytes += taken;
                 at += taken;
                 match end {
-                    // Without a copy where all of the line is here.
+                    // No copy is needed if the whole line is here.
                     Some(end) if self.line.is_empty() => self.read_line(&rest[..end])?,
                     _ => self.line.extend_from_slice(&rest[..taken]),
                 }
@@ -115,7 +115,7 @@ impl Meter {
             }
             b'*' | b'~' | b'>' => length()?,
             b'%' => length()?.saturating_mul(2),
-            // The value that the attributes belong to follows them.
+            // The value to which the attributes belong follows them.
             b'|' => length()?.saturating_mul(2).saturating_add(1),
             _ => return Err(MALFORMED),
         };
@@ -134,7 +134,7 @@ impl Meter {
         Ok(())
     }
 
-    /// A value is complete, and with it the lists whose last element it is.
+    /// Ends a value, and with it the lists whose last element it is.
     fn end_value(&mut self) {
         while let Some(missing) = self.open.last_mut() {
             *missing -= 1;
@@ -172,7 +172,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
             false => Ok(()),
         });
         if let Err(why) = fed {
-            // The driver must not see what it would have to keep.
+            // The driver must not see bytes that it would have to keep.
             buf.set_filled(before);
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
         }
@@ -183,7 +183,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        // Commands of ours are within the limits.
+        // This program's commands are within the limits.
         let fed = self.commands.feed(&buf[..written]);
         Poll::Ready(fed.map(|()| written).map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why)))
     }

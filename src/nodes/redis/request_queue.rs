@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 
-/// What waits to be sent on one connection.
+/// The requests and commands that wait to be sent on one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionQueue {
     waiting: Mutex<Waiting>,
@@ -18,7 +18,7 @@ pub(super) struct ConnectionQueue {
     waker: AtomicWaker,
 }
 
-/// Of a connection's queue.
+/// The content of a connection's queue.
 #[derive(Debug, Default)]
 struct Waiting {
     requests: Vec<PendingRequest>,
@@ -27,7 +27,7 @@ struct Waiting {
     is_ended: bool,
 }
 
-/// A command of the supervisor, and the receiver of its reply. At most one each of check and server checks.
+/// A command of the supervisor, and the receiver of its reply. At most one check and one read of the server checks.
 pub(super) type PackedCommand = (Vec<u8>, oneshot::Sender<Result<Value, RedisError>>);
 
 impl ConnectionQueue {
@@ -58,7 +58,7 @@ impl ConnectionQueue {
         Ok(answer)
     }
 
-    /// Sends a command beside the requests. `caller` is dropped where the connection has ended or ends.
+    /// Sends a command apart from the queued requests. `caller` is dropped if the connection has ended or ends.
     pub(super) fn push_command(&self, packed: Vec<u8>, caller: oneshot::Sender<Result<Value, RedisError>>) {
         let mut waiting = self.waiting.lock();
         if !waiting.is_ended {
@@ -80,7 +80,7 @@ impl ConnectionQueue {
         (!waiting.is_ended).then(|| (requests, std::mem::take(&mut waiting.commands)))
     }
 
-    /// Sends nothing any more: what waits is answered as never sent.
+    /// Ends sending: waiting requests are answered as never sent.
     pub(super) fn end(&self) {
         let mut waiting = self.waiting.lock();
         waiting.is_ended = true;
@@ -92,8 +92,8 @@ impl ConnectionQueue {
     }
 }
 
-/// A request that is not yet answered. Dropped without an answer, its caller receives that it was never sent, or, once it was,
-/// that it may have taken effect.
+/// A request without an answer yet. If it is dropped, its caller learns that it was never sent or, once it was sent, that it may
+/// have taken effect.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     /// When its round began, and in which view.
@@ -115,7 +115,7 @@ impl PendingRequest {
         self.caller.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
-    /// From now on it may take effect.
+    /// Marks the request as sent: from now on it may take effect.
     pub(super) fn sent(&mut self) {
         self.is_sent = true;
     }

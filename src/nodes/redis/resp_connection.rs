@@ -16,7 +16,7 @@ use super::socket::Socket;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 8 << 10;
 
-/// A connected socket that is used for commands and replies alone.
+/// A connected socket that is used only for commands and replies.
 pub(super) struct Wire {
     socket: Box<dyn Socket>,
     /// Bytes to write, and how many have been written.
@@ -33,7 +33,7 @@ impl Wire {
         Self { socket, out: Vec::new(), written: 0, read: BytesMut::new(), metered: 0, meter: Meter::default() }
     }
 
-    /// Commands that are put here are written by [`Self::poll_flush`].
+    /// The output buffer: [`Self::poll_flush`] writes the commands in it.
     pub(super) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -43,7 +43,7 @@ impl Wire {
         self.out.len() - self.written
     }
 
-    /// Writes what waits. Errors: the socket's; the connection is of no use any more.
+    /// Writes the waiting bytes. Errors: the socket's; the connection is then unusable.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.out.len() {
             match ready!(Pin::new(&mut self.socket).poll_write(cx, &self.out[self.written..]))? {
@@ -56,8 +56,7 @@ impl Wire {
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
-    /// The next reply. Errors: the socket's, its end, and a reply beyond the meter's limits; the connection is of no use any
-    /// more.
+    /// The next reply. Errors: the socket's, its end, and a reply beyond the meter's limits; the connection is then unusable.
     pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<Value, RedisError>> {
         loop {
             let (taken, is_complete) = match self.meter.feed_value(&self.read[self.metered..]) {
@@ -80,7 +79,7 @@ impl Wire {
 
     /// Sends commands together and returns their replies: for the hand-shake of a node that is far away.
     ///
-    /// Errors: the connection's. Cancel: the connection is of no use any more.
+    /// Errors: the connection's. Cancel: the connection is unusable.
     pub(super) async fn ask_all(
         &mut self,
         commands: impl IntoIterator<Item = Cmd>,
@@ -99,7 +98,7 @@ impl Wire {
 
     /// Sends a command and returns its reply: for the hand-shake, while nothing else is sent.
     ///
-    /// Errors: the connection's and the server's. Cancel: the connection is of no use any more.
+    /// Errors: the connection's and the server's. Cancel: the connection is unusable.
     pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         command.write_packed_command(&mut self.out);
         poll_fn(|cx| self.poll_flush(cx)).await?;
@@ -107,8 +106,8 @@ impl Wire {
     }
 }
 
-/// The reply of a batch to which everybody said yes: a list of numbers. Nearly all replies are, and the driver's parser takes
-/// some thousand instructions for each.
+/// The reply to a batch that granted every request: a list of numbers. Nearly all replies are such lists, and the driver's parser
+/// takes some thousand instructions for each.
 fn numbers(reply: &[u8]) -> Option<Value> {
     let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r"));
     let number = |line: &[u8]| std::str::from_utf8(line).ok()?.parse::<i64>().ok();

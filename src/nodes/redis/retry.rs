@@ -1,5 +1,5 @@
-//! When a node is tried again after an error, and how often that is logged. Where rights are missing, trying
-//! again soon does not help: the pauses are longer.
+//! When a node is tried again after an error, and how often that is logged. If rights are missing, trying again soon does not
+//! help: the pauses are longer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::redlock::random::Entropy;
 
 /// Pauses between attempts; random, so that many instances do not reconnect in step.
 const DELAYS: BackoffRange = BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
-/// The same where the node refuses: a person has to change something first.
+/// The pauses if the node refuses: a person has to change something first.
 const REFUSED_DELAYS: BackoffRange = BackoffRange { first: Duration::from_millis(500), max: Duration::from_secs(8) };
 /// Minimum time between two lines of the log about one kind of error.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
@@ -32,13 +32,13 @@ impl<E: Entropy> Retry<E> {
         }
     }
 
-    /// The connection works, and the next pause is a short one again.
+    /// Records a success: the next pause is a short one again.
     pub(super) fn succeeded(&mut self) {
         self.usual.reset();
         self.refused.reset();
     }
 
-    /// How long to wait after an error.
+    /// The pause after an error.
     pub(super) fn next_delay(&mut self, kind: UnreachableKind) -> Duration {
         match kind {
             UnreachableKind::Auth => self.refused.next_delay(),

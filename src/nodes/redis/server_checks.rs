@@ -1,5 +1,4 @@
-//! Whether a server is suitable as a node, from its `INFO`: each finding with its reason, and whether it
-//! removes the node's vote.
+//! Whether a server is suitable as a node, by its `INFO`: each finding with its reason, and whether it removes the node's vote.
 
 use std::collections::HashMap;
 
@@ -7,16 +6,16 @@ use std::collections::HashMap;
 /// with 6.0 (the scripts' own effects replication is on by default since 5.0).
 pub(super) const OLDEST_VERSION: (u32, u32) = (6, 0);
 
-/// Something about a server that its operator should know.
+/// A finding about a server, for its operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerFinding {
-    /// It is not a master.
+    /// The server is not a master.
     NotMaster { role: String },
-    /// It deletes keys when memory is short.
+    /// The server deletes keys when memory is short.
     Evicts { policy: String },
-    /// It is older than [`OLDEST_VERSION`].
+    /// The server is older than [`OLDEST_VERSION`].
     TooOld { version: String },
-    /// It is part of a Redis Cluster, which fails over and shards.
+    /// The server is part of a Redis Cluster, which fails over and shards.
     Cluster,
     /// Replicas are attached: a failover to one of them would lose leases.
     HasReplicas {
@@ -24,15 +23,15 @@ pub enum ServerFinding {
         /// The setting `allow_replicas`.
         allowed: bool,
     },
-    /// It has evicted keys since it started.
+    /// The server has evicted keys since it started.
     HasEvicted { keys: u64 },
-    /// Neither append-only file nor snapshots.
+    /// The server has neither an append-only file nor snapshots.
     NoPersistence,
-    /// Its memory is full.
+    /// The server's memory is full.
     Full { bytes: u64 },
-    /// It could not write its snapshot or its append-only file.
+    /// The server could not write its snapshot or its append-only file.
     CannotSave,
-    /// This instance may not subscribe, count subscribers or publish there.
+    /// This instance may not subscribe, count subscribers or publish on the server.
     NoNotices { why: String },
 }
 
@@ -89,7 +88,7 @@ impl ServerFinding {
         }
     }
 
-    /// Whether the server is sent no acquires while this is so.
+    /// Whether the finding stops acquires from being sent to the server.
     pub fn removes_vote(&self) -> bool {
         matches!(
             self,
@@ -105,26 +104,26 @@ impl ServerFinding {
 /// The values of a server's `INFO`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerInfo {
-    /// `run_id` and `master_replid` in one text: the process, and what it became by its last failover. Empty where `INFO` does
-    /// not have the `run_id`.
+    /// `run_id` and `master_replid` in one text: the process, and its state after its last failover. Empty if `INFO` has no
+    /// `run_id`.
     pub run_id: String,
     /// `redis_version` of `INFO`.
     pub version: String,
     /// `role` of `INFO`: `master` or `slave`.
     pub role: String,
-    /// What its operator should know.
+    /// The findings for the server's operator.
     pub findings: Vec<ServerFinding>,
 }
 
 impl ServerInfo {
-    /// Whether it is a master, or does not say.
+    /// Whether the server is a master, or does not report its role.
     pub fn is_master(&self) -> bool {
         matches!(self.role.as_str(), "" | "master")
     }
 }
 
-/// Parses an `INFO` of the default sections. `saves` is the setting `save`, where it could be read.
-/// A missing field gives no finding: a server that hides it may still be suitable.
+/// Parses an `INFO` of the default sections. `saves` is the setting `save`, if it could be read. A missing field gives no
+/// finding: a server that hides it may still be suitable.
 pub fn read(info: &str, saves: Option<&str>, allow_replicas: bool) -> ServerInfo {
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
     let field = |name: &str| fields.get(name).map(|value| value.trim());

@@ -1,4 +1,4 @@
-//! The socket to a node, with or without TLS. Opened here, so that [`super::reply_limit`] can bound what the node sends.
+//! The socket to a node, with or without TLS. Opened here, so that [`super::reply_limit`] can bound the data that the node sends.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
 
-/// Where a node is, and how it is connected to.
+/// The address of a node, and the kind of connection.
 #[derive(Clone)]
 pub(super) enum NodeAddress {
     Tcp { host: String, port: u16, tls: Option<Arc<ClientConfig>> },
@@ -51,7 +51,7 @@ impl NodeAddress {
         })
     }
 
-    /// The same way to another address: `host:port`, or the path of a socket. `None`: it is neither.
+    /// The same kind of connection to another address: `host:port`, or the path of a socket. `None`: it is neither.
     pub(super) fn at(&self, address: &str) -> Option<Self> {
         if address.starts_with('/') {
             return Some(Self::Unix(address.into()));
@@ -85,7 +85,7 @@ impl NodeAddress {
     }
 }
 
-/// `None`: the PEM is not of the right kind. The caller has no more to say, because an error may quote it.
+/// `None`: the PEM is not of the right kind. The cause is left out, because an error may quote it.
 fn client_config(tls: &NodeTls) -> Option<ClientConfig> {
     let mut roots = RootCertStore::empty();
     match &tls.ca {
@@ -108,7 +108,7 @@ fn client_config(tls: &NodeTls) -> Option<ClientConfig> {
             config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).ok()?).ok()?
         }
     };
-    // A resumed session would not look at the node's certificate again, which may have ended.
+    // A resumed session would not check the node's certificate again, which may have expired.
     config.resumption = Resumption::disabled();
     Some(config)
 }

@@ -1,7 +1,6 @@
-//! The connection on which a node's notices and events arrive: one per node and instance, apart from
-//! those for commands, so that neither delays the other. Executes what
-//! [`Subscriptions`] requests, and passes on the messages. Counts as connected only while this instance may
-//! publish there too: releases publish with the same rights, and a waiter relies on them.
+//! The connection for a node's notices and events: one per node and instance, apart from those for commands, so that neither
+//! delays the other. Executes the requests of [`Subscriptions`], and passes on the messages. Counts as connected only while this
+//! instance may publish there too: releases publish with the same rights, and a waiter relies on them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +21,10 @@ use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::{PendingCommands, Subscriptions};
 use crate::types::{NodeId, ResourceName};
 
-/// Channels in one command, which occupies the node for some 100 us.
+/// Maximum number of channels in one command, which occupies the node for some 100 us.
 const BATCH_MAX: usize = 256;
-/// For how long the node publishes the ends of leases after this instance said last that it listens, which it does in each
-/// check. An instance that was paused for longer has missed some, and its subscriptions count as lost.
+/// How long the node publishes the ends of leases after this instance's last report that it listens; each check makes such a
+/// report. An instance that was paused for longer has missed some, and its subscriptions count as lost.
 const LISTENING: Duration = Duration::from_secs(60);
 
 /// Keeps the connection open until dropped. Cancel: it is closed, and all subscriptions with it.
@@ -77,7 +76,7 @@ async fn session(
         Ok(())
     };
     let OpenConnection { mut connection, driver: _driver } = within(limit, connector.subscriber(on_push)).await?;
-    // Before any subscription is confirmed: a waiter relies on it from then on.
+    // Before any subscription is confirmed: from then on a waiter relies on it.
     let event_subscribers = within(limit, check(&mut connection)).await?;
     let topics = subscriptions.reconnect();
     subscribe(&mut connection, subscriptions, &topics, limit).await?;
@@ -95,7 +94,7 @@ async fn session(
                 }
                 check_at = clock.now().plus(CHECK_INTERVAL);
                 subscriptions.set_event_subscribers(within(limit, check(&mut connection)).await?);
-                // Without the key nothing was published: it expired, or the node lost its keys.
+                // Without the key nothing was published: the key expired, or the node lost its keys.
                 if subscriptions.has_active_resource() && !within(limit, keep_listening(&mut connection)).await? {
                     return Ok(());
                 }
@@ -108,7 +107,7 @@ async fn session(
     }
 }
 
-/// The subscriptions count as connected for as long as this lives.
+/// While this lives, the subscriptions count as connected.
 struct ConnectedGuard<'a>(&'a Subscriptions);
 
 impl<'a> ConnectedGuard<'a> {
@@ -158,7 +157,7 @@ async fn subscribe(
     for batch in topics.chunks(BATCH_MAX) {
         let channels: Vec<String> = batch.iter().map(channel).collect();
         within(limit, connection.subscribe(channels)).await?;
-        // Before it is confirmed: a waiter asks once more when it is, and relies on notices from then on.
+        // Before the subscription is confirmed: a waiter then asks once more, and relies on notices afterwards.
         let is_resource = batch.iter().any(|topic| matches!(topic, Topic::LeaseEnded(_)));
         if is_resource && !within(limit, keep_listening(connection)).await? {
             within(limit, listen(connection)).await?;
@@ -168,14 +167,14 @@ async fn subscribe(
     Ok(())
 }
 
-/// The health check of this connection: the number of subscribers to [`Topic::Events`]. Publishes to a channel of
-/// no resource, because the scripts of releases cannot report that they may not.
+/// The health check of this connection: the number of subscribers to [`Topic::Events`]. Publishes to a channel of no resource,
+/// because the scripts of releases cannot report missing rights to publish.
 async fn check(connection: &mut MultiplexedConnection) -> Result<usize, RedisError> {
     let () = cmd("PUBLISH").arg(keys::FREED_PREFIX).arg("").query_async(connection).await?;
     subscriber_count(connection, &Topic::Events).await
 }
 
-/// Says again that this instance listens. `false`: the node did not know it. Works on a full node, where the key cannot be set.
+/// Reports again that this instance listens. `false`: the node did not know it. Works on a full node, which cannot set the key.
 async fn keep_listening(connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
     cmd("PEXPIRE").arg(keys::NOTICES_KEY).arg(listening_ms()).query_async(connection).await
 }

@@ -1,5 +1,5 @@
-//! Keeps a node's connections open: connects with a bounded back-off, checks every second, replaces
-//! what broke, and re-reads the server checks. One future per node, spawned by the composition root.
+//! Keeps a node's connections open: connects with a bounded back-off, checks every second, replaces broken connections, and
+//! re-reads the server checks. One future per node, spawned by the composition root.
 
 use std::future::Future;
 use std::sync::{Arc, Once};
@@ -18,11 +18,11 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
-/// How often each connection is checked: the maximum time until the death of an idle node is noticed.
+/// The interval of checks of each connection: the maximum time until the death of an idle node is noticed.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the server checks are read. `INFO` costs the server about 100 us.
+/// The interval of reading the server checks. `INFO` costs the server about 100 us.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Whether this process has said that nodes have no persistence.
+/// Whether this process has already logged that nodes have no persistence.
 static NO_PERSISTENCE: Once = Once::new();
 
 /// Runs until dropped; `pools` has one per slot. Cancel: all connections are closed, and calls answer `Disconnected`.
@@ -70,7 +70,7 @@ async fn maintain(
         match pool.get().await {
             Ok(checked) => {
                 let active = ActiveConnection::clone(&checked);
-                // Back to the pool at once: the slot has a clone.
+                // The connection returns to the pool at once: the slot has a clone.
                 drop(checked);
                 if last.replace(active.generation) == Some(active.generation) {
                     retry.succeeded();
@@ -97,17 +97,17 @@ async fn maintain(
             }
         }
         if closed_within(slot.closed(), clock, CHECK_INTERVAL).await && slot.active().is_none() {
-            // A call found it broken. The pool's own check might still succeed: make it build a new one.
+            // A call found the connection broken. The pool's own check might still succeed: this makes the pool build a new one.
             pool.retain(|_, _| false);
             tracing::warn!(node = %id, connection = index, "the connection to the node broke; reconnecting");
-            // Said already.
+            // This was reported already.
             retry.is_to_be_reported(UnreachableKind::Disconnected, clock.now());
             clock.sleep(retry.next_delay(UnreachableKind::Disconnected)).await;
         }
     }
 }
 
-/// Whether the connection was closed before the next check is due.
+/// Whether the connection is closed before the next check is due.
 async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, period: Duration) -> bool {
     tokio::select! {
         biased;
@@ -116,7 +116,7 @@ async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, per
     }
 }
 
-/// Reads the server checks now and then. Its own failures are ignored: `maintain` reports them.
+/// Reads the server checks at intervals. Its own failures are ignored: `maintain` reports them.
 async fn watch_server(id: &NodeId, connections: &NodeConnections, connector: &NodeConnector, clock: SystemClock) {
     loop {
         clock.sleep(SERVER_CHECK_INTERVAL).await;
@@ -136,7 +136,7 @@ fn log_findings(id: &NodeId, known: &[ServerFinding], findings: &[ServerFinding]
     for finding in findings.iter().filter(|f| !known.contains(f)) {
         let (code, sentence) = (finding.code(), finding.sentence());
         match finding {
-            // redlockd needs no persistence, so this needs no action: it is logged once, and shown on the page of nodes.
+            // redlockd needs no persistence, so no action is required: it is logged once, and shown on the page of nodes.
             ServerFinding::NoPersistence => {
                 NO_PERSISTENCE.call_once(|| tracing::info!(node = %id, finding = code, "{sentence}"));
             }

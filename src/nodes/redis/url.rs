@@ -14,15 +14,15 @@ const FORM: &str = "must be redis://[user:password@]host[:port][/db], rediss://�
 const ENCODING: &str = "in a user name or password, write / as %2F, : as %3A, @ as %40, # as %23, ? as %3F";
 /// Maximum length of an address.
 const URL_MAX_BYTES: usize = 1_024;
-/// Maximum length of a host: that of a name in DNS. An address is stored on every node, and read again there.
+/// Maximum length of a host: that of a DNS name. An address is stored on every node, and read again there.
 const HOST_MAX_BYTES: usize = 253;
 
 /// Certificates for `rediss://`, each in PEM. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct NodeTls {
-    /// Trusted instead of the machine's certificate authorities.
+    /// The certificate authorities that are trusted instead of the machine's.
     pub ca: Option<Vec<u8>>,
-    /// Certificate chain and key that the server is sent.
+    /// The certificate chain and key that are presented to the server.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -66,10 +66,10 @@ impl NodeUrl {
         if url.fragment().is_some() {
             return Err(Invalid(format!("has a `#` in its address ({ENCODING})")));
         }
-        // "…": what `config show` prints in the place of a password.
+        // `config show` prints "…" in the place of a password.
         let allowed: &[&str] = if is_unix { &["db", "user", "pass", "…"] } else { &[] };
         if let Some((key, _)) = url.query_pairs().find(|(key, _)| !allowed.contains(&&**key)) {
-            // An unencoded `?` in a password leads here, so what follows it is not quoted.
+            // An unencoded `?` in a password leads here, so the text after it is not quoted.
             let known = matches!(&*key, "db" | "user" | "pass" | "protocol");
             let option = if known { format!("`{key}`") } else { "something".into() };
             return Err(Invalid(format!("has {option} after a `?`, which this kind of address may not have")));
@@ -107,7 +107,7 @@ impl NodeUrl {
         matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
     }
 
-    /// Whether it has a password of its own.
+    /// Whether the URL contains a password.
     pub fn has_password(&self) -> bool {
         self.info.redis_settings().password().is_some_and(|password| !password.is_empty())
     }
@@ -122,7 +122,7 @@ impl NodeUrl {
 
     /// The driver's client, not yet connected.
     ///
-    /// Errors: [`Invalid`] where certificates cannot be read, or are given for an address without TLS.
+    /// Errors: [`Invalid`] if certificates cannot be read, or are given for an address without TLS.
     pub fn client(&self, tls: Option<&NodeTls>) -> Result<Client, Invalid> {
         if !self.is_tls() {
             return match tls {
@@ -130,11 +130,11 @@ impl NodeUrl {
                 None => Client::open(self.info.clone()).map_err(|e| Invalid(reason(&e).to_owned())),
             };
         }
-        // Fails where a provider was installed before, which serves as well.
+        // Fails if a provider was installed before, which is equally good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let tls = tls.cloned().unwrap_or_default();
         let client_tls = tls.client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-        // Without the driver's own message, which may quote the certificate.
+        // The driver's own message is left out, because it may quote the certificate.
         Client::build_with_tls(self.info.clone(), TlsCertificates { client_tls, root_cert: tls.ca })
             .map_err(|_| Invalid(format!("the certificates for {self} are not PEM of the right kind")))
     }

@@ -31,7 +31,7 @@ pub struct AcquireArgs {
     pub labels: Arc<str>,
 }
 
-/// The command for a batch of `count` acquires, each with when it was sent.
+/// The command for a batch of `count` acquires, each with its time of sending.
 pub(super) fn build<'a>(
     context: &ScriptContext<'_>,
     count: usize,
@@ -70,7 +70,7 @@ pub(super) fn parse_refusal(code: &str, reply: &mut ReplyReader<'_>) -> Result<R
     match code {
         "B" => {
             let left_ms = reply.left_ms()?;
-            // The script passes on only values that look like a lease; one that is none is held all the same.
+            // The script passes on only values that look like a lease; a value that is no lease is still held.
             let record = LeaseRecord::parse(reply.bytes()?).filter(|record| record.mode == Mode::Exclusive);
             Ok(Reply::Held { left_ms, record })
         }

@@ -21,11 +21,11 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if memory.cancelled.get(&(resource.clone(), args.token.clone(), args.attempt.clone()), now_ms).is_some() {
         return Reply::Ended { reason: EndReason::Cancelled };
     }
-    // Even to the token that has the key: the block may stand for another lease.
+    // Also for the token that has the key: the block may stand for another lease.
     if let Some(left_ms) = memory.cut_block(context, resource) {
         return Reply::NoVote(NoVote::Blocked { left_ms });
     }
-    // The script reads no other type.
+    // The script reads no key of another type.
     if let None | Some(LockValue::OtherType(_)) = memory.locks.get(resource, now_ms)
         && let Some(left_ms) =
             intent::reference::keeps_out(memory, now_ms, (resource, &args.token), WantedMode::Exclusive)
@@ -38,7 +38,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
             Reply::Held { left_ms: memory.locks.left_ms(resource, now_ms).flatten(), record: None }
         }
         Some(LockValue::OtherType(_)) => {
-            // The script finds out only when it tries to set the key.
+            // The script detects this only when it tries to set the key.
             memory.begin_generation(context);
             let fence = next_fence(memory, context, resource);
             memory.marker.store_fence(fence);
@@ -46,12 +46,12 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         }
         Some(LockValue::Members(_)) => beside_members(memory, context, (resource, &args.token)),
         Some(_) => held(memory, context, resource),
-        // The index is left to the instance.
+        // The instance adds the lease to the index later.
         None => grant(memory, context, args, false),
     }
 }
 
-/// Members keep an exclusive request out.
+/// The members of the resource refuse an exclusive request.
 pub(in crate::protocol) fn beside_members(
     memory: &mut Memory,
     context: &CallContext<'_>,
@@ -67,7 +67,7 @@ pub(in crate::protocol) fn beside_members(
     }
 }
 
-/// The same token again: the replay joins the lease, its fence unchanged.
+/// A repeated request of the same token: the replay joins the lease and leaves its fence unchanged.
 pub(in crate::protocol) fn join(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
     let now_ms = context.now_ms();
     let left_ms = memory.locks.left_ms(&args.resource, now_ms).flatten();
@@ -85,13 +85,13 @@ pub(in crate::protocol) fn join(memory: &mut Memory, context: &CallContext<'_>, 
     Reply::Granted { fence, joined: true }
 }
 
-/// Above every fence of this resource that the node gave, and at least the time of sending.
+/// Above every fence that the node gave to this resource, and at least the time of sending.
 fn next_fence(memory: &Memory, context: &CallContext<'_>, resource: &ResourceName) -> u64 {
     let minimum = if mutant::ignores_request_times() { 0 } else { context.sent_at.0 };
     (memory.fences.last(resource) + 1).max(memory.marker.base() + 1).max(minimum)
 }
 
-/// A new lease of a free resource, in the index at once or not.
+/// A new lease of a free resource, added to the index at once or not.
 pub(in crate::protocol) fn grant(
     memory: &mut Memory,
     context: &CallContext<'_>,
@@ -118,7 +118,7 @@ pub(in crate::protocol) fn grant(
     Reply::Granted { fence: Fence(fence), joined: false }
 }
 
-/// Held by another lease, or by a foreign client with a key of any type.
+/// Another lease holds it, or a foreign client's key of any type.
 pub(in crate::protocol) fn held(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) -> Reply {
     let now_ms = context.now_ms();
     let left_ms = memory.locks.left_ms(resource, now_ms).flatten();

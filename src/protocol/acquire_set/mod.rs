@@ -1,4 +1,4 @@
-//! Acquire of several resources with one token: all of them, or none. What it grants are ordinary leases, exclusive or shared.
+//! Acquire of several resources with one token: all of them, or none. It grants ordinary leases, exclusive or shared.
 
 pub(super) mod reference;
 
@@ -18,7 +18,7 @@ use crate::types::{AttemptId, Mode, ResourceName, TokenHash, Ttl};
 
 node_script!(with_marker "../fences.lua", "../blocks.lua", "acquire_set.lua", "../members.lua", "beside.lua");
 
-/// The maximum number of resources of one set: its script occupies the node as long as as many acquires do.
+/// The maximum number of resources of one set: its script occupies the node as long as that many acquires do.
 pub const SET_MAX: usize = 16;
 
 /// Arguments of [`Request::AcquireSet`](super::request::Request::AcquireSet).
@@ -30,16 +30,16 @@ pub struct AcquireSetArgs {
     pub token: TokenHash,
     /// The attempt that claims each lease.
     pub attempt: AttemptId,
-    /// Of each lease, without the lock delay.
+    /// The lifetime of each lease, without the lock delay.
     pub ttl: Ttl,
-    /// Encoded [`Labels`](crate::types::Labels), of each lease.
+    /// Encoded [`Labels`](crate::types::Labels) of each lease.
     pub labels: Arc<str>,
-    /// Each lease is a shared one; otherwise exclusive.
+    /// Each lease is shared; otherwise each is exclusive.
     pub is_shared: bool,
 }
 
 impl AcquireSetArgs {
-    /// The acquire of one of them alone, shared.
+    /// The acquire of one of the resources alone, shared.
     pub(crate) fn one_shared(&self, resource: &ResourceName) -> AcquireSharedArgs {
         AcquireSharedArgs {
             resource: resource.clone(),
@@ -52,7 +52,7 @@ impl AcquireSetArgs {
         }
     }
 
-    /// The acquire of one of them alone, exclusive.
+    /// The acquire of one of the resources alone, exclusive.
     pub(super) fn one(&self, resource: &ResourceName) -> AcquireArgs {
         AcquireArgs {
             resource: resource.clone(),

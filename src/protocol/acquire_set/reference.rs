@@ -20,7 +20,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     for (index, resource) in args.resources.iter().enumerate() {
         refused.extend(refusal(memory, context, args, resource).map(|why| (index, why)));
     }
-    // A token that has some of them goes on: who comes next may be waiting for it.
+    // A token that already has some of them continues: the next caller may be waiting for it.
     let has_any = args.resources.iter().enumerate().any(|(index, resource)| {
         refused.iter().all(|(other, _)| *other != index) && has(memory, context, args, resource)
     });
@@ -50,7 +50,7 @@ fn has(memory: &Memory, context: &CallContext<'_>, args: &AcquireSetArgs, resour
     }
 }
 
-/// The resources that nothing but another caller's intent keeps the set out of.
+/// The resources of which only another caller's intent keeps the set out.
 fn intended(
     memory: &mut Memory,
     context: &CallContext<'_>,
@@ -68,7 +68,7 @@ fn intended(
     out
 }
 
-/// What keeps the set out of this resource, but for intents.
+/// Why this resource refuses the set, apart from intents.
 fn refusal(
     memory: &mut Memory,
     context: &CallContext<'_>,

@@ -1,5 +1,5 @@
-//! Acquire shared: a shared lease, or the permit with one slot, beside others of its kind (`docs/modes.md`). A request of its
-//! own, so that exclusive leases pay nothing for it.
+//! Acquire shared: a shared lease, or the permit with one slot, beside others of its kind (`docs/modes.md`). It is a separate
+//! request, so that exclusive leases pay nothing for it.
 
 pub(super) mod reference;
 
@@ -32,7 +32,7 @@ pub struct AcquireSharedArgs {
     pub ttl: Ttl,
     /// Encoded [`Labels`](crate::types::Labels).
     pub labels: Arc<str>,
-    /// To be given to this lease, if it is above all that the node gave; otherwise its next number.
+    /// The fence for this lease, if it is above all that the node gave; otherwise the node's next number.
     pub proposed: Option<Fence>,
 }
 

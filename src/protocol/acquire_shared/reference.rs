@@ -18,7 +18,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     refusal(memory, context, args, true).unwrap_or_else(|| take(memory, context, args))
 }
 
-/// What keeps the request out. `heeds_intents`: also the intent of another caller.
+/// Why the request is refused. `heeds_intents`: another caller's intent refuses it too.
 pub(in crate::protocol) fn refusal(
     memory: &mut Memory,
     context: &CallContext<'_>,
@@ -32,7 +32,7 @@ pub(in crate::protocol) fn refusal(
     if memory.cancelled.get(&(resource.clone(), token.clone(), args.attempt.clone()), now_ms).is_some() {
         return Some(Reply::Ended { reason: EndReason::Cancelled });
     }
-    // For every mode, also to a member: it may stand for another lease.
+    // For every mode, even for a member: the block may stand for another lease.
     if let Some(left_ms) = memory.cut_block(context, resource) {
         return Some(Reply::NoVote(NoVote::Blocked { left_ms }));
     }
@@ -65,7 +65,7 @@ pub(in crate::protocol) fn refusal(
     }
 }
 
-/// What keeps a new member out.
+/// Why a new member is refused.
 fn kept_out(
     memory: &mut Memory,
     context: &CallContext<'_>,
@@ -90,8 +90,8 @@ fn kept_out(
         .then(|| shared_holders::held_by(memory, context, resource, RefusedUntil::First))
 }
 
-/// The lease, where nothing keeps the request out. The same token again: the replay joins the lease, whose fence rises only to a
-/// proposed one, or above it.
+/// Grants the lease if nothing refuses the request. A repeated request of the same token joins the lease; the fence then rises
+/// only to a proposed one, or above it.
 pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Reply {
     let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
     let px_ms = context.key_ttl_ms(args.ttl);

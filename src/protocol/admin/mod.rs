@@ -17,19 +17,19 @@ use crate::types::NodeId;
 
 node_script!(with_marker "../fences.lua", "admin.lua");
 
-/// How many entries of the index of leases one probe checks: one instance that probes each second keeps up with this many
-/// abandoned leases per second, more than it can grant.
+/// The number of entries of the index of leases that one probe checks: an instance that probes each second keeps up with this
+/// many abandoned leases per second, more than it can grant.
 const SWEEP_MAX: u32 = 8_192;
 
-/// What an instance leaves on each node that it probes.
+/// The notes that an instance leaves on each node that it probes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProbeArgs {
-    /// The instance's process; empty: it leaves no note.
+    /// The instance's process; empty: no notes are left.
     pub instance: Arc<str>,
-    /// Its time has agreed with the nodes' for so long that, where its probe meets the node's clock, that clock was not
-    /// stepped lately.
+    /// The instance's time has agreed with the nodes' for long enough: if its probe agrees with the node's clock, that clock was
+    /// not stepped lately.
     pub is_witness: bool,
-    /// The nodes that it saw alive within the last 2 s, with their runs.
+    /// The nodes, with their runs, that the instance saw alive within the last 2 s.
     pub alive: Vec<(NodeId, Arc<str>)>,
 }
 

@@ -30,14 +30,14 @@ pub(in crate::protocol) fn init(
     }
     declare(marker, context, evicted, context.sent_at.0.max(marker.high_water()));
     if let Some(m) = &mut marker.0 {
-        // The request is sent in it.
+        // The stamp's view is the first view.
         let id = context.view;
         (m.view, m.promised, m.admitted) = (Arc::new(View { id, ..(**view).clone() }), id, id);
     }
     status(marker, context, Vote::Active, "")
 }
 
-/// Writes a marker that votes from now on; every fence will be above `minimum`.
+/// Writes a marker with which the node votes from now on; every fence will be above `minimum`.
 pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64, minimum: u64) {
     let longest_ms = marker.longest_quarantine_ms(context);
     let asked_ms = marker.0.as_ref().map_or(0, |m| m.asked_ms).max(context.quarantine_ms());
@@ -68,9 +68,9 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
     });
 }
 
-/// `quarantine`: ordered by a node monitor that found this clock stepped. It takes the vote and nothing else: the monitor
-/// may belong to another cluster, with another node list, to which this node's fences would be lost. Refused where another
-/// instance's time was right here just now: a clock that differs from all others is wrong.
+/// `quarantine`: ordered by a node monitor that found this clock stepped. It takes the vote and nothing else: the monitor may
+/// belong to another cluster with another node list, and this node's fences would be lost to that cluster. Refused if another
+/// instance's time agreed with this clock just now: a clock that differs from all others is wrong.
 pub(in crate::protocol) fn order_quarantine(
     marker: &mut MarkerKey,
     context: &CallContext<'_>,
@@ -89,7 +89,7 @@ pub(in crate::protocol) fn order_quarantine(
     status(marker, context, Vote::NoVote(NoVote::Quarantined { left_ms }), by)
 }
 
-/// `probe`: answers the node's state, and leaves the instance's notes.
+/// `probe`: answers with the node's state, and stores the instance's notes.
 pub(in crate::protocol) fn probe(
     marker: &mut MarkerKey,
     context: &CallContext<'_>,
@@ -114,21 +114,21 @@ fn leave_notes(notes: &mut Notes, context: &CallContext<'_>, args: &ProbeArgs) {
     if args.instance.is_empty() {
         return;
     }
-    // In place of its last one: what an instance does not see any more, it does not stand for.
+    // Replaces the instance's last note: it does not vouch for runs that it does not see any more.
     notes.sees.insert(Arc::clone(&args.instance), (now_us, args.alive.clone()));
     if args.is_witness {
         notes.fits.insert(Arc::clone(&args.instance), now_us);
     }
 }
 
-/// The processes that other instances than `by` saw alive just now.
+/// The processes that instances other than `by` saw alive just now.
 fn alive(notes: &Notes, context: &CallContext<'_>, by: &str) -> BTreeSet<(NodeId, Arc<str>)> {
     let is_fresh = |at: u64| context.now_us.abs_diff(at) <= ALIVE_US;
     let fresh = notes.sees.iter().filter(|(instance, (at, _))| &***instance != by && is_fresh(*at));
     fresh.flat_map(|(_, (_, seen))| seen.iter().cloned()).collect()
 }
 
-/// Whether it votes, with the checks that only a probe makes.
+/// Why the node has no vote, with the checks that only a probe makes.
 fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Option<NoVote> {
     let was_same_run = marker.0.as_ref().is_some_and(|m| &*m.run == context.run);
     let known = marker.0.as_ref().and_then(|m| m.evicted);
@@ -136,7 +136,7 @@ fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Opt
     let is_sound = |no_vote: &Option<NoVote>| matches!(no_vote, None | Some(NoVote::OtherView { .. }));
     if is_sound(&no_vote) || matches!(no_vote, Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })) {
         if was_same_run && known.is_some_and(|n| n < evicted) {
-            // Keys were evicted under memory pressure. Fewer than before: the statistics were reset.
+            // Keys were evicted under memory pressure. A lower count than before: the statistics were reset.
             let left_ms = marker.quarantine(context, "evicted");
             no_vote = Some(NoVote::Quarantined { left_ms });
         }
@@ -150,7 +150,7 @@ fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Opt
     no_vote
 }
 
-/// As the instance `by` is answered.
+/// The status as the instance `by` receives it.
 fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote, by: &str) -> Reply {
     let m = marker.0.as_ref();
     Reply::Status(NodeStatus {

@@ -1,4 +1,4 @@
-//! Delete a foreign client's lock, if its value is still the one that the operator saw.
+//! Deletes a foreign client's lock, if its value is still the one that the operator saw.
 
 pub(super) mod reference;
 

@@ -23,8 +23,8 @@ pub struct DowngradeArgs {
     pub resource: ResourceName,
     /// Hash of the lease's token.
     pub token: TokenHash,
-    /// Every claim that the sender has seen, each followed by a comma: an attempt that has joined since counts on an
-    /// exclusive lease, so that a node which knows of one refuses.
+    /// Every claim that the sender has seen, each followed by a comma. An attempt that joined later relies on an exclusive lease,
+    /// so a node that knows of such an attempt refuses.
     pub claims: Arc<str>,
 }
 

@@ -30,7 +30,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         Some(LockValue::Lease(record)) if record.token == *token => record,
         Some(_) => return Reply::Other { fence: None },
     };
-    // An attempt that has joined the lease since counts on an exclusive one.
+    // An attempt that joined the lease later relies on an exclusive one.
     let is_known = |claim: &str| claim == "p," || claims.contains(claim);
     let Some(left_ms) =
         memory.locks.left_ms(resource, now_ms).flatten().filter(|_| record.claims.split_inclusive(',').all(is_known))

@@ -1,8 +1,8 @@
-//! Fill: writes one page of what a quorum of other nodes stores into a process without a vote (`docs/views.md`, *What is
+//! Fill: writes one page of the data of a quorum of other nodes into a process without a vote (`docs/views.md`, *What is
 //! filled*).
 //!
-//! The pages of a fill arrive in order, each is applied once, and a repeated page changes nothing. What depends on the
-//! process itself (its own key, its own tombstones) is decided by the script, since it may change until then.
+//! The pages of a fill arrive in order, each is applied once, and a repeated page changes nothing. The script decides what
+//! depends on the process itself (its own key, its own tombstones), since this may change until the page arrives.
 
 pub(super) mod reference;
 
@@ -25,32 +25,32 @@ node_script!(with_marker "fill.lua");
 /// Arguments of [`Request::Fill`](super::request::Request::Fill).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FillArgs {
-    /// The view that names the process as admitted in it, which is to come.
+    /// The future view that names the process as admitted in it.
     pub view: Arc<View>,
-    /// Drawn for this fill: pages of another one are not counted with it.
+    /// Random for each fill: pages of other fills do not count for this one.
     pub nonce: u64,
     /// From 1 to `pages`.
     pub page: u32,
     /// The number of pages of this fill.
     pub pages: u32,
-    /// The process is of both lists of a change, and its own keys are part of what it is to know: one that lost them since it
+    /// The process is in both lists of a change, and its own keys are part of the data: a process that lost them since it
     /// installed the view refuses the fill.
     pub keeps: bool,
-    /// Tombstones stand before what they may end, here and over all pages.
+    /// Tombstones precede the entries that they may end, in this page and across pages.
     pub entries: Vec<FillEntry>,
 }
 
-/// Something that a process is to know. `left_ms` is the lifetime that it gives it by its own clock.
+/// An entry for the process. `left_ms` is its lifetime there, by the process' own clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FillEntry {
     /// Refuse this token or attempt.
     Tombstone(Tombstone),
-    /// A lease that a quorum of others shows: it counts like one that the process granted itself. A process that has
-    /// another key there, or a tombstone, takes a block or nothing instead.
+    /// A lease that a quorum of others shows: it counts like a lease that the process granted itself. If the process has another
+    /// key there, or a tombstone, it stores a block or nothing instead.
     Copy { resource: ResourceName, record: LeaseRecord, left_ms: u64 },
-    /// The same for a process that has the token's key already; for any other one a block.
+    /// As `Copy`, if the process already has the token's key; otherwise a block.
     Keep { resource: ResourceName, record: LeaseRecord, left_ms: u64 },
-    /// No vote on this resource until then, unless the token, or all its claims, end before.
+    /// No vote on this resource for `left_ms`, unless the token, or all its claims, end earlier.
     Block { resource: ResourceName, token: TokenHash, claims: Arc<str>, left_ms: u64 },
     /// A foreign client's lock: a block, and the lock itself if its value is known.
     Foreign { resource: ResourceName, value: Option<Arc<[u8]>>, left_ms: u64 },
@@ -108,7 +108,7 @@ pub(super) fn build(
     command.build()
 }
 
-/// What a node can add up; Redis refuses a TTL of 0.
+/// Within the range that a node can add up; Redis refuses a TTL of 0.
 fn lifetime(left_ms: u64) -> u64 {
     left_ms.clamp(1, LIFETIME_MAX_MS)
 }

@@ -14,7 +14,7 @@ use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
 /// Runs one page of a fill.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &FillArgs) -> Reply {
-    // The quarantine here outlasts whatever is filled in, which instances with another `max_ttl` than the sender's may hold.
+    // The quarantine here outlasts all filled leases, which instances with another `max_ttl` than the sender's may hold.
     let params = ClusterParams { quarantine: quarantine(context, &args.entries), ..context.params.clone() };
     let context = &CallContext { params: &params, ..*context };
     let no_vote = memory.marker.check_vote(context);
@@ -23,11 +23,11 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => false,
         Some(no_vote) => return Reply::NoVote(no_vote),
     };
-    // A view in which this process has voted would not know its own votes; it must name this very process; and one below a
-    // promise admits nobody.
+    // The view must be above any in which this process has voted, whose votes the fill would not know; it must name this very
+    // process; and a view below a promise admits nobody.
     let view = args.view.id;
     let (own, promised) = memory.marker.0.as_ref().map_or_else(Default::default, |m| (m.view.id, m.promised));
-    // In both lists of a change: it keeps its keys.
+    // The process is in both lists of a change: it keeps its keys.
     let keeps = votes && memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && own == view);
     let has_lost = args.keeps && !keeps && !mutant::is(Mutant::KeptUnchecked);
     let is_above = (keeps || view > own) && view >= promised || mutant::is(Mutant::SameViewAgain);
@@ -35,7 +35,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         return Reply::FillNotNeeded;
     }
     if votes && !keeps {
-        // In a view that the new one replaces.
+        // It votes in a view that the new one replaces.
         memory.marker.quarantine(context, "replaced");
     }
     let begun = memory.marker.0.as_ref().and_then(|m| m.fill);
@@ -116,8 +116,8 @@ fn add_tombstone(memory: &mut Memory, now_ms: u64, tombstone: &Tombstone) {
     }
 }
 
-/// The claims of this token whose attempts were not cancelled here, and whether it was revoked here. `None`: nothing
-/// stands for it any more.
+/// The claims of this token whose attempts were not cancelled here, and whether the token was revoked here. `None`: the lease has
+/// no claim left, or has ended.
 fn standing(
     memory: &Memory,
     context: &CallContext<'_>,
@@ -137,7 +137,7 @@ fn standing(
     ((reason.is_none() || is_revoked) && !claims.is_empty()).then(|| (claims.into(), is_revoked))
 }
 
-/// This process has the lease's token on this resource.
+/// Whether this process holds a lease of the record's token on this resource.
 fn has_own(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord) -> bool {
     match record.mode {
         Mode::Exclusive => memory.locks.get(resource, now_ms).is_some_and(|own| own.is_of(&record.token)),
@@ -145,7 +145,7 @@ fn has_own(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &L
     }
 }
 
-/// `false`: there is another key.
+/// Stores a copy of the lease; `false`: there is another key.
 fn copy(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord, left_ms: u64) -> bool {
     let mut record = record.clone();
     match memory.locks.get(resource, now_ms) {
@@ -163,7 +163,7 @@ fn copy(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &Leas
     true
 }
 
-/// A member beside those that it may be held with; `false`: something else is there.
+/// Stores a copy of a member beside compatible members; `false`: there is something else.
 fn copy_member(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord, left_ms: u64) -> bool {
     let (mut record, left_ms) = (record.clone(), left_ms.max(1));
     let mut end_ms = now_ms.saturating_add(left_ms);

@@ -20,11 +20,11 @@ pub const INDEX_MAX: usize = 256;
 /// Arguments of [`Request::Index`](super::request::Request::Index).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexArgs {
-    /// The leases, at least one, at most [`INDEX_MAX`]. What is not held by this token any more is left out.
+    /// The leases, at least one, at most [`INDEX_MAX`]. Those that their token no longer holds are left out.
     pub leases: Arc<[(ResourceName, TokenHash)]>,
 }
 
-/// The command for it.
+/// The command for an index request.
 pub(super) fn build(context: &ScriptContext<'_>, args: &IndexArgs, script_ref: ScriptRef) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, args.leases.len().div_ceil(4));
     command.keys([keys::LEASES_KEY]);

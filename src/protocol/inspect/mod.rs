@@ -1,4 +1,4 @@
-//! Inspect: reads a node's vote and what it holds for one resource.
+//! Inspect: reads a node's vote and its stored state of one resource.
 
 pub(super) mod reference;
 

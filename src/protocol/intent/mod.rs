@@ -1,5 +1,5 @@
-//! Intent: the head of a queue has nodes admit nobody who would keep it out. It decides who is next; nobody's exclusion depends
-//! on it.
+//! Intent: the head of a queue asks nodes to admit no request that would block it. An intent decides which caller is next;
+//! exclusion never depends on it.
 
 pub(super) mod reference;
 
@@ -25,13 +25,13 @@ pub const INTENT_TTL: Duration = Duration::from_secs(2);
 pub struct IntentArgs {
     /// The resource that the caller waits for.
     pub resource: ResourceName,
-    /// Hash of the token that it will have.
+    /// Hash of the token of the caller's future lease.
     pub token: TokenHash,
-    /// When it began to wait: of two callers, the intent of the one that has waited longer stands.
+    /// When the caller began to wait: of two callers, the intent of the longer waiting one stands.
     pub since: RequestTime,
-    /// How it will share the resource: others who can are admitted.
+    /// How the caller will share the resource: compatible requests are admitted.
     pub mode: WantedMode,
-    /// It waits no more.
+    /// The caller waits no more.
     pub is_withdrawn: bool,
 }
 

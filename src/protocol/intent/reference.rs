@@ -5,7 +5,7 @@ use crate::protocol::reference::memory::{Memory, end_ms};
 use crate::protocol::{INTENT_TTL, IntentArgs, Reply};
 use crate::types::{ResourceName, TokenHash, WantedMode};
 
-/// One caller's, as a node keeps it.
+/// A caller's intent as a node stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) struct StoredIntent {
     token: TokenHash,
@@ -13,7 +13,7 @@ pub(in crate::protocol) struct StoredIntent {
     mode: WantedMode,
 }
 
-/// Leaves an intent, or withdraws it.
+/// Stores or withdraws an intent.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &IntentArgs) -> Reply {
     let IntentArgs { resource, token, since, mode, is_withdrawn } = args;
     let now_ms = context.now_ms();
@@ -35,12 +35,12 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     Reply::Intent { is_own: true }
 }
 
-/// The rest of an intent's time. One that lasts longer than any was left before the node's clock went back, and does not count.
+/// The remaining time of an intent. One above the TTL was left before the node's clock went back, and does not count.
 fn left_ms(memory: &Memory, now_ms: u64, resource: &ResourceName) -> Option<u64> {
     memory.intents.left_ms(resource, now_ms).flatten().filter(|left_ms| *left_ms <= millis(INTENT_TTL))
 }
 
-/// For how long another caller's intent keeps a request out that could not be held together with it. Milliseconds.
+/// How long another caller's incompatible intent still blocks a request. Milliseconds.
 pub(in crate::protocol) fn keeps_out(
     memory: &Memory,
     now_ms: u64,
@@ -52,7 +52,7 @@ pub(in crate::protocol) fn keeps_out(
     left_ms(memory, now_ms, resource).filter(|_| is_in_the_way)
 }
 
-/// The caller has what it waited for.
+/// Withdraws the intent of a caller that got its lease.
 pub(in crate::protocol) fn withdraw(memory: &mut Memory, now_ms: u64, resource: &ResourceName, token: &TokenHash) {
     if memory.intents.get(resource, now_ms).is_some_and(|of| of.token == *token) {
         memory.intents.remove(resource);

@@ -1,5 +1,5 @@
 //! Kept leases, which the service renews: writes them into a node's index, and reads those that were not renewed in time. No vote
-//! depends on it.
+//! depends on this.
 
 pub(super) mod reference;
 
@@ -15,9 +15,9 @@ use crate::types::ResourceName;
 
 node_script!("kept.lua");
 
-/// The maximum number of leases that one request indexes, and of those that it checks.
+/// The maximum number of leases that one request indexes, and the maximum that it checks.
 pub const KEPT_PAGE_MAX: usize = 256;
-/// One that is due is reported again after this time.
+/// The time after which a due lease is reported again.
 pub const KEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments of [`Request::Kept`](super::request::Request::Kept).
@@ -27,14 +27,14 @@ pub struct KeptArgs {
     pub add: Vec<ResourceName>,
 }
 
-/// Which kept leases of a node are due.
+/// The kept leases of a node that are due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptPage {
-    /// What was to be indexed is.
+    /// The requested leases are indexed.
     pub is_indexed: bool,
     /// There may be more.
     pub has_more: bool,
-    /// Less than half of their TTL is left. Any client of the node may have indexed one that is not kept.
+    /// Leases with less than half of their TTL left. Any client of the node may have indexed a lease that is not kept.
     pub due: Vec<ListedLease>,
 }
 

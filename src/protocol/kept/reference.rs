@@ -28,7 +28,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
             memory.kept.remove(&resource);
             continue;
         }
-        // Of several leases, those that are kept.
+        // Of several leases, only the kept ones.
         leases.retain(|(record, _)| !is_shared || record.labels.contains("\"k\":"));
         let mut earliest_ms = None;
         for (record, left_ms) in leases {

@@ -11,7 +11,7 @@ use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_scri
 
 node_script!("list.lua");
 
-/// The maximum number of leases asked for as one page: it occupies the node for one or two milliseconds.
+/// The maximum number of leases per requested page: it occupies the node for one or two milliseconds.
 pub(super) const PAGE_MAX: u32 = 1_000;
 
 /// Arguments of [`Request::List`](super::request::Request::List).
@@ -19,7 +19,7 @@ pub(super) const PAGE_MAX: u32 = 1_000;
 pub struct ListArgs {
     /// 0 for the first page, then `next` of [`Reply::Page`].
     pub cursor: u64,
-    /// The number of leases wanted.
+    /// The requested number of leases.
     pub count: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Read: one page of all that a node knows, from which a process that forgot is filled.
+//! Read: one page of all data of a node. A process that forgot is filled from these pages.
 
 pub(super) mod reference;
 
@@ -24,24 +24,24 @@ const PAGE_MAX: u32 = 500;
 pub struct ReadArgs {
     /// 0 for the first page, then `next` of [`Reply::Knowledge`].
     pub cursor: u64,
-    /// How many keys to walk, of any kind; at most 500. A page has those of them that are of use.
+    /// How many keys to scan, of any kind; at most 500. The page has only the useful ones.
     pub count: u32,
 }
 
-/// Something that a node knows. `left_ms` is the remaining lifetime by this node's clock.
+/// Data of a node. `left_ms` is the remaining lifetime by this node's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadEntry {
-    /// A lease at the lock's key. Without a TTL (`None`) where somebody removed it.
+    /// A lease at the lock's key. Without a TTL (`None`) if a client removed it.
     Lease { resource: ResourceName, record: LeaseRecord, left_ms: Option<u64> },
-    /// A foreign client's lock; its value where that is a string of up to 1 KiB.
+    /// A foreign client's lock; with its value if that is a string of up to 1 KiB.
     Foreign { resource: ResourceName, value: Option<Arc<[u8]>>, left_ms: Option<u64> },
-    /// A token (`None`: a foreign client) for which the resource has a block, and the attempts that claimed its lease.
+    /// A token (`None`: a foreign client) in the block of the resource, and the attempts that claimed its lease.
     Block { resource: ResourceName, token: Option<TokenHash>, claims: Arc<str>, left_ms: u64 },
-    /// What is left of an ended token or attempt.
+    /// The record of an ended token or attempt.
     Tombstone(Tombstone),
 }
 
-/// What a node keeps of a token, or of an attempt, that was ended.
+/// A node's record of an ended token or attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tombstone {
     /// The leased resource.
@@ -67,8 +67,8 @@ pub(super) fn build(
     command.marker_args(context, sent_at);
     command.number(args.cursor).number(args.count.clamp(1, PAGE_MAX).into());
     command.text(context.template.head()).text(context.template.tail());
-    // A page has no more shared leases and permits than one lock may have, if it has more than one key: with 500 keys besides, the
-    // largest page has 3.6 MiB, of 4 MiB that an instance accepts.
+    // If a page has more than one key, it has no more shared leases and permits than one lock may have: with 500 keys besides,
+    // the largest page has 3.6 MiB, of 4 MiB that an instance accepts.
     command.number(u64::try_from(FOREIGN_VALUE_MAX).unwrap_or(u64::MAX)).number(MEMBERS_MAX as u64);
     command.build()
 }
@@ -87,7 +87,7 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let mut entries = Vec::with_capacity(reply.remaining() / 4);
     while reply.remaining() > 0 {
         let (kind, name, left_ms, value) = (reply.text()?, reply.bytes()?, reply.left_ms()?, reply.bytes()?);
-        // Skipped: keys of others whose names no resource can have.
+        // Skipped: foreign keys whose names no resource can have.
         if let Ok(name) = std::str::from_utf8(name) {
             entries.extend(parse_entry(kind, name, left_ms, value)?);
         }

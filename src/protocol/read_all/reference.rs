@@ -1,4 +1,4 @@
-//! The reference of `read_all.lua`. Its pages follow hashes of the keys: any order that is the same for every page will do.
+//! The reference of `read_all.lua`. Its pages follow hashes of the keys: any order that is the same for every page is correct.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -11,7 +11,7 @@ use crate::types::Fence;
 
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &ReadArgs) -> Reply {
     let is_pending = memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && m.view.id == context.view);
-    // One that is to be filled for this view has no vote, and knows all that it has ever voted for.
+    // A process that still has to be filled for this view has no vote, but knows all that it has ever voted for.
     let may_read = |no_vote: &NoVote| is_pending && matches!(no_vote, NoVote::OtherView { .. });
     if let Some(no_vote) = memory.marker.check_vote(context).filter(|no_vote| !may_read(no_vote)) {
         return Reply::NoVote(no_vote);
@@ -28,7 +28,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     Reply::Knowledge { next, high_water: Fence(memory.marker.high_water()), now_us: context.now_us, entries }
 }
 
-/// The place of a key; never 0, which is where a listing begins.
+/// The place of a key; never 0, where a listing begins.
 fn place(key: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
@@ -37,7 +37,7 @@ fn place(key: impl Hash) -> u64 {
 
 fn everything(memory: &Memory, context: &CallContext<'_>) -> Vec<(u64, ReadEntry)> {
     let now_ms = context.now_ms();
-    // What a lease can have left: no longer than a quarantine, whatever this clock was when it was written.
+    // The maximum remaining time of a lease: at most a quarantine, whatever this clock was when the lease was written.
     let longest_ms = memory.marker.longest_quarantine_ms(context);
     let mut all = Vec::new();
     for (resource, value, left_ms) in memory.locks.iter(now_ms) {
@@ -49,7 +49,7 @@ fn everything(memory: &Memory, context: &CallContext<'_>) -> Vec<(u64, ReadEntry
             LockValue::Lease(record) => ReadEntry::Lease { resource: name.clone(), record: record.clone(), left_ms },
             LockValue::Members(members) if members.living(now_ms).next().is_some() => {
                 for member in members.living(now_ms) {
-                    // A member at a time: a page has at least as many of them as keys.
+                    // One member per entry: a page has at least as many of them as keys.
                     let (record, left_ms) = (member.record.clone(), Some((member.end_ms - now_ms).min(longest_ms)));
                     let at = place(("member", resource, &record.token));
                     all.push((at, ReadEntry::Lease { resource: name.clone(), record, left_ms }));
@@ -66,7 +66,7 @@ fn everything(memory: &Memory, context: &CallContext<'_>) -> Vec<(u64, ReadEntry
         for (token, of) in tokens.iter().filter(|(_, of)| of.end_ms >= now_ms) {
             let (token, claims, left_ms) = (token.clone(), of.claims.clone(), of.end_ms - now_ms);
             let left_ms = if token.is_some() { left_ms.min(longest_ms) } else { left_ms }; // a foreign lock may last longer
-            // A token at a time: a page has at least as many of them as keys.
+            // One token per entry: a page has at least as many of them as keys.
             let at = place(("block", resource, &token));
             all.push((at, ReadEntry::Block { resource: resource.clone(), token, claims, left_ms }));
         }

@@ -1,4 +1,4 @@
-//! The blocks of a reference node: for which resources, and for whose sake, a node that votes has no opinion until when.
+//! The blocks of a reference node: the resources on which the voting node has no vote, for which tokens, and until when.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::types::{AttemptId, ResourceName, TokenHash};
 /// One token of a block; `None` as a key: a foreign client's lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) struct BlockedToken {
-    /// Until when its lease may be held, on the node's clock.
+    /// Until when the token's lease may be held, by the node's clock.
     pub(in crate::protocol) end_ms: u64,
-    /// The attempts that claimed it, as in a lock's value. Empty for a foreign client's.
+    /// The attempts that claimed the lease, as in a lock's value. Empty for a foreign client's lock.
     pub(in crate::protocol) claims: Arc<str>,
 }
 
@@ -27,7 +27,7 @@ impl Blocks {
         self.0.left_ms(resource, now_ms).flatten()
     }
 
-    /// The same, where no lease lasts longer than `longest_ms`: a block that does is cut, but for a foreign lock in it.
+    /// As [`Self::left_ms`]. No lease lasts longer than `longest_ms`: a longer block is cut, except for a foreign lock in it.
     pub(in crate::protocol) fn cut(&mut self, resource: &ResourceName, longest_ms: u64, now_ms: u64) -> Option<u64> {
         let left_ms = self.left_ms(resource, now_ms)?;
         let foreign_end_ms =
@@ -44,8 +44,8 @@ impl Blocks {
         self.0.get(resource, now_ms).is_some_and(|tokens| tokens.contains_key(&Some(token.clone())))
     }
 
-    /// Adds a token for this long, or adds to it: neither the token nor the block ends earlier than before, but what a lease of the
-    /// token had left beyond `longest_ms`.
+    /// Adds a token for this long, or extends it: neither the token nor the block ends earlier than before, except for the time
+    /// that a lease of the token had left beyond `longest_ms`.
     pub(in crate::protocol) fn add(
         &mut self,
         resource: &ResourceName,
@@ -64,8 +64,8 @@ impl Blocks {
         self.0.put(resource.clone(), tokens, Some(end_ms));
     }
 
-    /// Takes a token out, or (with an attempt) one of its claims; the token goes with its last claim, the block with its
-    /// last token. `None`: the block does not name it. Otherwise whether the block has ended.
+    /// Removes a token, or (with an attempt) one of its claims. The last claim removes the token; the last token removes the
+    /// block. `None`: the block does not name the token. Otherwise whether the block has ended.
     pub(in crate::protocol) fn take_out(
         &mut self,
         resource: &ResourceName,
@@ -120,13 +120,13 @@ impl Blocks {
         ends.chain(self.0.next_end_ms(from_ms)).filter(|end_ms| *end_ms >= from_ms).min()
     }
 
-    /// Blocks in memory.
+    /// The number of blocks in memory.
     pub(in crate::protocol) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Claims of both, each once, in the order of the first.
+/// The claims of both, each once, in the order of the first.
 pub(in crate::protocol) fn union(claims: &str, more: &str) -> Arc<str> {
     let mut all = claims.to_owned();
     for claim in more.split_inclusive(',') {

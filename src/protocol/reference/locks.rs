@@ -1,5 +1,4 @@
-//! The lock keys of a reference node and the index by which held leases are listed. Each change of a key updates its index
-//! entry.
+//! The lock keys of a reference node and the index that lists held leases. Each change of a key updates its index entry.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +9,7 @@ use super::store::Expiring;
 use crate::protocol::LeaseRecord;
 use crate::types::{Mode, ResourceName, TokenHash};
 
-/// Where the hash of the token ends in a lock's value.
+/// The length of the token's hash at the start of a lock's value.
 const TOKEN_HEX_LEN: usize = 64;
 
 /// A resource with its leases, each with its remaining milliseconds.
@@ -40,7 +39,7 @@ impl LockValue {
         }
     }
 
-    /// Names this value for its deletion: SHA-1 of a string in hex, or `type:` and the type.
+    /// Identifies this value for its deletion: SHA-1 of a string in hex, or `type:` and the type.
     pub(in crate::protocol) fn fingerprint(&self) -> Arc<str> {
         match self {
             Self::Lease(record) => sha1_hex(record.encode().as_bytes()),
@@ -50,7 +49,7 @@ impl LockValue {
         }
     }
 
-    /// The scripts' check for a lease, which is also true of some strings that are none.
+    /// The scripts' check for a lease, which some strings that are no lease pass too.
     pub(in crate::protocol) fn looks_like_lease(&self) -> bool {
         match self {
             Self::Lease(_) => true,
@@ -59,12 +58,12 @@ impl LockValue {
         }
     }
 
-    /// It is a lease of this token.
+    /// Whether this is a lease of this token.
     pub(in crate::protocol) fn is_of(&self, token: &TokenHash) -> bool {
         matches!(self, Self::Lease(record) if record.token == *token)
     }
 
-    /// Begins with this token, but is no lease.
+    /// Whether the value begins with this token, but is no lease.
     pub(in crate::protocol) fn is_damaged_lease_of(&self, token: &TokenHash) -> bool {
         match self {
             Self::Bytes(bytes) => {
@@ -94,8 +93,8 @@ fn sha1_hex(bytes: &[u8]) -> Arc<str> {
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct LockKeys {
     keys: Expiring<ResourceName, Lock>,
-    /// Held leases by place. No place is used twice, so that a page can continue after the last one regardless of changes
-    /// in between.
+    /// Held leases by place. No place is used twice, so that a page can continue after the last one whatever has changed in
+    /// between.
     index: BTreeMap<u64, ResourceName>,
     last_place: u64,
 }
@@ -103,7 +102,7 @@ pub(in crate::protocol) struct LockKeys {
 #[derive(Debug, Clone)]
 struct Lock {
     value: LockValue,
-    /// Its place in the index; 0 for what is neither a lease nor several.
+    /// The key's place in the index; 0 for a value without leases.
     place: u64,
 }
 
@@ -203,7 +202,7 @@ impl LockKeys {
         (after.next().map(|_| last), leases)
     }
 
-    /// The leases of a resource, with their remaining milliseconds: more than one only of members.
+    /// The leases of a resource, with their remaining milliseconds: several only for members.
     pub(in crate::protocol) fn leases_of(&self, resource: &ResourceName, now_ms: u64) -> Vec<(&LeaseRecord, u64)> {
         match self.get(resource, now_ms) {
             Some(LockValue::Lease(record)) => {

@@ -1,5 +1,5 @@
-//! The reference of `marker.lua`: the node's marker and whether the node may vote. Here lost memory, clocks that are off
-//! and requests of other clusters are detected.
+//! The reference of `marker.lua`: the node's marker and whether the node may vote. This detects lost memory, clocks that are off,
+//! and requests of other clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{ClusterParams, NoVote, RequestTime, View, ViewId};
 use crate::types::{Fence, NodeId, Ttl};
 
-/// What a script knows beside its own arguments.
+/// The data of a script besides its own arguments.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::protocol) struct CallContext<'a> {
     /// The node's clock, microseconds since 1970.
@@ -18,7 +18,7 @@ pub(in crate::protocol) struct CallContext<'a> {
     pub(in crate::protocol) run: &'a str,
     /// When the request was sent, by the caller's clock.
     pub(in crate::protocol) sent_at: RequestTime,
-    /// In which view its vote is to count.
+    /// The view in which the vote counts.
     pub(in crate::protocol) view: ViewId,
     /// The caller's parameters.
     pub(in crate::protocol) params: &'a ClusterParams,
@@ -35,7 +35,7 @@ impl CallContext<'_> {
         u64::try_from(self.params.guard.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The request is late, or one of the two clocks is off.
+    /// Whether the request is late, or one of the two clocks is off.
     pub(in crate::protocol) fn is_clock_off(&self) -> bool {
         self.now_us.abs_diff(self.sent_at.0) > self.guard_us()
     }
@@ -46,7 +46,7 @@ impl CallContext<'_> {
         ttl.as_ms().saturating_add(delay_ms)
     }
 
-    /// The quarantine that the sender's longest lease needs.
+    /// The length of quarantine that the sender's longest lease needs.
     pub(in crate::protocol) fn quarantine_ms(&self) -> u64 {
         millis(self.params.quarantine)
     }
@@ -56,19 +56,19 @@ impl CallContext<'_> {
         self.now_us.saturating_add(span_ms.saturating_mul(1_000))
     }
 
-    /// Why the marker of `other` is found by this run.
+    /// Why this run finds the marker of `other`.
     fn why_another_run(&self, other: &str) -> &'static str {
         let is_longer = self.run.len() > RUN_ID_LENGTH;
         if is_longer && other.get(..RUN_ID_LENGTH) == self.run.get(..RUN_ID_LENGTH) { "failover" } else { "restart" }
     }
 
-    /// Which generation of fences it is now.
+    /// The present generation of fences.
     pub(in crate::protocol) fn generation(&self) -> u64 {
         self.now_ms() / millis(self.params.fence_ttl).max(1)
     }
 }
 
-/// Whole milliseconds, as the scripts get them.
+/// Whole milliseconds, as scripts receive them.
 pub(in crate::protocol) fn millis(span: std::time::Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
@@ -76,53 +76,53 @@ pub(in crate::protocol) fn millis(span: std::time::Duration) -> u64 {
 /// The fields of the hash `redlockd:meta`.
 #[derive(Debug, Clone)]
 pub(in crate::protocol) struct MarkerRecord {
-    /// The process that wrote it.
+    /// The process that wrote the marker.
     pub(in crate::protocol) run: Arc<str>,
     /// The server's count of evictions at the last probe.
     pub(in crate::protocol) evicted: Option<u64>,
-    /// It has a vote, unless another check refuses it.
+    /// Whether the process has a vote, unless another check refuses it.
     pub(in crate::protocol) active: bool,
-    /// Its fences survived the restart, so that it needs no seed and votes as soon as the quarantine is over. Embedded
+    /// The node's fences survived the restart, so that it needs no seed and votes as soon as the quarantine is over. Embedded
     /// nodes only.
     pub(in crate::protocol) recalls_fences: bool,
     /// End of the last quarantine. Microseconds since 1970.
     pub(in crate::protocol) until_us: u64,
-    /// End of a quarantine by another clock than the present one: that of the quarantine that this one replaced, or that
+    /// End of a quarantine by a clock other than the present one: that of the quarantine that this one replaced, or that
     /// of the instance that ordered it. If that clock returns, the rest must still be served. 0: none.
     pub(in crate::protocol) owed_us: u64,
     /// The latest time at which this clock was found to be off, or when the marker was written.
     pub(in crate::protocol) seen_us: u64,
-    /// Fingerprint of the cluster that it belongs to; empty on a node that was blank, until somebody gives it a vote.
+    /// Fingerprint of the node's cluster; empty on a node that was blank, until it is given a vote.
     pub(in crate::protocol) cluster: Arc<str>,
     /// The longest quarantine that an instance asked for in this period. Milliseconds.
     pub(in crate::protocol) asked_ms: u64,
-    /// And in this one or the one before: the length of a quarantine. Milliseconds.
+    /// The longest quarantine asked for in this period or the previous one: the length of a quarantine. Milliseconds.
     pub(in crate::protocol) quarantine_ms: u64,
     /// The end of the period. Microseconds since 1970.
     pub(in crate::protocol) period_ends_us: u64,
     /// Highest fence given or stored here.
     pub(in crate::protocol) high_water: u64,
-    /// At least as high as every fence that was forgotten.
+    /// At least as high as every forgotten fence.
     pub(in crate::protocol) base: u64,
-    /// The generation of the fences that are known.
+    /// The generation of the known fences.
     pub(in crate::protocol) generation: Option<u64>,
-    /// `high_water` when it began.
+    /// `high_water` at the start of the generation.
     pub(in crate::protocol) before_generation: u64,
     /// The view that was installed last.
     pub(in crate::protocol) view: Arc<View>,
-    /// No view below it is installed.
+    /// The minimum: no view below it is installed.
     pub(in crate::protocol) promised: ViewId,
     /// The view of the last admission.
     pub(in crate::protocol) admitted: ViewId,
     /// The view of the last fill.
     pub(in crate::protocol) filled: ViewId,
-    /// It has installed a view that changes the list, and was not filled for it yet.
+    /// The process has installed a view that changes the list, and was not filled for it yet.
     pub(in crate::protocol) pending: bool,
-    /// How far it was filled since it lost its vote.
+    /// The progress of the fill since the process lost its vote.
     pub(in crate::protocol) fill: Option<FillProgress>,
-    /// Why it is in its present state.
+    /// Why the node is in its present state.
     pub(in crate::protocol) why: &'static str,
-    /// Since when. Microseconds since 1970.
+    /// When that state began. Microseconds since 1970.
     pub(in crate::protocol) since_us: u64,
 }
 
@@ -131,11 +131,11 @@ pub(in crate::protocol) struct MarkerRecord {
 pub(in crate::protocol) struct FillProgress {
     /// The view that the fill is for.
     pub(in crate::protocol) view: ViewId,
-    /// Drawn for each fill, so that pages of two are not mixed.
+    /// Random for each fill, so that pages of two fills are not mixed.
     pub(in crate::protocol) nonce: u64,
-    /// How many pages it has.
+    /// The number of pages of the fill.
     pub(in crate::protocol) pages: u32,
-    /// How many were applied.
+    /// The number of applied pages.
     pub(in crate::protocol) done: u32,
 }
 
@@ -143,12 +143,12 @@ pub(in crate::protocol) struct FillProgress {
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct MarkerKey(pub(in crate::protocol) Option<MarkerRecord>, pub(in crate::protocol) Notes);
 
-/// What probes leave in it.
+/// The notes that probes leave in the key.
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct Notes {
-    /// When each instance's time was right here. Microseconds since 1970.
+    /// When each instance's time agreed with this clock. Microseconds since 1970.
     pub(in crate::protocol) fits: BTreeMap<Arc<str>, u64>,
-    /// The runs that each instance sees alive, and when it said so. Microseconds since 1970.
+    /// The runs that each instance sees alive, and the time of its note. Microseconds since 1970.
     pub(in crate::protocol) sees: BTreeMap<Arc<str>, (u64, SeenRuns)>,
 }
 
@@ -161,19 +161,19 @@ impl MarkerKey {
         self.0.as_ref().map_or(0, |m| m.high_water)
     }
 
-    /// At least as high as every fence that was forgotten; 0 without a marker.
+    /// At least as high as every forgotten fence; 0 without a marker.
     pub(in crate::protocol) fn base(&self) -> u64 {
         self.0.as_ref().map_or(0, |m| m.base)
     }
 
-    /// The length of a quarantine that begins with this request: that of another cluster lengthens nothing. Milliseconds.
+    /// The length of a quarantine that begins with this request; a request of another cluster does not lengthen it. Milliseconds.
     pub(in crate::protocol) fn longest_quarantine_ms(&self, context: &CallContext<'_>) -> u64 {
         let own_ms = self.0.as_ref().map_or(0, |m| m.quarantine_ms);
         let counts = self.0.as_ref().is_none_or(|m| m.is_of(context));
         if counts { own_ms.max(context.quarantine_ms()) } else { own_ms }
     }
 
-    /// Takes the vote for the whole quarantine from now; a node keeps its cluster. Returns milliseconds.
+    /// Takes the vote for a whole quarantine from now; the node keeps its cluster. Returns the length in milliseconds.
     pub(in crate::protocol) fn quarantine(&mut self, context: &CallContext<'_>, why: &'static str) -> u64 {
         let longest_ms = self.longest_quarantine_ms(context);
         let old = self.0.take();
@@ -185,7 +185,7 @@ impl MarkerKey {
         let (high_water, base) = old.as_ref().map_or((0, 0), |m| (m.high_water, m.base));
         self.0 = Some(MarkerRecord {
             run: context.run.into(),
-            // May be of another process: the next probe stores it again.
+            // The count may be of another process: the next probe stores it again.
             evicted: None,
             active: false,
             recalls_fences: false,
@@ -212,8 +212,8 @@ impl MarkerKey {
         longest_ms
     }
 
-    /// Returns `None` if the node may vote, else the refusal. Detects lost memory, and a clock that was ahead and went
-    /// back: both begin a quarantine.
+    /// Returns `None` if the node may vote, else the refusal. Detects lost memory, and a clock that was ahead and went back: both
+    /// begin a quarantine.
     pub(in crate::protocol) fn check_vote(&mut self, context: &CallContext<'_>) -> Option<NoVote> {
         let lost = match &self.0 {
             None => Some("blank"),
@@ -243,7 +243,7 @@ impl MarkerKey {
         m.check_state(context)
     }
 
-    /// Notes how long a quarantine this instance asks for; one that is being served becomes as long.
+    /// Notes the length of quarantine that this instance asks for; a quarantine in progress becomes as long.
     fn ask(&mut self, context: &CallContext<'_>, longest_ms: u64) {
         let Some(m) = self.0.as_mut() else { return };
         if longest_ms > m.quarantine_ms {
@@ -257,7 +257,7 @@ impl MarkerKey {
         }
     }
 
-    /// Once per period: all leases of the period before are over, so only what was asked for in the one that ends counts.
+    /// Once per period: all leases of the previous period are over, so only the lengths asked for in the ending period count.
     pub(in crate::protocol) fn end_period(&mut self, context: &CallContext<'_>) {
         if let Some(m) = self.0.as_mut().filter(|m| context.now_us >= m.period_ends_us) {
             m.quarantine_ms = m.asked_ms.max(context.quarantine_ms());
@@ -266,8 +266,8 @@ impl MarkerKey {
         }
     }
 
-    /// Fences above this are further ahead than clocks may differ: ahead of the node's clock, and of the fences that it
-    /// knows, which are ahead of a clock that was stepped back.
+    /// Fences above this are further ahead than clocks may differ: ahead of the node's clock, and of the fences that the node
+    /// knows, which may be ahead of a clock that was stepped back.
     pub(in crate::protocol) fn highest_plausible_fence(&self, context: &CallContext<'_>) -> u64 {
         let known = if mutant::is(Mutant::FutureByClock) { 0 } else { self.high_water() };
         context.now_us.max(known).saturating_add(context.guard_us())
@@ -282,17 +282,17 @@ impl MarkerKey {
 }
 
 impl MarkerRecord {
-    /// It knows all that it voted for, and votes in the present view only when it was filled for it.
+    /// The process knows all that it voted for, but votes in the present view only after it was filled for it.
     pub(in crate::protocol) fn is_pending(&self) -> bool {
         self.pending && !mutant::is(Mutant::CommonNotFilled)
     }
 
-    /// It belongs to the sender's cluster, or to none yet.
+    /// Whether the node belongs to the sender's cluster, or to none yet.
     fn is_of(&self, context: &CallContext<'_>) -> bool {
         self.cluster.is_empty() || self.cluster == context.params.cluster.get()
     }
 
-    /// It votes in another view than the sender's, which it sends if it is the higher one.
+    /// The refusal if the node votes in another view than the sender's. It includes the node's view if that is the higher one.
     fn other_view(&self, context: &CallContext<'_>) -> Option<NoVote> {
         if self.view.id == context.view && !self.is_pending() || mutant::is(Mutant::ViewsMixed) {
             return None;
@@ -325,24 +325,24 @@ impl MarkerRecord {
     }
 }
 
-/// No cluster's: the first request may be of another cluster. A mutant takes the node over.
+/// No cluster: the first request may be of another cluster. A mutant claims the node for the sender.
 fn claimed_at_first_look(context: &CallContext<'_>) -> Arc<str> {
     if mutant::is(Mutant::FirstLookClaims) { context.params.cluster.get() } else { "".into() }
 }
 
-/// Mutants: a sign of lost memory that is ignored.
+/// Mutants: whether this sign of lost memory is ignored.
 fn is_ignored(why: &str) -> bool {
     (why == "restart" && mutant::is(Mutant::RestartUnnoticed))
         || (why == "failover" && mutant::is(Mutant::FailoverUnnoticed))
         || (why == "clock" && mutant::is(Mutant::ClockBackUnnoticed))
 }
 
-/// The quarantine, or a mutant's half of it.
+/// The quarantine to serve; for a mutant, half of it.
 fn served_ms(quarantine_ms: u64) -> u64 {
     if mutant::is(Mutant::HalfQuarantine) { quarantine_ms / 2 } else { quarantine_ms }
 }
 
-/// Whether leases cannot even be extended or restored: a quarantined node does both, without a vote.
+/// Whether leases can neither be extended nor restored: a quarantined node does both, without a vote.
 pub(in crate::protocol) fn refuses_updates(no_vote: Option<&NoVote>) -> bool {
     matches!(no_vote, Some(NoVote::ClockOff { .. } | NoVote::OtherCluster { .. }))
 }

@@ -1,4 +1,4 @@
-//! All keys of a reference node, and what the operations' references share to read and change them.
+//! All keys of a reference node, and the shared functions with which the operations' references read and change them.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::protocol::waiters::reference::WaitersKeys;
 use crate::protocol::{EndReason, Found};
 use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
 
-/// How many expired keys of each kind are dropped per request. A request makes at most three keys, so memory shrinks to
-/// what is held, and no request pays for a long idle time at once.
+/// The number of expired keys of each kind that are dropped per request. A request makes at most three keys, so memory shrinks to
+/// the held keys, and no request pays for a long idle time at once.
 pub(super) const PURGE_PER_REQUEST: usize = 16;
 
 /// The keys of one node.
@@ -34,13 +34,13 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
     pub(in crate::protocol) cancelled: Expiring<(ResourceName, TokenHash, AttemptId), EndReason>,
-    /// `redlockd:i:*`: who waits, and lets nobody pass who would keep it out.
+    /// `redlockd:i:*`: the intents of waiting callers, which block incompatible requests.
     pub(in crate::protocol) intents: Expiring<ResourceName, StoredIntent>,
     /// The index of kept leases.
     pub(in crate::protocol) kept: KeptIndex,
     /// Tickets and their index.
     pub(in crate::protocol) tickets: TicketKeys,
-    /// What instances have published of their waiters.
+    /// The waiters that instances have published.
     pub(in crate::protocol) waiters: WaitersKeys,
 }
 
@@ -62,8 +62,8 @@ impl Memory {
         self.blocks.cut(resource, self.marker.longest_quarantine_ms(context), context.now_ms())
     }
 
-    /// Called before a fence is given: begins the next generation of fences, if it is time. What is forgotten is covered by
-    /// `base`: by what was the highest fence when its generation ended.
+    /// Called before a fence is given: begins the next generation of fences, if it is time. `base` covers the forgotten fences:
+    /// it is at least the highest fence at the end of their generation.
     pub(in crate::protocol) fn begin_generation(&mut self, context: &CallContext<'_>) {
         let Some(m) = self.marker.0.as_mut().filter(|m| m.generation != Some(context.generation())) else { return };
         let is_next = m.generation.is_some_and(|generation| context.generation() == generation + 1);
@@ -74,7 +74,7 @@ impl Memory {
         self.fences.begin_generation(is_next);
     }
 
-    /// Keeps the highest fence of this resource, and of this node.
+    /// Stores the highest fence of this resource, and of this node.
     pub(in crate::protocol) fn store_fence(&mut self, resource: &ResourceName, fence: u64) {
         self.fences.keep(resource.clone(), Fence(fence.max(self.fences.last(resource))));
         self.marker.store_fence(fence);
@@ -90,7 +90,7 @@ impl Memory {
         self.ended.get(&(resource.clone(), token.clone()), context.now_ms()).copied()
     }
 
-    /// What is at the lock's key, for a request that names this token's lease.
+    /// The value at the lock's key, for a request that names this token's lease.
     pub(in crate::protocol) fn find(
         &self,
         context: &CallContext<'_>,

@@ -1,4 +1,4 @@
-//! One node: dispatches each request to its operation's reference, and says beforehand how far a request can take it.
+//! One node: dispatches each request to its operation's reference, and computes in advance the maximum effect of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,18 +41,18 @@ pub struct KeyCounts {
 /// The maximum effect of a request on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EffectBound {
-    /// The end of the lease or quarantine that it may begin or extend; `None`: neither. Microseconds on the node's clock.
+    /// The end of a lease or quarantine that the request may begin or extend; `None`: neither. Microseconds on the node's clock.
     pub end_us: Option<u64>,
-    /// The highest fence that it may give or store.
+    /// The highest fence that the request may give or store.
     pub fence: u64,
 }
 
-/// The state in which a node that was down restarts, see [`ReferenceNode::resume`].
+/// The state in which a stopped node restarts, see [`ReferenceNode::resume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
-    /// At least as high as every fence that it may have given.
+    /// At least as high as every fence that the node may have given.
     pub fence: u64,
-    /// Until when it has no vote, microseconds on the node's clock. A time in the past: it votes at once.
+    /// Until when the node has no vote, microseconds on the node's clock. A time in the past: it votes at once.
     pub until_us: u64,
     /// For display, see [`crate::protocol::NodeStatus::why`].
     pub why: &'static str,
@@ -72,7 +72,7 @@ impl ReferenceNode {
     /// Runs one script. `now_us` is the server's clock in microseconds since 1970; `run` is the process to which the
     /// caller's connection is bound, empty for `identity = "script"`.
     ///
-    /// Errors: `Protocol` where the script itself fails: on a value that begins with the caller's token but is no lease.
+    /// Errors: `Protocol` if the script itself fails: on a value that begins with the caller's token but is no lease.
     pub fn apply(
         &mut self,
         now_us: u64,
@@ -127,7 +127,7 @@ impl ReferenceNode {
         })
     }
 
-    /// Restarts a node whose past is known from elsewhere: it gives fences above `resumed.fence` only, has no vote until
+    /// Restarts a node whose past is known from another source: it gives only fences above `resumed.fence`, has no vote until
     /// `resumed.until_us`, and then votes without a seed. Its keys are lost.
     pub fn resume(&mut self, now_us: u64, params: &ClusterParams, resumed: Resumed) {
         let own = Arc::clone(&self.run);
@@ -142,7 +142,7 @@ impl ReferenceNode {
         }
     }
 
-    /// The maximum effect of `request`, for a caller that must store it before the request is run.
+    /// The maximum effect of `request`, for a caller that must store it before the request runs.
     pub fn effect_bound(
         &self,
         now_us: u64,
@@ -153,7 +153,7 @@ impl ReferenceNode {
         let view = self.memory.marker.0.as_ref().map_or(ViewId::NONE, |m| m.view.id);
         let context = &CallContext { now_us, run: &self.run, sent_at, view, params };
         let known = self.memory.marker.high_water().max(self.memory.marker.base());
-        // Times of sending beyond this, and written-back fences beyond the highest plausible one, are refused.
+        // Later times of sending, and written-back fences beyond the highest plausible one, are refused.
         let soon = now_us.saturating_add(context.guard_us());
         let nothing = EffectBound { end_us: None, fence: known };
         let highest = self.memory.marker.highest_plausible_fence(context);
@@ -214,8 +214,8 @@ impl ReferenceNode {
         self.memory.locks.latest_end_ms().max(self.memory.blocks.latest_end_ms()).map_or(0, end_us)
     }
 
-    /// The next time after `now_us` at which a key or the quarantine ends, or half of a lease's TTL has passed, so that it is due
-    /// if it is kept. Microseconds on the node's clock.
+    /// The next time after `now_us` at which a key or the quarantine ends, or at which a lease has used half of its TTL, so that
+    /// it is due if it is kept. Microseconds on the node's clock.
     pub fn next_end_us(&self, now_us: u64, lock_delay: Duration) -> Option<u64> {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
         let keys = [m.locks.next_end_ms(from_ms), m.blocks.next_end_ms(from_ms)].into_iter();
@@ -231,17 +231,17 @@ impl ReferenceNode {
         ends.chain(due).chain(self.quarantined_until_us()).chain(owed_us).filter(|end_us| *end_us > now_us).min()
     }
 
-    /// Until when it has no vote; `None` if it votes or has no marker. Microseconds on the node's clock.
+    /// Until when the node has no vote; `None` if it votes or has no marker. Microseconds on the node's clock.
     pub fn quarantined_until_us(&self) -> Option<u64> {
         self.memory.marker.0.as_ref().filter(|m| !m.active).map(|m| m.until_us)
     }
 
-    /// The highest fence that it has given or stored, or was seeded with.
+    /// The highest fence that the node has given or stored, or received as a seed.
     pub fn highest_fence(&self) -> u64 {
         self.memory.marker.high_water().max(self.memory.marker.base())
     }
 
-    /// How many keys it keeps in memory.
+    /// The number of keys in memory.
     pub fn key_counts(&self) -> KeyCounts {
         KeyCounts {
             locks: self.memory.locks.len(),
@@ -253,7 +253,7 @@ impl ReferenceNode {
     }
 }
 
-/// The run of this process now, for operations on the node: the caller's connection may have been made before a failover.
+/// The present run of this process, for operations on the node: the caller's connection may date from before a failover.
 fn present_run<'a>(bound: &'a str, own: &'a str) -> &'a str {
     let id = |run: &'a str| run.get(..RUN_ID_LENGTH).filter(|_| run.len() > RUN_ID_LENGTH);
     if id(bound).is_some() && id(bound) == id(own) && !mutant::is(Mutant::FailoverUnnoticed) { own } else { bound }

@@ -1,4 +1,4 @@
-//! Shared leases and permits of a reference node: what `members.lua` keeps in the lock's key and the hash of members.
+//! Shared leases and permits of a reference node: the data that `members.lua` keeps in the lock's key and the hash of members.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) struct MemberLease {
     pub(in crate::protocol) record: LeaseRecord,
-    /// Its last millisecond, on the node's clock.
+    /// The member's last millisecond, on the node's clock.
     pub(in crate::protocol) end_ms: u64,
 }
 
-/// All of a resource, those that are over included until the next change.
+/// All members of a resource, including ended ones until the next change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) struct MemberLeases {
-    /// What they have in common.
+    /// The common kind of the members.
     pub(in crate::protocol) kind: WantedMode,
     of: BTreeMap<TokenHash, MemberLease>,
 }
@@ -37,12 +37,12 @@ impl MemberLeases {
         format!("S|{}", member_kind(self.kind)).into_bytes().into()
     }
 
-    /// Those whose last millisecond has not passed.
+    /// The members whose last millisecond has not passed.
     pub(in crate::protocol) fn living(&self, now_ms: u64) -> impl Iterator<Item = &MemberLease> {
         self.of.values().filter(move |member| member.end_ms >= now_ms)
     }
 
-    /// This token's, if it lives.
+    /// This token's member, if it lives.
     pub(in crate::protocol) fn get(&self, token: &TokenHash, now_ms: u64) -> Option<&MemberLease> {
         self.of.get(token).filter(|member| member.end_ms >= now_ms)
     }
@@ -58,7 +58,7 @@ impl MemberLeases {
     }
 }
 
-/// The members of a resource, if one of them lives. Without one, the key is as good as a foreign client's.
+/// The members of a resource, if one of them lives. Without one, the key counts as a foreign client's.
 pub(in crate::protocol) fn find<'a>(
     memory: &'a Memory,
     now_ms: u64,
@@ -80,7 +80,7 @@ pub(in crate::protocol) fn member_of<'a>(
     find(memory, now_ms, resource)?.get(token, now_ms)
 }
 
-/// Stores a member; the key lasts at least for `px_ms` from now. Members whose end is past are removed.
+/// Stores a member; the key lasts at least for `px_ms` from now. Ended members are removed.
 pub(in crate::protocol) fn store(
     memory: &mut Memory,
     now_ms: u64,
@@ -98,7 +98,7 @@ pub(in crate::protocol) fn store(
     memory.locks.put(resource, LockValue::Members(members), Some(now_ms.saturating_add(left_ms)));
 }
 
-/// Removes a member; both keys go with the last one.
+/// Removes a member; the last one removes both keys.
 pub(in crate::protocol) fn remove(memory: &mut Memory, now_ms: u64, resource: &ResourceName, token: &TokenHash) {
     let Some(mut members) = find(memory, now_ms, resource).cloned() else { return };
     members.remove(token);
@@ -111,18 +111,18 @@ pub(in crate::protocol) fn remove(memory: &mut Memory, now_ms: u64, resource: &R
     }
 }
 
-/// Until when members keep a request out.
+/// Until when members refuse a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::protocol) enum RefusedUntil {
-    /// The last of them ends.
+    /// Until the last of them ends.
     Last,
-    /// The first of them ends.
+    /// Until the first of them ends.
     First,
-    /// Another caller's intent does, in milliseconds.
+    /// Until another caller's intent ends, in milliseconds.
     Intent(u64),
 }
 
-/// The refusal of a request that members, or an intent, keep out.
+/// The refusal of a request by members or an intent.
 pub(in crate::protocol) fn held_by(
     memory: &mut Memory,
     context: &CallContext<'_>,

@@ -9,7 +9,7 @@ use super::node::ReferenceNode;
 use crate::protocol::{LeaseRecord, TicketHead, TicketId};
 use crate::types::{ResourceName, TokenHash};
 
-/// What a foreign client may store at a lock's key.
+/// A value that a foreign client may store at a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForeignValue {
     /// The value of a string key.
@@ -31,7 +31,7 @@ pub enum EvictedKey {
     Marker,
 }
 
-/// What others than this service may do to a server.
+/// Changes to a server that this service does not make.
 impl ReferenceNode {
     /// A client's `SET key value [PX ttl]`, regardless of the old value.
     pub fn foreign_set(&mut self, now_us: u64, resource: &ResourceName, value: &ForeignValue, ttl_ms: Option<u64>) {
@@ -43,19 +43,19 @@ impl ReferenceNode {
         self.memory.locks.put(resource, value, end);
     }
 
-    /// A client's `DEL` of a ticket.
+    /// A foreign client's `DEL` of a ticket.
     #[cfg(test)]
     pub(crate) fn forget_ticket(&mut self, id: &TicketId) {
         self.memory.tickets.tickets.remove(id);
     }
 
-    /// Whether it has a ticket, or had one until it ran out.
+    /// Whether the node has a ticket, expired or not.
     #[cfg(test)]
     pub(crate) fn has_ticket(&self, id: &TicketId) -> bool {
         self.memory.tickets.tickets.get(id, 0).is_some()
     }
 
-    /// The state of a ticket that it has.
+    /// The state of a stored ticket.
     #[cfg(test)]
     pub(crate) fn ticket_head(&self, id: &TicketId) -> Option<TicketHead> {
         self.memory.tickets.tickets.get(id, 0).map(|stored| stored.head)
@@ -90,14 +90,14 @@ impl ReferenceNode {
         self.memory = Memory::default();
     }
 
-    /// The quarantine's end is set to the past.
+    /// Sets the quarantine's end to the past.
     pub fn serve_quarantine(&mut self) {
         if let Some(marker) = &mut self.memory.marker.0 {
             (marker.until_us, marker.owed_us) = (0, 0);
         }
     }
 
-    /// The server runs out of memory and evicts one key, which it counts, as in `INFO`.
+    /// Evicts one key, as a server does that runs out of memory, and counts it, as in `INFO`.
     pub fn evict(&mut self, now_us: u64, key: &EvictedKey) {
         match key {
             EvictedKey::Lock(resource) => {
@@ -114,12 +114,12 @@ impl ReferenceNode {
         self.evicted += 1;
     }
 
-    /// The process was killed and restarts with empty memory.
+    /// Restarts the process with empty memory, as after a kill.
     pub fn restart_empty(&mut self, run: &str) {
         *self = Self::new(run);
     }
 
-    /// The process was a replica for a while and is a master again: with the keys that a clone of it had before.
+    /// Makes the process a master again after it was a replica: with the keys of an earlier clone.
     pub fn fail_over(&mut self, earlier: &Self, run: &str) {
         let evicted = self.evicted;
         *self = Self { run: run.into(), evicted, memory: earlier.memory.clone() };
@@ -130,14 +130,14 @@ impl ReferenceNode {
         self.evicted = 0;
     }
 
-    /// The process restarts with the present keys, or those of an older clone: a log that lost its end.
+    /// Restarts the process with the present keys, or with those of an older clone: a log that lost its end.
     pub fn restart_with_memory(&mut self, run: &str) {
         self.run = run.into();
         self.evicted = 0;
     }
 }
 
-/// What the simulation reads from a node without a request.
+/// The state that the simulation reads from a node without a request.
 #[cfg(test)]
 impl ReferenceNode {
     /// All leases of a resource, with their remaining milliseconds.
@@ -145,12 +145,12 @@ impl ReferenceNode {
         self.memory.locks.leases_of(resource, now_us / 1_000)
     }
 
-    /// The view that it has installed last.
+    /// The last view that the process installed.
     pub(crate) fn view(&self) -> std::sync::Arc<crate::protocol::View> {
         self.memory.marker.0.as_ref().map(|m| std::sync::Arc::clone(&m.view)).unwrap_or_default()
     }
 
-    /// This process has a vote, or had it when it was asked last.
+    /// Whether the process has a vote, or had it at the last request.
     pub(crate) fn is_active(&self) -> bool {
         self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.run == self.run)
     }

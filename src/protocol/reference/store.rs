@@ -8,8 +8,8 @@ use std::hash::Hash;
 #[derive(Debug, Clone)]
 pub(in crate::protocol) struct Expiring<K, V> {
     slots: HashMap<K, Slot<V>>,
-    /// By end, then by serial: exactly one entry for each slot that has an end, so that memory does not grow with the
-    /// number of renewals.
+    /// By end, then by serial: exactly one entry for each slot with an end, so that memory does not grow with the number of
+    /// renewals.
     due: BTreeMap<(u64, u64), K>,
     next_serial: u64,
 }
@@ -39,7 +39,7 @@ impl<K: Clone + Eq + Hash, V> Expiring<K, V> {
         self.slots.get(key).filter(|slot| slot.is_live(now_ms)).map(|slot| &slot.value)
     }
 
-    /// The same for changes in place; its end stays.
+    /// As [`Self::get`], for changes in place; the end stays.
     pub(in crate::protocol) fn get_mut(&mut self, key: &K, now_ms: u64) -> Option<&mut V> {
         self.slots.get_mut(key).filter(|slot| slot.is_live(now_ms)).map(|slot| &mut slot.value)
     }

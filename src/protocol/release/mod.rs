@@ -37,11 +37,11 @@ pub struct CancelArgs {
     pub attempt: AttemptId,
 }
 
-/// A release or a cancel, as the script gets it.
+/// A release or a cancel, as its script receives it.
 pub(super) struct ScriptArgs<'a> {
     resource: &'a ResourceName,
     token: &'a TokenHash,
-    /// Only of a cancel.
+    /// For a cancel only.
     attempt: Option<&'a AttemptId>,
     reason: &'static str,
     tombstone_ttl: Duration,

@@ -12,7 +12,7 @@ use crate::types::Mode;
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &RestoreArgs) -> Reply {
     let RestoreArgs { resource, record, left_ms } = args;
     let no_vote = memory.marker.check_vote(context);
-    // A process that votes takes a repair only in the view in which its extend was confirmed.
+    // A voting process accepts a repair only in the view in which the extend was confirmed.
     if refuses_updates(no_vote.as_ref()) || matches!(no_vote, Some(NoVote::OtherView { .. })) {
         return no_vote.map_or(Reply::Restored, Reply::NoVote);
     }
@@ -35,12 +35,12 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         Some(_) => return Reply::Other { fence: None },
     }
     if let Some(block_ms) = block_ms {
-        // An older extend's repair would take away a block that stands for another lease.
+        // The repair of an older extend would remove a block that stands for another lease.
         let filled = memory.marker.0.as_ref().map_or(ViewId::NONE, |m| m.filled);
         if context.view < filled && !mutant::is(Mutant::RepairOfOlderView) {
             return Reply::Other { fence: None };
         }
-        // The lease takes the place of the block, which may stand for other leases too: it ends no earlier.
+        // The lease replaces the block, which may stand for other leases too: the lease ends no earlier than the block.
         if !mutant::is(Mutant::RepairShortensBlock) {
             left_ms = left_ms.max(block_ms);
         }
@@ -52,7 +52,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     Reply::Restored
 }
 
-/// Beside those that the member may be held with. A block may stand for other members, which this one does not exclude: it stays.
+/// Restores a member beside compatible members. A block stays: it may stand for other members, which this one does not exclude.
 fn restore_member(memory: &mut Memory, context: &CallContext<'_>, args: &RestoreArgs, is_blocked: bool) -> Reply {
     let (now_ms, RestoreArgs { resource, record, left_ms }) = (context.now_ms(), args);
     let is_fitting = match (memory.locks.get(resource, now_ms), shared_holders::find(memory, now_ms, resource)) {

@@ -17,7 +17,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         memory.ended.put((resource.clone(), token.clone()), EndReason::Revoked, Some(end));
         return Reply::Revoked { left_ms };
     }
-    // The token stays in the resource's block: until its end the lease is held.
+    // The token stays in the resource's block: the lease is held until its end.
     let left_ms = match (memory.find(context, resource, token), blocked_ms) {
         (Found::Match, _) => held_ms.max(blocked_ms).unwrap_or(0),
         (_, Some(left_ms)) => left_ms,

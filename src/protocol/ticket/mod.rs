@@ -1,4 +1,4 @@
-//! One ticket on a node: reads it, or raises its state. Asked of nodes that vote, so that two majorities share one.
+//! One ticket on a node: reads it, or raises its state. Only nodes that vote accept it, so that two majorities share one.
 
 mod record;
 pub(super) mod reference;
@@ -22,14 +22,14 @@ use super::waiters::InstanceName;
 
 node_script!(with_marker "ticket.lua");
 
-/// What is to be done with a ticket.
+/// The operation on a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TicketOrder {
-    /// It is only to be read.
+    /// Only read the ticket.
     Read,
-    /// Its state is to be raised, where the node has the ticket.
+    /// Raise the ticket's state, if the node has the ticket.
     Raise,
-    /// The same, and where it has none the ticket is to be stored.
+    /// As `Raise`; also store the ticket if the node has none.
     Put,
 }
 
@@ -37,38 +37,38 @@ pub enum TicketOrder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TicketArgs {
     pub id: TicketId,
-    /// What is to be done with it.
+    /// The operation.
     pub order: TicketOrder,
-    /// The state to which it is to be raised.
+    /// The state to raise the ticket to.
     pub head: TicketHead,
     /// See [`Ticket::encode`]; only for [`TicketOrder::Put`].
     pub body: Arc<str>,
-    /// Who serves it, where the node has no ticket.
+    /// The instance that serves the ticket, if the node has no ticket.
     pub server: InstanceName,
     /// How long the node keeps it.
     pub ttl: Duration,
-    /// The time from which other instances read it, unless it is served for longer; `None`: never.
+    /// The time from which other instances read the ticket, unless it is served for longer; `None`: never.
     pub due: Option<Duration>,
 }
 
-/// What a node has of a ticket.
+/// A node's data of a ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTicket {
     /// The highest state that this node knows.
     pub head: TicketHead,
-    /// When its caller asked for it last, on the cluster clock. Milliseconds since 1970.
+    /// When the caller last asked for the ticket, on the cluster clock. Milliseconds since 1970.
     pub asked_ms: u64,
     /// See [`Ticket::parse`].
     pub body: Arc<str>,
 }
 
-/// How long the value of a ticket with this body is. Bytes.
+/// The length of the value of a ticket with this body. Bytes.
 pub(crate) fn ticket_bytes(body: &str) -> usize {
     HEAD_BYTES + STAMP_BYTES + body.len()
 }
 
 impl StoredTicket {
-    /// Reads a value; `None` for anything that no instance writes.
+    /// Reads a value; `None` for a text that no instance writes.
     fn parse(value: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= TICKET_MAX_BYTES)?;
         let head = TicketHead::parse(text.get(..HEAD_BYTES)?)?;

@@ -1,5 +1,5 @@
-//! A ticket as nodes store it: a head that only rises, when it was asked for last and who serves it, and a body that never
-//! changes.
+//! A ticket as nodes store it: a head that only rises, the time of the caller's last request, the serving instance, and a body
+//! that never changes.
 
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -8,12 +8,12 @@ use sha2::{Digest, Sha256};
 use crate::protocol::{InstanceName, SET_MAX};
 use crate::types::{Fence, Labels, PermitLimit, ResourceName, TokenHash, Ttl, WantedMode};
 
-/// The longest value of a ticket: labels and a call-back's sealed URL take about half of it, sixteen names a quarter. Bytes.
+/// The maximum length of a ticket's value: labels and a call-back's sealed URL take about half, sixteen names a quarter. Bytes.
 pub const TICKET_MAX_BYTES: usize = 16 * 1024;
 /// Digits of a time in milliseconds.
 pub(in crate::protocol) const TIME_DIGITS: usize = 14;
 const FENCE_DIGITS: usize = 16;
-/// No fence is as large.
+/// All fences are below this.
 const FENCES_END: u64 = 1 << 53;
 /// The length of a head.
 pub(in crate::protocol) const HEAD_BYTES: usize = 1 + FENCE_DIGITS + 2 * TIME_DIGITS + 2 + TIME_DIGITS;
@@ -21,7 +21,7 @@ pub(in crate::protocol) const HEAD_BYTES: usize = 1 + FENCE_DIGITS + 2 * TIME_DI
 pub(in crate::protocol) const SERVER_BYTES: usize = 16;
 /// The length of the separator between head and body.
 pub(in crate::protocol) const STAMP_BYTES: usize = TIME_DIGITS + SERVER_BYTES;
-/// An instance's name in a ticket: of one length.
+/// An instance's name in a ticket, padded to a fixed length.
 pub(in crate::protocol) fn padded(server: &InstanceName) -> String {
     format!("{:-<s$.s$}", server.as_str(), s = SERVER_BYTES)
 }
@@ -34,13 +34,13 @@ const ID_DIGITS: usize = 32;
 pub struct TicketId(std::sync::Arc<str>);
 
 impl TicketId {
-    /// Of the request with this token for this resource: the same request again has the same ticket.
+    /// The id for the request with this token for this resource: a repeated request has the same ticket.
     pub fn of(cluster: &str, resource: &ResourceName, token: &TokenHash) -> Self {
         let digest = Sha256::digest(format!("ticket\0{cluster}\0{resource}\0{}", token.as_str()));
         Self([ID_PREFIX, &HEXLOWER.encode(&digest[..ID_DIGITS / 2])].concat().into())
     }
 
-    /// Reads one; `None` for anything else.
+    /// Reads an id; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(ID_PREFIX)?;
         let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -58,18 +58,18 @@ impl std::fmt::Display for TicketId {
     }
 }
 
-/// How far a ticket is. It never goes back.
+/// The progress of a ticket. It never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TicketPhase {
-    /// It waits for its lease.
+    /// The ticket waits for its lease.
     Waiting,
-    /// It has a lease, which its caller may not know yet. From now on no instance acquires for it.
+    /// The ticket has a lease, which its caller may not know yet. From now on no instance acquires for it.
     Granted,
-    /// Its caller knows.
+    /// The caller knows of the lease.
     Accepted,
-    /// It is over; its lease may not be released yet, nor its caller informed.
+    /// The ticket is over; its lease may still have to be released, or its caller informed.
     Ended,
-    /// Nothing is left to be done.
+    /// Nothing remains to be done.
     Done,
 }
 
@@ -77,29 +77,29 @@ impl TicketPhase {
     const ALL: [Self; 5] = [Self::Waiting, Self::Granted, Self::Accepted, Self::Ended, Self::Done];
 }
 
-/// Why a ticket is over. Where two instances end one for different reasons, the later one in this list counts.
+/// Why a ticket is over. If two instances end a ticket for different reasons, the later one in this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TicketEnd {
-    /// The lease ran out, although its time was not over.
+    /// The lease expired before the end of the time for which it was to be kept.
     Lost,
-    /// The time for which the lease was to be kept was over.
+    /// The time for which the lease was to be kept has passed.
     KeptOut,
-    /// Its wait was over.
+    /// The ticket's wait has ended.
     WaitTimeout,
-    /// It was the newest in a deadlock.
+    /// The ticket was the newest in a deadlock.
     Deadlock,
-    /// Nobody accepted it in time.
+    /// The grant was not accepted in time.
     Undelivered,
     /// An operator ended the lease.
     Forced,
-    /// Its caller gave it up while it waited.
+    /// The caller gave the ticket up while it waited.
     Cancelled,
-    /// Its caller released the lease.
+    /// The caller released the lease.
     Released,
 }
 
 impl TicketEnd {
-    /// All of them, in their order.
+    /// All reasons, in order.
     pub const ALL: [Self; 8] = [
         Self::Lost,
         Self::KeptOut,
@@ -130,20 +130,20 @@ impl TicketEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TicketHead {
     pub phase: TicketPhase,
-    /// The lease's, once it is granted; 0 before.
+    /// The lease's fence, once it is granted; 0 before.
     pub fence: Fence,
     /// Until when the lease was to be kept at its grant, on the cluster clock. Milliseconds since 1970.
     pub kept_until_ms: u64,
     /// Until when the grant may be accepted, on the cluster clock. Milliseconds since 1970.
     pub accept_by_ms: u64,
-    /// Only if it is over: why.
+    /// Why the ticket is over, if it is.
     pub end: Option<TicketEnd>,
-    /// When it took on this state, on the cluster clock. Milliseconds since 1970.
+    /// When the ticket entered this state, on the cluster clock. Milliseconds since 1970.
     pub since_ms: u64,
 }
 
 impl TicketHead {
-    /// Of a ticket that is made.
+    /// The head of a new ticket.
     pub fn waiting(since_ms: u64) -> Self {
         Self { phase: TicketPhase::Waiting, fence: Fence(0), kept_until_ms: 0, accept_by_ms: 0, end: None, since_ms }
     }
@@ -154,13 +154,13 @@ impl TicketHead {
         Self { phase, since_ms, ..self }
     }
 
-    /// Over for this reason, unless it was for another one before.
+    /// The ended state with this reason, unless there was another reason before.
     #[must_use]
     pub fn ended(self, phase: TicketPhase, end: TicketEnd, since_ms: u64) -> Self {
         Self { phase, end: self.end.or(Some(end)), since_ms, ..self }
     }
 
-    /// As stored: digits of a fixed number, so that the order of texts is that of heads.
+    /// As stored: with fixed numbers of digits, so that the order of texts is that of heads.
     pub fn encode(&self) -> String {
         let phase = self.phase as usize;
         let end = self.end.map_or(0, |end| end as usize + 1);
@@ -176,7 +176,7 @@ impl TicketHead {
         )
     }
 
-    /// Reads one; `None` for anything else.
+    /// Reads a head; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != HEAD_BYTES || !text.bytes().all(|b| b.is_ascii_digit()) {
             return None;
@@ -199,28 +199,28 @@ impl TicketHead {
     }
 }
 
-/// Where the messages about a ticket go.
+/// The receiver of the messages about a ticket.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TicketCallback {
     /// Name of the target.
     #[serde(rename = "t")]
     pub target: String,
-    /// The address below it, sealed; `None`: the target's own.
+    /// The address below the target, sealed; `None`: the target's own.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub sealed: Option<String>,
-    /// For how long the grant is offered. Milliseconds.
+    /// How long the grant is offered. Milliseconds.
     #[serde(rename = "a")]
     pub accept_ms: u64,
 }
 
-/// Without the address.
+/// Omits the address.
 impl std::fmt::Debug for TicketCallback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TicketCallback(target {})", self.target)
     }
 }
 
-/// What a ticket asks for.
+/// The request of a ticket.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TicketBody {
     #[serde(rename = "r")]
@@ -229,27 +229,27 @@ pub struct TicketBody {
     others: Vec<String>,
     #[serde(rename = "h")]
     token: String,
-    /// Of the lease; the principal that made the ticket is in it.
+    /// Labels of the lease, including the principal that made the ticket.
     #[serde(rename = "l")]
     pub labels: Labels,
     #[serde(rename = "t")]
     ttl_ms: u64,
-    /// For how long after the grant the lease is to be kept. Milliseconds.
+    /// How long after the grant the lease is kept. Milliseconds.
     #[serde(rename = "k")]
     pub keep_ms: u64,
-    /// When it was made, on the cluster clock. Milliseconds since 1970.
+    /// When the ticket was made, on the cluster clock. Milliseconds since 1970.
     #[serde(rename = "c")]
     pub made_ms: u64,
-    /// Until when it waits, on the cluster clock. Milliseconds since 1970.
+    /// Until when the ticket waits, on the cluster clock. Milliseconds since 1970.
     #[serde(rename = "w")]
     pub wait_until_ms: u64,
-    /// It ends if it is the newest in a deadlock.
+    /// The ticket ends if it is the newest in a deadlock.
     #[serde(rename = "d", default, skip_serializing_if = "std::ops::Not::not")]
     pub refuses_deadlock: bool,
-    /// 0: exclusive, 1: shared, else one of so many permits.
+    /// 0: exclusive, 1: shared, else one of this many permits.
     #[serde(rename = "m", default, skip_serializing_if = "is_exclusive")]
     mode: u8,
-    /// Who is informed; `None`: its caller asks.
+    /// The receiver of messages; `None`: the caller polls.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<TicketCallback>,
 }
@@ -275,46 +275,46 @@ fn mode_of(number: u8) -> Option<WantedMode> {
     }
 }
 
-/// Without the labels, which may be long.
+/// Omits the labels, which may be long.
 impl std::fmt::Debug for TicketBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TicketBody").field("resource", &self.resource).finish_non_exhaustive()
     }
 }
 
-/// A body whose names are checked.
+/// A body with checked names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// The lease that is requested; of several the first.
+    /// The requested resource; of several the first.
     pub resource: ResourceName,
-    /// The others, which are granted with it, or none of them.
+    /// The other resources; all are granted together or none.
     pub others: Vec<ResourceName>,
-    /// Hash of the token that the lease will have.
+    /// Hash of the token of the future lease.
     pub token: TokenHash,
     /// TTL of the lease.
     pub ttl: Ttl,
-    /// How the lease is to share the resource.
+    /// How the lease shares the resource.
     pub mode: WantedMode,
-    /// What is stored of it, with the fields above.
+    /// The stored body, with the fields above.
     pub body: TicketBody,
 }
 
-/// What a ticket's caller asks for, besides the names. Durations in milliseconds, times on the cluster clock since 1970.
+/// The terms of a ticket's request, besides the names. Durations in milliseconds, times on the cluster clock since 1970.
 #[derive(Debug, Clone)]
 pub struct TicketTerms {
-    /// Labels that the lease will have.
+    /// Labels of the future lease.
     pub labels: Labels,
-    /// For how long after the grant the lease is to be kept.
+    /// How long after the grant the lease is kept.
     pub keep_ms: u64,
-    /// When it was made.
+    /// When the ticket was made.
     pub made_ms: u64,
-    /// Until when it waits.
+    /// Until when the ticket waits.
     pub wait_until_ms: u64,
-    /// It ends if it is the newest in a deadlock.
+    /// The ticket ends if it is the newest in a deadlock.
     pub refuses_deadlock: bool,
-    /// How the lease is to share the resource.
+    /// How the lease shares the resource.
     pub mode: WantedMode,
-    /// Who is informed; `None`: the caller asks.
+    /// The receiver of messages; `None`: the caller polls.
     pub callback: Option<TicketCallback>,
 }
 
@@ -339,7 +339,7 @@ impl Ticket {
         Self { resource, others: Vec::new(), token, ttl, mode, body }
     }
 
-    /// The same for these resources, too, which differ from its own and from each other.
+    /// Adds these resources, which differ from the first one and from each other.
     #[must_use]
     pub fn with_others(mut self, others: Vec<ResourceName>) -> Self {
         self.body.others = others.iter().map(ToString::to_string).collect();
@@ -358,7 +358,7 @@ impl Ticket {
         serde_json::to_string(&self.body)
     }
 
-    /// Reads one; `None` for anything that no instance writes.
+    /// Reads a body; `None` for a text that no instance writes.
     pub fn parse(text: &str) -> Option<Self> {
         let body: TicketBody = serde_json::from_str(text).ok()?;
         let resource = ResourceName::parse(&body.resource).ok()?;

@@ -14,7 +14,7 @@ use crate::protocol::{Reply, StoredTicket, TicketArgs, TicketHead, TicketId, Tic
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct TicketKeys {
     pub(in crate::protocol) tickets: Expiring<TicketId, TicketValue>,
-    /// The time from which an instance that does not serve it reads each. Milliseconds.
+    /// For each ticket, the time from which an instance that does not serve it reads it. Milliseconds.
     pub(in crate::protocol) index: BTreeMap<TicketId, u64>,
 }
 

@@ -1,6 +1,6 @@
-//! Which instance serves which tickets: each instance reports on the nodes that it still serves its own, and reads which tickets
-//! no instance serves. No vote depends on it: two instances that serve the same ticket are never granted two leases. But only one of
-//! them acquires, which a node takes no other for until its time is over.
+//! Which instance serves which tickets: each instance reports to the nodes the tickets that it still serves, and reads which
+//! tickets no instance serves. No vote depends on it: two instances that serve one ticket are never granted two leases. But only
+//! one of them acquires; a node accepts no other until that one's time is over.
 
 pub(super) mod reference;
 
@@ -21,43 +21,43 @@ node_script!("ticket_exchange.lua");
 pub const TICKETS_PAGE_MAX: usize = 256;
 /// The maximum number of tickets without an instance that one request reports.
 pub const TICKETS_DUE_MAX: usize = 64;
-/// An instance that has not said for so long that it serves a ticket does not.
+/// An instance that has not reported for this long that it serves a ticket no longer serves it.
 pub const TICKET_SERVED: Duration = Duration::from_secs(8);
-/// One that is due belongs to the instance that is informed of it, and is reported again after this time.
+/// A due ticket belongs to the instance that receives it in a reply; after this time it is reported again.
 pub const TICKET_PAUSE: Duration = Duration::from_secs(2);
 
 /// Arguments of [`Request::Tickets`](super::request::Request::Tickets).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TicketsArgs {
-    /// The instance that asks.
+    /// The requesting instance.
     pub instance: InstanceName,
-    /// For how long it serves the tickets.
+    /// How long the instance serves the tickets.
     pub serve: Duration,
-    /// Those that it serves, each with when its caller asked for it last, see [`super::StoredTicket`].
+    /// The served tickets, each with the time of its caller's last request, see [`super::StoredTicket`].
     pub served: Vec<(TicketId, u64)>,
-    /// Further ones that callers have asked for here. At most [`TICKETS_PAGE_MAX`] in all.
+    /// Further tickets that callers have asked for at this instance. At most [`TICKETS_PAGE_MAX`] in all.
     pub asked: Vec<(TicketId, u64)>,
     /// The instance takes over tickets that no instance serves: the nodes return each to only one instance per [`TICKET_PAUSE`].
     pub takes_due: bool,
 }
 
-/// What a node shows of the tickets that a request named.
+/// A node's data of the named tickets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TicketsPage {
-    /// There may be more without an instance.
+    /// There may be more unserved tickets.
     pub has_more: bool,
-    /// In the order of the request, the served ones first.
+    /// The tickets in the order of the request, the served ones first.
     pub named: Vec<NamedTicket>,
-    /// Nobody serves them.
+    /// The tickets that no instance serves.
     pub due: Vec<TicketId>,
 }
 
-/// What a node shows of a ticket.
+/// A node's data of a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NamedTicket {
-    /// The caller serves it, as far as this node knows; otherwise another instance does.
+    /// The requesting instance serves it, as far as this node knows; otherwise another instance does.
     pub is_own: bool,
-    /// Its state; `None`: the node has no such ticket.
+    /// The ticket's state; `None`: the node has no such ticket.
     pub head: Option<TicketHead>,
     /// As in [`super::StoredTicket`].
     pub asked_ms: u64,
@@ -83,7 +83,7 @@ impl TicketsArgs {
         if self.takes_due { TICKETS_DUE_MAX } else { 0 }
     }
 
-    /// What the request names, the served ones first.
+    /// The tickets in the request, the served ones first.
     pub(super) fn named(&self) -> impl Iterator<Item = &(TicketId, u64)> {
         self.served.iter().chain(&self.asked).take(TICKETS_PAGE_MAX)
     }

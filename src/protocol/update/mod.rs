@@ -25,8 +25,8 @@ pub struct UpdateArgs {
     pub token: TokenHash,
     /// The new lifetime; `None`: the TTL that the lease was acquired with.
     pub ttl: Option<Ttl>,
-    /// The lease's fence: a lower one is raised to it, a higher one is another lease of this token; `None`: any. That of a
-    /// member: a renewal takes the lease with this fence only; otherwise it is one that a quorum gave to this lease, and is stored.
+    /// The lease's fence: a lower stored one is raised to it; a higher one is another lease's of this token; `None`: any. For
+    /// a member: a renewal takes only the lease with this fence; another update stores it, as a quorum gave it to this lease.
     pub fence: Option<Fence>,
     /// Counts as a renewal, for display.
     pub renewal: bool,

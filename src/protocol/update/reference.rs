@@ -10,7 +10,7 @@ use crate::types::{Fence, Mode};
 
 /// Runs one update.
 ///
-/// Errors: `Protocol` where the value begins with this token but is no lease: the script fails on it.
+/// Errors: `Protocol` if the value begins with this token but is no lease: the script fails on it.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs) -> NodeResult {
     let mut no_vote = memory.marker.check_vote(context);
     if refuses_updates(no_vote.as_ref()) {
@@ -60,7 +60,7 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
     }
     if args.renewal {
         record.renewals = record.renewals.saturating_add(1).min(MAX_RENEWALS);
-        // An extend adds a claim of its own: no late cancel of an attempt may end what it confirmed.
+        // An extend adds its own claim: no late cancel of an attempt may end a lease that the extend confirmed.
         if !record.claims.split(',').any(|claim| claim == "p") && !mutant::is(Mutant::ExtendUnclaimed) {
             record.claims = format!("{}p,", record.claims).into();
         }
@@ -80,7 +80,7 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
     Reply::Updated { record, before_ms: left_ms.unwrap_or(0) }
 }
 
-/// A member's end is its own; the fence is stored if a quorum gave it, and otherwise stays.
+/// Updates a member, which has its own end; the fence is stored if a quorum gave it, and stays otherwise.
 fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, member: MemberLease) -> Reply {
     let (now_ms, resource, MemberLease { mut record, end_ms }) = (context.now_ms(), &args.resource, member);
     let wanted = args.fence.filter(|fence| *fence != record.fence && fence.0 > 0);
@@ -109,7 +109,7 @@ fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateAr
     Reply::Updated { record, before_ms: end_ms - now_ms }
 }
 
-/// What an update must never do: two mutants.
+/// Two forbidden behaviours of an update: mutants.
 fn mutant_reply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs) -> Option<Reply> {
     let is_held = match memory.locks.get(&args.resource, context.now_ms()) {
         Some(LockValue::Lease(record)) if record.token == args.token => return None,

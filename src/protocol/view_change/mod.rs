@@ -22,13 +22,13 @@ node_script!(with_marker "view_change.lua");
 pub struct AdmitArgs {
     /// The view that names the process as admitted in it.
     pub view: Arc<View>,
-    /// Names the fill, all of whose pages the process has.
+    /// Identifies the fill; the process has all its pages.
     pub nonce: u64,
     /// The number of its pages.
     pub pages: u32,
-    /// The highest fence of those that were read, or, where no quorum was, of those and the clock.
+    /// The highest fence among the nodes that were read; without a quorum of them, the maximum of that and the clock.
     pub seed: Fence,
-    /// No quorum was read.
+    /// Fewer nodes than a quorum were read.
     pub by_clock: bool,
 }
 

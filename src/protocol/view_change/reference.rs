@@ -8,7 +8,7 @@ use crate::protocol::reference::marker::{CallContext, FillProgress, MarkerKey, M
 use crate::protocol::{AdmitArgs, MemberStatus, NoVote, Reply, View, ViewId, Vote};
 use crate::types::Fence;
 
-/// `promise`: by a process that votes, or waits for a vote. One that waits is admitted in no lower view from then on.
+/// `promise`: by a process that votes, or waits for a vote. A waiting process is then admitted in no lower view.
 pub(in crate::protocol) fn promise(marker: &mut MarkerKey, context: &CallContext<'_>, view: ViewId) -> Reply {
     let no_vote = marker.check_vote(context);
     let (votes, waits) = (is_sound(no_vote.as_ref()), waits(no_vote.as_ref()));
@@ -18,8 +18,8 @@ pub(in crate::protocol) fn promise(marker: &mut MarkerKey, context: &CallContext
     status(marker, context, no_vote, is_done)
 }
 
-/// `install`: by a process that votes and that the view names, with its last admission. One that a higher view than its own
-/// does not name loses its vote.
+/// `install`: by a process that votes and that the view names, with its last admission. A process that a view above its own does
+/// not name loses its vote.
 pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext<'_>, view: &Arc<View>) -> Reply {
     let no_vote = marker.check_vote(context);
     let Some(m) = marker.0.as_mut().filter(|_| is_sound(no_vote.as_ref())) else {
@@ -33,7 +33,7 @@ pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext
     }
     if view.id > m.view.id && view.id >= m.promised {
         (m.view, m.promised) = (Arc::clone(view), view.id);
-        // The list changes: nobody votes in it who was not filled for it.
+        // The list changes: a process votes in it only after it was filled for it.
         m.pending = view.old().is_some();
         m.fill = m.fill.filter(|_| !m.pending);
     }
@@ -41,7 +41,7 @@ pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext
     status(marker, context, no_vote, is_done)
 }
 
-/// `admit`: a process that has the whole fill for this view.
+/// `admit`: for a process that has the whole fill for this view.
 pub(in crate::protocol) fn admit(marker: &mut MarkerKey, context: &CallContext<'_>, args: &AdmitArgs) -> Reply {
     let no_vote = marker.check_vote(context);
     let is_done = match &mut marker.0 {
@@ -84,12 +84,12 @@ fn give_vote(m: &mut MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs) 
     }
 }
 
-/// It votes, in whatever view.
+/// Whether the process votes, in whatever view.
 fn is_sound(no_vote: Option<&NoVote>) -> bool {
     matches!(no_vote, None | Some(NoVote::OtherView { .. }))
 }
 
-/// It is in quarantine, or has served it.
+/// Whether the process is in quarantine, or has served it.
 fn waits(no_vote: Option<&NoVote>) -> bool {
     matches!(no_vote, Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }))
 }

@@ -1,5 +1,5 @@
-//! What an instance publishes of its waiters: counts, ages and owners; never a token or its hash. Bounded when it is
-//! written and checked when it is read, since any client of a node may write there.
+//! The data that an instance publishes of its waiters: counts, ages and owners; never a token or its hash. Bounded on write and
+//! checked on read, since any client of a node may write there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{OWNER_MAX_BYTES, PermitLimit, ResourceName, WantedMode};
 
-/// How long a node keeps an entry: the waiters of an instance that died are shown for so much longer.
+/// How long a node keeps an entry: the waiters of an instance that died stay visible for this long.
 pub const WAITERS_TTL: Duration = Duration::from_secs(10);
-/// Entries in one reply, which is half a megabyte long with the largest ones.
+/// Maximum number of entries in one reply, which is half a megabyte long with the largest ones.
 pub(crate) const PAGE_ENTRIES: usize = 8;
-/// The longest entry, in bytes: some hundred resources with their first waiters. Further ones are only counted.
+/// The maximum length of an entry, in bytes: some hundred resources with their first waiters. Further ones are only counted.
 pub const WAITERS_ENTRY_MAX_BYTES: usize = 64 * 1_024;
-/// Waiters that are named for each resource, from the head of its queue on. Further ones are only counted.
+/// Maximum number of waiters that are listed for each resource, from the head of its queue on. Further ones are only counted.
 pub const FIRST_WAITERS_MAX: usize = 8;
-/// So much of a note is published, in bytes: other instances show its beginning.
+/// Maximum length of the published part of a note, in bytes: other instances show its beginning.
 pub const WAITER_NOTE_MAX_BYTES: usize = 96;
-/// Places that are named, of those that have waited longest: [`PublishedPlace`].
+/// Maximum number of listed places, those that have waited longest: [`PublishedPlace`].
 pub(crate) const PLACES_MAX: usize = 256;
 /// The length of a place's tag: hexadecimal digits.
 pub(crate) const PLACE_TAG_BYTES: usize = 32;
-/// The longest name of an instance, in bytes.
+/// The maximum length of an instance's name, in bytes.
 const INSTANCE_MAX_BYTES: usize = 32;
-/// What the members around the list of resources take at most.
+/// The maximum length of the members around the list of resources.
 const FRAME_MAX_BYTES: usize = 256;
 
 /// Names one run of one instance.
@@ -39,7 +39,7 @@ impl InstanceName {
         is_valid.then(|| Self(text.into()))
     }
 
-    /// The name of an instance that drew these bits at its start.
+    /// The name of an instance that drew these random bits at its start.
     pub fn from_random(bits: u64) -> Self {
         Self(format!("{bits:016x}").into())
     }
@@ -59,19 +59,19 @@ impl std::fmt::Display for InstanceName {
 /// The waiters of one instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WaitersEntry {
-    /// Rises with each entry of an instance, so that the newest of several nodes is known.
+    /// Rises with each entry of an instance, so that the newest of several nodes' entries is known.
     #[serde(rename = "v")]
     pub stamp: u64,
-    /// How many wait there in all.
+    /// Number of all waiters of the instance.
     #[serde(rename = "n")]
     pub waiting: usize,
-    /// How long the oldest of them had waited when this was written. Milliseconds.
+    /// How long the oldest of them had waited when the entry was written. Milliseconds.
     #[serde(rename = "t")]
     pub oldest_ms: u64,
-    /// By resource; where they do not fit, those that have waited longest.
+    /// The waiters by resource; if not all fit, those that have waited longest.
     #[serde(rename = "r")]
     pub resources: Vec<PublishedResource>,
-    /// Places that may be taken again at another instance; earlier releases write none.
+    /// Places that another instance may take over; earlier releases write none.
     #[serde(rename = "p", default)]
     pub places: Vec<PublishedPlace>,
 }
@@ -82,7 +82,7 @@ pub struct PublishedPlace {
     /// A digest of names, principal and `wait_id`, [`PLACE_TAG_BYTES`] long.
     #[serde(rename = "p")]
     pub tag: Arc<str>,
-    /// How long it had waited when this was written. Milliseconds.
+    /// How long the request had waited when the entry was written. Milliseconds.
     #[serde(rename = "t")]
     pub waiting_ms: u64,
 }
@@ -90,10 +90,10 @@ pub struct PublishedPlace {
 /// The waiters for one resource at one instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedResource {
-    /// Its name, checked by [`WaitersEntry::parse`].
+    /// The resource's name, checked by [`WaitersEntry::parse`].
     #[serde(rename = "r")]
     pub resource: Arc<str>,
-    /// How many wait for it there.
+    /// Number of waiters for the resource at the instance.
     #[serde(rename = "n")]
     pub waiting: usize,
     /// The first of them in order, at least one, at most [`FIRST_WAITERS_MAX`].
@@ -104,22 +104,22 @@ pub struct PublishedResource {
 /// A waiter as other instances see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedWaiter {
-    /// The owner that it names.
+    /// The waiter's owner label.
     #[serde(rename = "o", default, skip_serializing_if = "str::is_empty")]
     pub owner: Arc<str>,
-    /// How long it had waited when this was written. Milliseconds.
+    /// How long it had waited when the entry was written. Milliseconds.
     #[serde(rename = "t")]
     pub waiting_ms: u64,
-    /// How it wants to share the resource: 1 with shared leases, more: one of so many permits; 0 with nobody.
+    /// How the waiter shares the resource: 1 with shared leases; more: as one of this many permits; 0: not at all.
     #[serde(rename = "m", default, skip_serializing_if = "is_exclusive")]
     pub shares: u8,
-    /// How much longer it waited at most when this was written, in milliseconds; earlier releases do not say it.
+    /// The waiter's maximum further wait when the entry was written, in milliseconds; earlier releases do not write it.
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
-    /// The beginning of its note, see [`Self::note_of`].
+    /// The beginning of the waiter's note, see [`Self::note_of`].
     #[serde(rename = "c", default, skip_serializing_if = "str::is_empty")]
     pub note: Arc<str>,
-    /// A ticket waits, and no connection; earlier releases do not say it.
+    /// A ticket waits instead of a connection; earlier releases do not write this.
     #[serde(rename = "k", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ticket: bool,
 }
@@ -130,7 +130,7 @@ fn is_exclusive(shares: &u8) -> bool {
 }
 
 impl PublishedWaiter {
-    /// What it waits for.
+    /// The mode that the waiter waits for.
     pub fn mode(&self) -> WantedMode {
         match (self.shares, PermitLimit::new(self.shares.into())) {
             (1, _) => WantedMode::Shared,
@@ -161,7 +161,7 @@ impl PublishedWaiter {
 
 impl WaitersEntry {
     /// As stored on the nodes, at most [`WAITERS_ENTRY_MAX_BYTES`] long. Resources beyond that are left out, from the end;
-    /// `waiting` and `oldest_ms` count them. Of the places at most [`PLACES_MAX`] are written.
+    /// `waiting` and `oldest_ms` still count them. At most [`PLACES_MAX`] places are written.
     pub fn encode(&self) -> String {
         let places = self.places.get(..PLACES_MAX).unwrap_or(&self.places);
         let places = serde_json::to_string(places).unwrap_or_else(|_| "[]".to_owned());
@@ -180,7 +180,7 @@ impl WaitersEntry {
         format!(r#"{{"v":{stamp},"n":{waiting},"t":{oldest_ms},"p":{places},"r":[{resources}]}}"#)
     }
 
-    /// Reads what a node stores; `None` for anything that no instance writes.
+    /// Reads a stored entry; `None` for data that no instance writes.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let entry: Self = serde_json::from_slice(bytes).ok()?;
         let is_valid = |r: &PublishedResource| {

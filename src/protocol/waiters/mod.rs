@@ -1,5 +1,5 @@
-//! Waiters: each instance publishes who waits in its queues, and reads what the others have published. No vote
-//! depends on it: it is for display, and a caller that comes from another instance keeps its place by it.
+//! Waiters: each instance publishes the waiters in its queues, and reads those of the others. No vote depends on it: it is for
+//! display, and keeps the place of a caller that comes from another instance.
 
 mod entry;
 pub(super) mod reference;
@@ -26,9 +26,9 @@ node_script!("waiters.lua");
 /// Arguments of [`Request::Waiters`](super::request::Request::Waiters).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitersArgs {
-    /// The instance that asks; its own entry is not returned.
+    /// The requesting instance; its own entry is not returned.
     pub instance: InstanceName,
-    /// What it publishes, see [`WaitersEntry::encode`]; `None`: nothing, and what it has published runs out.
+    /// The entry to publish, see [`WaitersEntry::encode`]; `None`: nothing is published, and the earlier entry expires.
     pub entry: Option<Arc<str>>,
     /// How long the node keeps that entry.
     pub ttl: Duration,
@@ -36,16 +36,16 @@ pub struct WaitersArgs {
     pub cursor: u64,
 }
 
-/// What other instances have published on one node since the cursor.
+/// The entries that other instances have published on one node since the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedWaitersPage {
-    /// The caller's entry was stored.
+    /// The requesting instance's entry was stored.
     pub is_published: bool,
-    /// Where the next page begins. A time on the node's clock, in microseconds.
+    /// The start of the next page. A time on the node's clock, in microseconds.
     pub cursor: u64,
     /// There is another page already.
     pub has_more: bool,
-    /// At most eight, the one that was published first before the others.
+    /// At most eight entries, the one that was published first before the others.
     pub entries: Vec<ListedEntry>,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         if entries.len() == PAGE_ENTRIES {
             return malformed("has more entries than were asked for");
         }
-        // Skipped: what is no instance, and a key without a TTL or of another size than an instance writes.
+        // Skipped: names that are no instance's, and keys without a TTL or of another size than an instance writes.
         let instance = std::str::from_utf8(name).ok().and_then(InstanceName::parse);
         if let (Some(instance), Some(left_ms), true) = (instance, left_ms, entry.len() <= WAITERS_ENTRY_MAX_BYTES) {
             entries.push(ListedEntry { instance, left_ms, entry: entry.into() });

@@ -13,7 +13,7 @@ use crate::protocol::{InstanceName, ListedEntry, PublishedWaitersPage, Reply, Wa
 #[derive(Debug, Clone, Default)]
 pub(in crate::protocol) struct WaitersKeys {
     pub(in crate::protocol) entries: Expiring<InstanceName, Arc<str>>,
-    /// When each instance published last, in microseconds.
+    /// When each instance last published, in microseconds.
     index: BTreeMap<InstanceName, u64>,
     index_end_ms: u64,
 }

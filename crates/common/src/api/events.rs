@@ -12,10 +12,10 @@ use super::problem::{DeadlockEdge, ProblemDetails};
 pub enum HoldEvent {
     /// The request waits.
     Queued {
-        /// Place in the queue of the instance that answers; 1 is next.
+        /// Position in the queue of the answering instance; 1 is next.
         position: usize,
     },
-    /// The lease was granted; with its token.
+    /// The lease was granted, with its token.
     Acquired(Lease),
     /// The lease was renewed.
     Renewed {
@@ -27,7 +27,7 @@ pub enum HoldEvent {
         /// Validity: how long the lease can be relied on. Milliseconds.
         valid_for_ms: u64,
     },
-    /// The instance stops. The lease stays to its deadline: the same request with its token continues the hold at another
+    /// The instance stops. The lease stays until its deadline: a repeated request with its token continues the hold at another
     /// instance. The body is aborted.
     Moved {
         /// Validity: how long the lease can be relied on. Milliseconds.
@@ -43,7 +43,7 @@ pub enum HoldEvent {
 }
 
 impl HoldEvent {
-    /// Its name, the member `event`.
+    /// The event's name, the member `event`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Queued { .. } => "queued",
@@ -64,9 +64,9 @@ pub struct Event {
     /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `deadlock`, `node_down`, `node_up`, `quarantined`,
     /// `two_servers`, `quorum_lost`, `quorum_back`, `started`, `stopping` or `reloaded`.
     pub event: String,
-    /// When, on the clock of the reporting instance. Milliseconds since 1970.
+    /// The time of the event, on the clock of the reporting instance. Milliseconds since 1970.
     pub at_ms: u64,
-    /// The same, for display.
+    /// `at_ms`, for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// The name of the lock, for events of leases.
@@ -81,7 +81,7 @@ pub struct Event {
     /// The fencing token, if the reporting instance knew it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
-    /// `shared` or `permit`; absent for exclusive leases, and where the reporting instance did not know it.
+    /// `shared` or `permit`; absent for exclusive leases, and if the reporting instance did not know it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The number of the permit, from 0.
@@ -94,13 +94,13 @@ pub struct Event {
     /// `reported`, or the state of a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// More about it, for people: why a node has no vote, or which nodes have none.
+    /// Details for people: why a node has no vote, or which nodes have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// For how long it was held, had no vote, or there was no quorum. Milliseconds.
+    /// How long the lease was held, the node had no vote, or the quorum was missing. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
-    /// Until a node in quarantine votes again. Milliseconds.
+    /// Time until a node in quarantine votes again. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
     /// `quorum_back`: how many requests had failed meanwhile at the reporting instance.
@@ -112,10 +112,10 @@ pub struct Event {
     /// The instance that reports an incident of its own: the name of one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Only in events about one node.
+    /// The node, only in events about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// `deadlock`: who waits for whom, from the newest request on; without what the reader may not read.
+    /// `deadlock`: each waiting owner with the next, from the newest request on, without parts that the reader may not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycle: Option<Vec<DeadlockEdge>>,
     /// Identifies the event across instances.
@@ -126,28 +126,28 @@ pub struct Event {
 /// The answer to `GET /events` for the past.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastEvents {
-    /// Those that match, newest first.
+    /// Matching events, newest first.
     pub events: Vec<Event>,
-    /// Whether older ones that match were left off.
+    /// Whether older matching events were left off.
     pub has_more: bool,
-    /// Times of which incidents may be missing here, the oldest first.
+    /// Periods of which incidents may be missing here, the oldest first.
     #[serde(default)]
     pub gaps: Vec<EventGap>,
 }
 
-/// A time of which an instance does not know what happened.
+/// A period whose events an instance does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventGap {
-    /// Its begin; `None` where nothing before its end is known. Milliseconds since 1970.
+    /// Its begin; `None` if nothing before its end is known. Milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<u64>,
-    /// The same, for display.
+    /// `from_ms`, for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Its end. Milliseconds since 1970.
     pub to_ms: u64,
-    /// The same, for display.
+    /// `to_ms`, for display.
     pub to: String,
-    /// `not-running`: the instance that answers did not run, or stood still; `cut-off`: no node passed anything on to it.
+    /// `not-running`: the answering instance did not run, or stood still; `cut-off`: no node passed events on to it.
     pub reason: String,
 }

@@ -5,17 +5,17 @@ use serde::{Deserialize, Serialize};
 /// A try to send a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookTry {
-    /// When it ended. For display.
+    /// When the try ended. For display.
     pub at: String,
-    /// Whether it was accepted (2xx).
+    /// Whether the receiver accepted the message (2xx).
     pub accepted: bool,
     /// The status of the answer, or why there was none.
     pub answer: String,
-    /// How long it took. Milliseconds.
+    /// Duration of the try. Milliseconds.
     pub took_ms: u64,
 }
 
-/// A receiver of messages, which the webhooks file names.
+/// A receiver of messages that the webhooks file names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookTarget {
     /// Unique among the targets.
@@ -24,18 +24,18 @@ pub struct HookTarget {
     pub origin: String,
     /// `standard`, `github-dispatch` or `gitlab-trigger`.
     pub form: String,
-    /// How many secrets sign its messages.
+    /// Number of secrets that sign its messages.
     pub secrets: usize,
-    /// Who may name it; absent: everybody who may acquire.
+    /// The principals that may name the target; absent: every one that may acquire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub principals: Option<Vec<String>>,
-    /// The last try, of whatever message.
+    /// The last try of any message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<HookTry>,
     /// Call-backs of tickets to it that are not accepted yet.
     #[serde(default)]
     pub callbacks: usize,
-    /// Until the next try of one of them; absent: none pauses.
+    /// Time until the next try of one of them; absent: none pauses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_in_ms: Option<u64>,
 }
@@ -47,21 +47,21 @@ pub struct HookState {
     pub name: String,
     /// The name of its target.
     pub target: String,
-    /// What it is about.
+    /// The kinds of events that it receives.
     pub events: Vec<String>,
     /// Patterns of the names of locks; empty: all.
     pub names: Vec<String>,
     /// `on`, `failing` or `off`.
     pub state: String,
-    /// Only while it is off: why.
+    /// Why it is off; only while it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Since when it is off.
+    /// Since when it has been off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Messages that wait for a try or are under way.
+    /// Messages that wait for a try or are being sent.
     pub queued: usize,
-    /// Until the next try. Milliseconds.
+    /// Time until the next try. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_in_ms: Option<u64>,
     /// Messages that were accepted since the start.
@@ -77,10 +77,10 @@ pub struct HookState {
     pub last: Option<HookTry>,
 }
 
-/// The answer to `GET /hooks`: as the instance that answers sees them.
+/// The answer to `GET /hooks`: the state at the answering instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooks {
-    /// The instance: each has its own queues.
+    /// The answering instance: each has its own queues.
     pub instance: String,
     /// In the order of the file.
     pub targets: Vec<HookTarget>,
@@ -91,6 +91,6 @@ pub struct Hooks {
 /// The answer to `POST /hooks/{name}/replay`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookReplay {
-    /// How many messages are sent again.
+    /// Number of messages that are sent again.
     pub queued: usize,
 }

@@ -21,7 +21,7 @@ impl fmt::Debug for TokenText {
 pub struct Quorum {
     /// Nodes that granted.
     pub granted: usize,
-    /// How many of the nodes must grant: N/2 + 1.
+    /// How many nodes must grant: N/2 + 1.
     pub needed: usize,
     /// Nodes configured.
     pub nodes: usize,
@@ -37,7 +37,7 @@ pub struct Lease {
     /// The number of the permit, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u8>,
-    /// How many permits there are.
+    /// Number of permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u8>,
     /// The token that proves the lease; only in the answer to an acquire.
@@ -47,16 +47,16 @@ pub struct Lease {
     pub token_id: String,
     /// The fencing token.
     pub fence: u64,
-    /// The owner's label. This and the next three are absent in the answer to an extend that did not read them.
+    /// The owner's label. This and the next three fields are absent in the answer to an extend that did not read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// The holder's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Labels of the holder's own.
+    /// The holder's own labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
-    /// When it was granted. For display.
+    /// When the lease was granted. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired_at: Option<String>,
     /// End of the validity on the service's wall clock. For display.
@@ -65,19 +65,19 @@ pub struct Lease {
     pub ttl_ms: u64,
     /// Validity: how long the lease can be relied on. Milliseconds.
     pub valid_for_ms: u64,
-    /// Until when the service renews it, if it does. For display.
+    /// Until when the service renews the lease, if it does. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_until: Option<String>,
-    /// For how long the service renews it from now on, if it does. Milliseconds.
+    /// How long the service still renews the lease, if it does. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_for_ms: Option<u64>,
     /// How long the request waited; only in the answer to an acquire. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// How often it was extended; only in the answer to an extend, if known.
+    /// Number of extends; only in the answer to an extend, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewals: Option<u32>,
-    /// How many nodes granted or extended it.
+    /// How many nodes granted or extended the lease.
     pub quorum: Quorum,
 }
 
@@ -93,33 +93,33 @@ pub struct Holder {
     pub owner: String,
     /// The holder's note.
     pub note: String,
-    /// Labels of the holder's own; empty without any.
+    /// The holder's own labels; empty without any.
     pub metadata: BTreeMap<String, String>,
     /// The fencing token.
     pub fence: u64,
-    /// When it was granted. For display.
+    /// When the lease was granted. For display.
     pub acquired_at: String,
-    /// Maximum remaining validity. Milliseconds; zero during the lock delay, and where the state is `unknown`; `None` where a
-    /// refusal does not know it.
+    /// Maximum remaining validity. Milliseconds; zero during the lock delay, and if the state is `unknown`; `None` if a refusal
+    /// does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
-    /// Until when the service renews it, if it does. For display.
+    /// Until when the service renews the lease, if it does. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_until: Option<String>,
-    /// For how long the service renews it from now on, if it does. Milliseconds.
+    /// How long the service still renews the lease, if it does. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_for_ms: Option<u64>,
-    /// How often it was extended.
+    /// Number of extends.
     pub renewals: u32,
 }
 
 /// A request in the queue of one lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Where it waits: the name of one run of an instance.
+    /// The instance of the queue: the name of one run.
     #[serde(default)]
     pub instance: String,
-    /// In that instance's queue; 1 is next.
+    /// Position in that instance's queue; 1 is next.
     pub position: usize,
     /// The waiter's owner label.
     pub owner: String,
@@ -127,13 +127,13 @@ pub struct Waiter {
     pub mode: String,
     /// How long it has waited. Milliseconds.
     pub waiting_ms: u64,
-    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it. Milliseconds.
+    /// Maximum further wait; `None` from an instance of an earlier release that does not report it. Milliseconds.
     #[serde(default)]
     pub left_ms: Option<u64>,
-    /// Its note; of waiters at other instances the beginning.
+    /// The waiter's note; for waiters at other instances, its beginning.
     #[serde(default)]
     pub note: String,
-    /// A ticket waits, and no connection.
+    /// Whether a ticket waits instead of a connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ticket: bool,
 }
@@ -142,17 +142,17 @@ pub struct Waiter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHold {
     pub node: String,
-    /// The `token_id` of the lease on it; of the first of several.
+    /// The `token_id` of the lease on the node; of several, the first one's.
     pub holds: Option<String>,
-    /// Where several leases are held together: of each that it has.
+    /// If several leases share the lock: the `token_id` of each that the node has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds_all: Vec<String>,
-    /// The key's TTL on it. Milliseconds.
+    /// The key's TTL on the node. Milliseconds.
     pub ttl_ms: Option<u64>,
-    /// The key is another Redlock client's.
+    /// The key belongs to another Redlock client.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
-    /// `granted` if it answered and votes, else one word with the reason.
+    /// `granted` if the node answered and votes, else one word with the reason.
     pub state: String,
 }
 
@@ -161,34 +161,34 @@ pub struct NodeHold {
 pub struct LockDetails {
     /// The name of the lock.
     pub resource: String,
-    /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
-    /// confirm the lease: neither it nor its end can be relied on.
+    /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` if fewer than a quorum of nodes confirm
+    /// the lease: then neither the lease nor its end can be relied on.
     pub state: String,
     /// `exclusive`, `shared` or `permit`.
     pub mode: String,
-    /// How many permits there are.
+    /// Number of permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u8>,
-    /// How many permits are left.
+    /// Number of free permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<usize>,
     /// Another Redlock client holds it; its holder is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
-    /// One; several of shared leases and permits; none for a foreign client.
+    /// One holder; several for shared leases and permits; none for a foreign client.
     pub holders: Vec<Holder>,
-    /// The waiters: all of the instance that answers, then the first ones of every other instance.
+    /// The waiters: all of the answering instance, then the first ones of every other instance.
     pub waiters: Vec<Waiter>,
-    /// How many wait at all instances.
+    /// Number of waiters at all instances.
     #[serde(default)]
     pub waiting: usize,
-    /// How many of them wait at the instance that answers.
+    /// Number of waiters at the answering instance.
     #[serde(default)]
     pub waiting_here: usize,
     /// Whether the waiters of all other instances are known.
     #[serde(default)]
     pub waiters_known: bool,
-    /// The instance that answers.
+    /// The answering instance.
     #[serde(default)]
     pub answered_by: String,
     /// The state on each node.
@@ -204,9 +204,9 @@ pub struct LockDetails {
 pub struct Revoked {
     /// The name of the lock.
     pub resource: String,
-    /// When it will be free. For display.
+    /// When the lock will be free. For display.
     pub frees_at: String,
-    /// Time until then. Milliseconds.
+    /// Time until the lock is free. Milliseconds.
     pub frees_in_ms: u64,
 }
 
@@ -215,7 +215,7 @@ pub struct Revoked {
 pub struct FenceCheck {
     /// The name of the lock.
     pub resource: String,
-    /// The one that was checked.
+    /// The checked fence.
     pub fence: u64,
     /// Identifies the lease; public, unlike the token.
     pub token_id: String,
@@ -232,17 +232,17 @@ pub struct ListEntry {
     pub state: String,
     /// `exclusive`, `shared` or `permit`.
     pub mode: String,
-    /// How many permits there are.
+    /// Number of permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u8>,
-    /// How many permits are left.
+    /// Number of free permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<usize>,
-    /// One; several of shared leases and permits; none if it is only waited for.
+    /// One holder; several for shared leases and permits; none if the lock only has waiters.
     pub holders: Vec<Holder>,
     /// Number of waiters at all instances.
     pub waiting: usize,
-    /// The same for each instance that has any; the one that answers comes first.
+    /// Number of waiters at each instance that has any; the answering instance comes first.
     #[serde(default)]
     pub waiting_at: Vec<WaitingAt>,
 }
@@ -252,7 +252,7 @@ pub struct ListEntry {
 pub struct WaitingAt {
     /// The name of one run of an instance.
     pub instance: String,
-    /// Number of waiters there.
+    /// Number of waiters at that instance.
     pub waiting: usize,
     /// How long the oldest of them has waited. Milliseconds.
     pub oldest_ms: u64,
@@ -261,13 +261,13 @@ pub struct WaitingAt {
 /// The answer to `GET /locks`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct List {
-    /// In order of their names.
+    /// The entries in the order of their names.
     pub items: Vec<ListEntry>,
     /// The `cursor` of the next page; null on the last one.
     pub next_cursor: Option<String>,
     /// Whether a quorum of nodes answered.
     pub complete: bool,
-    /// Where it is not complete: each node that does not vote, its reason and time.
+    /// If the list is not complete: each node that does not vote, with its reason and time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
     /// Age of the snapshot. Milliseconds.
@@ -277,7 +277,7 @@ pub struct List {
     /// Whether the waiters of all other instances are known.
     #[serde(default)]
     pub waiters_known: bool,
-    /// The instance that answers.
+    /// The answering instance.
     #[serde(default)]
     pub answered_by: String,
 }

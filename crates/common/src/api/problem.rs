@@ -11,13 +11,13 @@ pub struct NodeVote {
     pub node: String,
     /// A stable identifier: `granted`, `held`, `timeout`, `quarantined`, …
     pub outcome: String,
-    /// Remaining TTL of the key on it. Milliseconds.
+    /// Remaining TTL of the key on the node. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
-    /// The `token_id` of the lease on it.
+    /// The `token_id` of the lease on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holds: Option<String>,
-    /// Time until its quarantine ends. Seconds, rounded up.
+    /// Time until the node's quarantine ends. Seconds, rounded up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
 }
@@ -40,7 +40,7 @@ pub struct ProblemDetails {
     /// The slug's title.
     pub title: String,
     pub status: u16,
-    /// One sentence on this occurrence.
+    /// One sentence about this occurrence.
     pub detail: String,
     /// The request's id.
     pub instance: String,
@@ -62,14 +62,14 @@ pub struct DeadlockEdge {
     pub token_id: String,
 }
 
-/// A lock as Terraform and OpenTofu describe it, with their names of the members.
+/// A lock as Terraform and OpenTofu describe it, with their member names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct LockInfo {
-    /// Its name, which Terraform draws for each run.
+    /// The lock's id, which Terraform generates for each run.
     #[serde(rename = "ID")]
     pub id: String,
-    /// What the run does.
+    /// The run's operation.
     pub operation: String,
     /// Terraform's free text about the operation.
     pub info: String,
@@ -83,7 +83,7 @@ pub struct LockInfo {
     pub path: String,
 }
 
-/// Extension members of a [`ProblemDetails`]; absent where they do not apply.
+/// Extension members of a [`ProblemDetails`]; absent if they do not apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct Members {
@@ -96,46 +96,46 @@ pub struct Members {
     /// The holders that the nodes named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<Holder>>,
-    /// `false` where there may be more holders than these: a node names some of many.
+    /// `false` if there may be more holders than these: of many holders, a node names only some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders_complete: Option<bool>,
-    /// Of a request for several locks: those that others hold.
+    /// For a request for several locks: the locks that others hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<Box<[BlockedBy]>>,
-    /// Of a request for several locks: the result of each.
+    /// For a request for several locks: the result of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub results: Option<Box<[SetResult]>>,
     /// Number of waiters at all instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,
-    /// How many of them wait at the instance that answers.
+    /// Number of waiters at the answering instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_here: Option<usize>,
     /// How long the request waited. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// `draining`: that of the request, for another instance or this one when it is back.
+    /// `draining`: the request's own id, for another instance, or for this one after its restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_id: Option<String>,
-    /// Its last position in the queue; 1 is next.
+    /// The request's last position in the queue; 1 is next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
     /// Remaining validity of the lease. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
-    /// `keep-too-long`: for how long the lease may be kept from now on. Milliseconds.
+    /// `keep-too-long`: how long the lease may still be kept. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_for_ms: Option<u64>,
-    /// `ticket-ended`: why.
+    /// `ticket-ended`: why it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
-    /// `stale-fence`: the largest fence that was given.
+    /// `stale-fence`: the largest fence given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_fence: Option<u64>,
-    /// `deadlock`: the cycle of owners, starting with this request's.
+    /// `deadlock`: the cycle of owners, starting with this request's owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycle: Option<Vec<DeadlockEdge>>,
-    /// How many nodes granted, of how many.
+    /// How many nodes granted, out of how many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quorum: Option<Quorum>,
     /// Each node's vote.
@@ -144,7 +144,7 @@ pub struct Members {
     /// Time until the service is expected to be ready. Seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_in_seconds: Option<u64>,
-    /// The limit that was reached; `limit-differs`: the number of permits that is in force.
+    /// The limit that was reached; `limit-differs`: the present number of permits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// `mode-differs`: how the token's lease shares the lock.
@@ -159,7 +159,7 @@ pub struct Members {
     /// The invalid fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<Vec<FieldError>>,
-    /// Under `/terraform`: the lock that another run holds, in the members that Terraform reads.
+    /// Under `/terraform`: the lock that another run holds, in Terraform's members.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub lock_info: Option<Box<LockInfo>>,
 }

@@ -11,7 +11,7 @@ use super::locks::{Quorum, TokenText};
 pub struct LeaseSet {
     /// One for each lock, in the order of the request.
     pub leases: Vec<LeaseOfSet>,
-    /// Of all leases: `exclusive` or `shared`.
+    /// The mode of all leases: `exclusive` or `shared`.
     pub mode: String,
     /// The token that proves each lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,10 +24,10 @@ pub struct LeaseSet {
     /// The holder's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Labels of the holder's own, the same for all leases.
+    /// The holder's own labels, the same for all leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
-    /// When it was granted. For display.
+    /// When the leases were granted. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired_at: Option<String>,
     /// End of the validity of all leases on the service's wall clock. For display.
@@ -36,10 +36,10 @@ pub struct LeaseSet {
     pub ttl_ms: u64,
     /// Validity: how long all leases can be relied on. Milliseconds.
     pub valid_for_ms: u64,
-    /// Until when the service renews them; only where it does. For display.
+    /// Until when the service renews the leases, if it does. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_until: Option<String>,
-    /// For so long from now. Milliseconds.
+    /// How long the service still renews them. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_for_ms: Option<u64>,
     /// How long the request waited. Milliseconds.
@@ -55,12 +55,12 @@ pub struct LeaseOfSet {
     pub resource: String,
     /// The fencing token.
     pub fence: u64,
-    /// The token held it before.
+    /// The token already held the lease.
     #[serde(default, rename = "replay", skip_serializing_if = "std::ops::Not::not")]
     pub is_replay: bool,
 }
 
-/// The answer to an extend or a release of several leases, where all succeeded.
+/// The answer to an extend or a release of several leases, if all succeeded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetResults {
     /// One for each lock, in the order of the request.
@@ -70,20 +70,20 @@ pub struct SetResults {
     pub valid_for_ms: Option<u64>,
 }
 
-/// What became of one of several locks: as its own request would have been answered.
+/// The result for one of several locks: the answer that a request for it alone would have had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetResult {
     /// The name of the lock.
     pub resource: String,
-    /// 200: extended; 204: released; otherwise that of a problem.
+    /// 200: extended; 204: released; otherwise the status of a problem.
     pub status: u16,
     /// The kind of the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slug: Option<String>,
-    /// The problem's reason, where it has one.
+    /// The problem's reason, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// One sentence on the problem.
+    /// One sentence about the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// After an extend: the fencing token.
@@ -98,7 +98,7 @@ pub struct SetResult {
 }
 
 impl SetResult {
-    /// Of this lock, with this status.
+    /// A result for this lock, with this status.
     pub fn of(resource: &str, status: u16) -> Self {
         Self {
             resource: resource.to_owned(),
@@ -113,7 +113,7 @@ impl SetResult {
     }
 }
 
-/// A lock that keeps a request for several from all of them.
+/// A lock that prevents an acquire of several locks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedBy {
     /// The name of the lock.

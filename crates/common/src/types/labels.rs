@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::invalid::Invalid;
 
-/// The longest `owner` label, in bytes.
+/// The maximum length of the `owner` label, in bytes.
 pub const OWNER_MAX_BYTES: usize = 128;
-/// The longest `note` label, in bytes.
+/// The maximum length of the `note` label, in bytes.
 pub const NOTE_MAX_BYTES: usize = 512;
 /// The maximum number of `metadata` pairs.
 pub const METADATA_MAX_PAIRS: usize = 16;
@@ -22,7 +22,7 @@ pub struct Labels {
     /// The name that the holder gave itself.
     #[serde(rename = "o", default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// What the holder uses the lease for.
+    /// The purpose of the lease.
     #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// Further labels, in pairs.
@@ -31,7 +31,7 @@ pub struct Labels {
     /// Wall-clock time of the grant, for display only. Milliseconds since 1970.
     #[serde(rename = "t", default)]
     pub acquired_at_ms: u64,
-    /// A hash that stands for the principal, set by the service; empty without authentication. Never shown.
+    /// A hash of the principal, set by the service; empty without authentication. Never shown.
     #[serde(rename = "p", default, skip_serializing_if = "String::is_empty")]
     pub principal: String,
     /// Until when the service renews the lease, on the cluster clock; 0 if it does not. Milliseconds since 1970.
@@ -57,7 +57,7 @@ fn char_json_len(c: char) -> usize {
     }
 }
 
-/// The beginning of a text that takes at most `max` bytes within a JSON string.
+/// The beginning of a text, cut so that it takes at most `max` bytes within a JSON string.
 pub fn cut_to_stored(text: &str, max: usize) -> &str {
     let mut stored = 0;
     let end = text.char_indices().find(|(_, c)| {
@@ -68,7 +68,7 @@ pub fn cut_to_stored(text: &str, max: usize) -> &str {
 }
 
 impl Labels {
-    /// Checks the bounds in this file, of the texts and of what is stored of them.
+    /// Checks the bounds in this file, of the texts and of their stored form.
     ///
     /// Errors: the field's name and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, Invalid)> {

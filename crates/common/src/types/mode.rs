@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The smallest number of permits: one would be an exclusive lease.
+/// The minimum number of permits: one would be an exclusive lease.
 pub const PERMITS_MIN: u8 = 2;
-/// The largest number of permits of one resource.
+/// The maximum number of permits of one resource.
 pub const PERMITS_MAX: u8 = 100;
 
 /// How many permits of a resource may be held at a time.
@@ -15,12 +15,12 @@ pub const PERMITS_MAX: u8 = 100;
 pub struct PermitLimit(u8);
 
 impl PermitLimit {
-    /// `None` unless it is between [`PERMITS_MIN`] and [`PERMITS_MAX`].
+    /// `None` unless the number is between [`PERMITS_MIN`] and [`PERMITS_MAX`].
     pub fn new(limit: u64) -> Option<Self> {
         u8::try_from(limit).ok().filter(|limit| (PERMITS_MIN..=PERMITS_MAX).contains(limit)).map(Self)
     }
 
-    /// How many permits there are.
+    /// The number of permits.
     pub fn get(self) -> u8 {
         self.0
     }
@@ -32,22 +32,22 @@ impl fmt::Display for PermitLimit {
     }
 }
 
-/// What a request asks for. The slot of a permit is chosen by the attempt.
+/// The mode that a request asks for. The attempt chooses the slot of a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WantedMode {
-    /// With no other lease.
+    /// Shared with no other lease.
     Exclusive,
-    /// With other shared leases.
+    /// Shared with other shared leases.
     Shared,
-    /// With other permits of the same limit.
+    /// Shared with other permits of the same limit.
     Permit {
-        /// How many there are.
+        /// The number of permits.
         limit: PermitLimit,
     },
 }
 
 impl WantedMode {
-    /// Whether leases of both modes can stand at a time. Of permits as many as the limit says.
+    /// Whether leases of both modes can be held at the same time; permits only up to their limit.
     pub fn is_compatible(self, other: Self) -> bool {
         self == other && self != Self::Exclusive
     }
@@ -61,7 +61,7 @@ impl WantedMode {
         }
     }
 
-    /// How many permits there are; `None` for other modes.
+    /// The number of permits; `None` for other modes.
     pub fn limit(self) -> Option<PermitLimit> {
         match self {
             Self::Permit { limit } => Some(limit),
@@ -73,26 +73,26 @@ impl WantedMode {
 /// The mode of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// With no other lease.
+    /// Shared with no other lease.
     Exclusive,
-    /// With other shared leases.
+    /// Shared with other shared leases.
     Shared,
     /// One of several numbered permits.
     Permit {
-        /// Its number, from 0; no other lease of the resource has it.
+        /// The permit's number, from 0; no other lease of the resource has it.
         slot: u8,
-        /// How many there are.
+        /// The number of permits.
         limit: PermitLimit,
     },
 }
 
 impl Mode {
-    /// A permit's; `None` where the slot is not below the limit.
+    /// The mode of a permit; `None` if the slot is not below the limit.
     pub fn permit(slot: u8, limit: PermitLimit) -> Option<Self> {
         (slot < limit.get()).then_some(Self::Permit { slot, limit })
     }
 
-    /// What a request for it asks for.
+    /// The mode that a request for such a lease asks for.
     pub fn wanted(self) -> WantedMode {
         match self {
             Self::Exclusive => WantedMode::Exclusive,
@@ -109,23 +109,23 @@ impl Mode {
         }
     }
 
-    /// Whether two leases of one resource may have these modes at a time.
+    /// Whether two leases of one resource may have these modes at the same time.
     pub fn is_compatible(self, other: Self) -> bool {
         self.wanted().is_compatible(other.wanted()) && (self.slot().is_none() || self.slot() != other.slot())
     }
 }
 
-/// Slots of permits.
+/// A set of permit slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SlotSet(u128);
 
 impl SlotSet {
-    /// Whether this slot is one of them.
+    /// Whether the set contains this slot.
     pub fn contains(self, slot: u8) -> bool {
         1_u128.checked_shl(slot.into()).is_some_and(|bit| self.0 & bit != 0)
     }
 
-    /// Those slots, from the lowest.
+    /// The slots, from the lowest.
     pub fn iter(self) -> impl Iterator<Item = u8> {
         (0..PERMITS_MAX).filter(move |slot| self.contains(*slot))
     }
@@ -139,12 +139,12 @@ impl FromIterator<u8> for SlotSet {
     }
 }
 
-/// Which permit an attempt asks for.
+/// The permit that an attempt asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SlotChoice {
     /// The first slot; `None`: any.
     pub slot: Option<u8>,
-    /// Others of the same instance are asking for these.
+    /// The slots that other requests of the same instance are asking for.
     pub avoid: SlotSet,
 }
 

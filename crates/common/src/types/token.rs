@@ -1,4 +1,4 @@
-//! The token of a lease, its hash, which nodes store instead, and the public id that the hash begins with.
+//! The token of a lease, its hash, which nodes store instead, and its public id, the beginning of the hash.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::invalid::Invalid;
 
-/// The shortest token that a client may choose (22 base64 characters hold 128 bits).
+/// The minimum length of a token that a client chooses (22 base64 characters hold 128 bits).
 pub const TOKEN_MIN_CHARS: usize = 22;
-/// The longest token that a client may choose.
+/// The maximum length of a token that a client chooses.
 pub const TOKEN_MAX_CHARS: usize = 64;
 /// The number of hex digits of a token's hash in responses, pages and logs.
 pub const TOKEN_ID_DIGITS: usize = 8;
@@ -36,8 +36,8 @@ impl PartialEq for Token {
 impl Eq for Token {}
 
 impl Token {
-    /// Checks a token that a client sent: 22 to 64 characters of `[A-Za-z0-9._~-]`. Angle brackets around it, in which
-    /// WebDAV writes lock tokens, are removed.
+    /// Checks a token that a client sent: 22 to 64 characters of `[A-Za-z0-9._~-]`. Removes the angle brackets in which WebDAV
+    /// writes lock tokens.
     ///
     /// Errors: [`Invalid`], which never quotes the token.
     pub fn parse(raw: &str) -> Result<Self, Invalid> {
@@ -58,8 +58,8 @@ impl Token {
         Self(Arc::new(Secret { text, hash: OnceLock::new() }))
     }
 
-    /// Makes a token of the name that another protocol gives a lock, and of whom the lock belongs to. No client can send such a
-    /// token, also where it knows both: it has a character that [`Self::parse`] refuses.
+    /// Derives a token from another protocol's name for a lock and from the principal that the lock belongs to. No client can
+    /// send such a token, even if it knows both: the token has a character that [`Self::parse`] refuses.
     pub fn derived(protocol: &str, belongs_to: &str, name: &str) -> Self {
         Self::new(format!("{protocol}:{belongs_to}:{name}").into())
     }
@@ -103,8 +103,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// SHA-256 of a token in lower-case hex, with which a lock's value begins: a client that can read a node cannot release
-/// through the service.
+/// SHA-256 of a token in lower-case hex, the beginning of a lock's value: a client that can read a node cannot release through
+/// the service.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenHash(Arc<str>);
 
@@ -136,7 +136,7 @@ impl fmt::Debug for TokenHash {
 pub struct TokenId(Arc<str>);
 
 impl TokenId {
-    /// Reads the digits; `None` for anything else.
+    /// Reads the digits; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         TokenHash::parse(&text.repeat(8)).map(|hash| hash.id())
     }
