@@ -149,6 +149,11 @@ async fn at_shutdown_a_held_lease_moves_to_another_instance() {
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let mut curl = Curl::hold(&here, "x", &["-d", "ttl=60s"]);
     let lease = curl.event("acquired").await;
+    // A node that the waiter reached first would give the moved hold a larger fence.
+    for server in &cluster.servers {
+        poll::until("the node has the lease", || async { server.ask::<bool>(&["EXISTS", "x"]).await.then_some(()) })
+            .await;
+    }
     let next = there.queue("x", &[("wait", "60s")]);
     there.until_waiting(1).await;
     here.shutdown.cancel();
