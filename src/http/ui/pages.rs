@@ -102,8 +102,7 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
         let _permit = state.history_limit.take(access.principal()).await;
         let (hour, may_read) = (state.manager.hour(), |name: &ResourceName| access.may(Right::Read, name));
         let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
-        let standstills = state.manager.standstills(wall_ms.saturating_sub(HOUR_MS));
-        let hour = hour.with_incidents(&visible_events(&state, &access), &standstills, wall_ms);
+        let hour = hour.with_incidents(&visible_events(&state, &access), &state.manager.standstills(), wall_ms);
         let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
         let deadlocks = deadlock_rows(&state.manager.deadlocks(), may_read, &waiters, wall_ms);
         page = page.with_hour(hour, WaitGraph::new(&overview, &waiters)).with_deadlocks(deadlocks);

@@ -99,6 +99,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Gives the lease with this fence these labels and their end. Returns whether it has them from now on.
+    ///
+    /// Cancel: some nodes may have them.
     pub(super) async fn keep_lease_of(
         &self,
         ticket: &Ticket,
@@ -170,6 +172,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Whether this state of a ticket whose lease has ended may be stored: its leases are gone, or are released later. If nobody
     /// ended the lease, nothing is released before: a later reader would take the tombstone for its holder's release (seed 2586).
+    /// Cancel: as [`Self::rest_is_released`].
     pub(super) async fn may_be_over(&self, ticket: &Ticket, over: TicketHead, ended: &TicketLeaseEnd) -> bool {
         let is_released_later = over.phase == TicketPhase::Ended && over.end == Some(TicketEnd::Lost);
         let was_released = ended.is_known && ticket.others.is_empty() && ended.end != TicketEnd::Lost;
@@ -178,6 +181,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Whether nothing is left of leases, one of which has ended. Other leases end here, and are reported, unless all are over.
+    /// Cancel: releases that were begun go on.
     pub(super) async fn rest_is_released(&self, ticket: &Ticket, is_kept_out: bool) -> bool {
         if !ticket.others.is_empty() && !is_kept_out {
             return self.release_ticket_lease(ticket).await;

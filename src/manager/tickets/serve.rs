@@ -262,6 +262,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Another instance may have stored the ticket's end, and released its lease: a read after the tombstone was seen counts.
+    /// Cancel: some nodes may have the ticket's end, and leases may be released.
     pub(super) async fn ticket_lease_is_over(&self, served: &Served, head: TicketHead) {
         let ticket = &served.ticket;
         let ended = Box::pin(self.ticket_lease_end(&served.id, ticket, head)).await;

@@ -1,5 +1,5 @@
 -- One page of what a process that lost its vote is filled with. It only adds: nothing here ends a lease, a block or a
--- tombstone, and none is shortened. KEYS: 1 meta, 2 index
+-- tombstone, and none is shortened, but for what a block here had beyond a quarantine (blocks.lua). KEYS: 1 meta, 2 index
 -- ARGV: as in marker.lua, 5 nonce, 6 page (from 1), 7 pages, 8 key head, 9 key tail, 10 view, 11 its record, 12 1: it is part
 --       of what is to be known after the fill that this process keeps its keys, then for each entry:
 --       kind, resource, px_ms, token, value
