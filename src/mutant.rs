@@ -84,6 +84,8 @@ mutants! {
         DowngradeLengthens,
         /// A node that refuses a set keeps those of its resources that were free.
         HalfSetKept,
+        /// A lease that was released is spread all the same.
+        SpreadAfterRelease,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {
@@ -189,6 +191,19 @@ mutants! {
     FOUND_BY_CLEANUP {
         /// A failed attempt of a set is cancelled for its first resource only.
         HalfSetCancelled,
+    }
+    /// The tests of `redlock::fan_out` find each.
+    FOUND_BY_FAN_OUT {
+        /// The rest of the nodes gets a request of another attempt.
+        RestByAnotherAttempt,
+        /// The rest of the nodes is not asked when one of the first refuses.
+        RestUnasked,
+        /// Nodes that do not vote, or are slow, are asked first.
+        HealthIgnored,
+        /// A quorum is asked first also where another Redlock client had a lock.
+        ForeignIgnored,
+        /// A lease is extended before all nodes were asked for it.
+        ExtendedUnspread,
     }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.

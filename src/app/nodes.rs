@@ -167,6 +167,7 @@ pub(super) fn redlock_settings(config: &Config, params: &Arc<ClusterParams>) -> 
         retry: BackoffRange { first: config.retry_min, max: config.retry_max },
         poll: POLL_MAX,
         cleanup_limit: config.cleanup_limit,
+        fan_out: config.fan_out,
     }
 }
 

@@ -19,6 +19,7 @@ use super::value_types::{
 };
 use crate::nodes::redis::Identity;
 use crate::protocol::keys::KeyTemplate;
+use crate::redlock::fan_out::FanOut;
 
 /// Periods are declared in milliseconds.
 const SECOND: u64 = 1_000;
@@ -219,6 +220,12 @@ settings! {
         /// Range: at most half of min_ttl
         /// Why: many times the round trip of nodes nearby; a slow node must cost a small part of a lease, not the lease.
         node_timeout: Duration = "50ms" in period(1..=10 * SECOND);
+
+        /// How many nodes an acquire of one exclusive lease asks at once: all, or a quorum of those that vote and are not slow (quorum).
+        /// The others are asked after 5 ms without a decision, at a refusal, before the lease is changed, or when it is 100 ms old.
+        /// Why: until all nodes were asked, a lease is on no more nodes than a quorum. `quorum` saves two fifths of the work of five
+        /// nodes for leases that are released before (docs/performance.md, Thrifty rounds). Instances may differ.
+        fan_out: FanOut = "all" in one_of::<FanOut>();
 
         /// How long connecting to a node may take, handshake and TLS included.
         /// Why: connecting runs beside requests; a node without a connection counts as unreachable at once.

@@ -13,6 +13,7 @@ use super::raw::RawValue;
 use crate::duration::{format_duration, parse_duration};
 use crate::nodes::redis::Identity;
 use crate::protocol::keys::{KeyTemplate, TEMPLATE_MAX_BYTES};
+use crate::redlock::fan_out::FanOut;
 use crate::types::{OWNER_PLACE, RESERVED_PREFIX};
 
 /// Maximum number of trusted networks: proxies are usually in a few.
@@ -197,6 +198,10 @@ words! {
         /// Everything that this code and its libraries log.
         Trace = "trace",
     }
+}
+
+impl Words for FanOut {
+    const WORDS: &'static [(Self, &'static str)] = &[(Self::All, "all"), (Self::Quorum, "quorum")];
 }
 
 impl Words for Identity {

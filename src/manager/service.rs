@@ -256,8 +256,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub async fn acquire(&self, request: AcquireRequest) -> Result<PendingGrant<N, C, E>, AcquireError> {
         let kept_for = request.kept_for;
         let resources = [request.resource.clone()].into();
-        let asked = self.ask(resources, request).await?;
+        let mut asked = self.ask(resources, request).await?;
         let mut labels = self.labels_of(&asked, 0).await;
+        if kept_for.is_some() {
+            asked.grant.spread().await;
+        }
         let Asked { params, grant, .. } = &asked;
         if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0)
             && !self.begin_keeping((&params.resources[0], &params.token), grant.fence(), &mut labels, kept_for).await

@@ -66,6 +66,7 @@ async fn managers() -> [Manager; 2] {
         retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(100) },
         poll: Duration::from_secs(1),
         cleanup_limit: 64,
+        fan_out: crate::redlock::fan_out::FanOut::All,
     };
     let limits = WaitLimits { per_resource: 10, total: 10, detects_deadlocks: true };
     let manager = || {

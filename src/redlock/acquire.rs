@@ -10,11 +10,13 @@ use super::acquire_shared::{ended_by_quorum, held_in, is_vote, kind_of, members_
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
+use super::fan_out::Order;
 use super::node::Node;
 use super::permit_slots::slots_taken;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in};
 use super::random::Entropy;
 use super::round::{Until, VIEW_REPEATS};
+use super::spread::Unasked;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     EndReason, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request, Unreachable, UnreachableKind, UpdateArgs,
@@ -58,9 +60,18 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     /// Number of nodes that had granted when the quorum was reached.
     pub granted: usize,
     pub(super) min_validity: Duration,
+    /// If only a quorum was asked: what the rest of the nodes is still to be asked, for the lease of this resource and token.
+    pub(super) unasked: Option<(ResourceName, TokenHash, Box<Unasked>)>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
+    /// Asks the nodes that were not asked. Must be called before anything is written to the lease.
+    pub(crate) async fn spread(&mut self) {
+        if let Some((.., unasked)) = self.unasked.take() {
+            self.engine.spread_now(unasked).await;
+        }
+    }
+
     /// Validity left now.
     pub(crate) fn valid_for(&self) -> Duration {
         self.deadline.since(self.engine.clock.now())
@@ -80,6 +91,9 @@ impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
             return Err(TooLate);
         }
         self.undo.disarm();
+        if let Some((resource, token, unasked)) = self.unasked.take() {
+            self.engine.spread_later(resource, token, unasked);
+        }
         Ok(())
     }
 }
@@ -167,7 +181,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut undo = Undo::new(self.clone(), withdrawal_of(params, &attempt), keys_gone);
         let request = request_for(params, Mode::Exclusive, attempt, labels.encode());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
-        let (tally, Rounds { joined, took_effect }) = self.acquire_round(request, params, started, is_yes).await;
+        let (tally, Rounds { joined, took_effect, unasked }) = self.acquire_round(request, params, started, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
         }
@@ -199,6 +213,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             deadline,
             granted: tally.yes(),
             min_validity,
+            unasked: unasked.map(|unasked| (params.resources[0].clone(), params.token.clone(), unasked)),
         })
     }
 
@@ -216,16 +231,30 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut own: Vec<Vec<usize>> = vec![Vec::new(); params.resources.len()];
         let mut took_effect = false;
         let mut repeats = VIEW_REPEATS;
+        // This attempt may reach nodes that a lease of the same token has not reached yet.
+        for resource in &*params.resources {
+            self.spread_first(resource, &params.token).await;
+        }
+        let slot = self.acquire_order(params, timeout).and_then(|order| Some((order, self.spread_slot()?)));
+        let (mut order, mut slot) = slot.unzip();
         loop {
-            let tally = self.round(&self.everyone(), request.clone(), started, deadline, Until::Decided, &is_yes).await;
+            let asked = order.take().unwrap_or_else(|| Order::all(self.everyone()));
+            let first = asked.first.clone();
+            let round = self.round_in_order(asked, request.clone(), started, deadline, Until::Decided, &is_yes).await;
+            round.late.map(|late| self.tasks.spawn(late));
+            let tally = round.tally;
             took_effect |= !tally.answers().iter().all(took_no_effect);
+            self.note_foreign(params, &tally);
             if tally.decision() == Decision::Reached || repeats == 0 || !self.has_moved_on(&tally) {
                 let joined = own.iter().enumerate().map(|(resource, own)| {
                     let is_old = |(i, a): &(usize, &NodeResult)| joined(a, resource) && !own.contains(i);
                     tally.received().filter(is_old).count() >= tally.quorum()
                 });
                 let joined = joined.collect();
-                return (tally, Rounds { joined, took_effect });
+                let order = Order { first, rest: round.rest };
+                let unasked = Unasked { request: round.request, stamp: round.stamp, started, order, slot: slot.take() };
+                let unasked = (!unasked.order.rest.is_empty()).then(|| Box::new(unasked));
+                return (tally, Rounds { joined, took_effect, unasked });
             }
             repeats -= 1;
             // Answers to a repeated round that join a lease may join what this attempt set before the change.
@@ -348,6 +377,8 @@ pub(super) struct Rounds {
     pub(super) joined: Vec<bool>,
     /// Whether a node may have a key of this attempt, perhaps from a round before a change of the view.
     pub(super) took_effect: bool,
+    /// If a quorum granted, the nodes that were not asked.
+    pub(super) unasked: Option<Box<Unasked>>,
 }
 
 /// Whether the node answered, and the answer proves that no key was set there.

@@ -114,6 +114,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             deadline,
             granted: tally.yes(),
             min_validity,
+            unasked: None,
         })
     }
 

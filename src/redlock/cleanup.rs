@@ -219,6 +219,7 @@ mod tests {
             retry: RETRY_DELAYS,
             poll: ms(1_000),
             cleanup_limit: 8,
+            fan_out: crate::redlock::fan_out::FanOut::All,
         };
         let engine = Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, settings);
         (node, engine)

@@ -159,6 +159,7 @@ mod tests {
             retry: BackoffRange { first: ms(1), max: ms(1) },
             poll: ms(1_000),
             cleanup_limit: 8,
+            fan_out: crate::redlock::fan_out::FanOut::All,
         };
         let engine = Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, settings);
         (node, engine)

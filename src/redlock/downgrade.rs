@@ -49,6 +49,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let unknown = |granted, answers: &[Option<NodeResult>]| {
             DowngradeRefusal::Lease(ExtendRefusal::Unknown { granted, nodes: self.outcomes(answers) })
         };
+        self.spread_first(resource, token).await;
         let found = self.inspect(resource).await.map_err(|answers| unknown(0, &answers))?;
         match (found.state.lease_of(token), &found.state) {
             (Some((record, _)), _) if record.mode.slot().is_some() => return Err(DowngradeRefusal::Permit),

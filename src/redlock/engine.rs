@@ -13,6 +13,7 @@ use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
 use super::deferred_index::DeferredIndex;
+use super::fan_out::{FanOut, ForeignNames, ReadyNodes};
 use super::known_nodes::{self, KnownNodes};
 use super::member_fences::FenceBlocks;
 use super::membership::current_view::CurrentView;
@@ -20,6 +21,7 @@ use super::node::Node;
 use super::quorum::{NodeOutcome, Verdict, quorum_of};
 use super::random::Entropy;
 use super::round_trip::AnswerTimeout;
+use super::spread::PendingSpreads;
 use super::validity;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, NodeResult, View};
@@ -46,6 +48,8 @@ pub struct RedlockSettings {
     pub poll: Duration,
     /// Maximum number of concurrent clean-ups and repairs; more are left to the TTL.
     pub cleanup_limit: usize,
+    /// How many nodes an acquire asks at once.
+    pub fan_out: FanOut,
 }
 
 /// The engine of one instance. Cheap to clone.
@@ -86,6 +90,10 @@ pub struct Engine<N, C, E> {
     pub(super) cleanups: Arc<Semaphore>,
     /// Leases that no node has in its index yet.
     pub(super) late: DeferredIndex,
+    /// Leases that some nodes were not asked for yet.
+    pub(super) spreads: PendingSpreads,
+    pub(super) ready: ReadyNodes,
+    pub(super) foreign: ForeignNames,
     pub(super) fence_blocks: FenceBlocks,
     /// Which processes vote.
     pub(super) views: CurrentView,
@@ -135,6 +143,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             tasks,
             cleanups,
             late,
+            spreads: PendingSpreads::default(),
+            ready: ReadyNodes::default(),
+            foreign: ForeignNames::default(),
             fence_blocks: FenceBlocks::default(),
             views,
             answers,

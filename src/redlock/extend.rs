@@ -109,6 +109,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut until = Until::Won;
         // If the nodes have different TTLs: the TTL that a quorum has at least, which is set on all.
         let mut common_ttl = None;
+        self.spread_first(&extension.resource, &extension.token).await;
         loop {
             let started = self.clock.now();
             let Some(ttl) = extension.ttl_at(self.cluster_clock.request_time_at(started)) else {

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 
 use super::clock::Clock;
 use super::engine::Redlock;
+use super::fan_out::FanOut;
 use super::node::Node;
 use super::quorum::Tally;
 use super::random::Entropy;
@@ -97,7 +98,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
             let answers = tally.answers().to_vec();
             return match found {
-                Some(MajorityState { state, agreeing, .. }) => Ok(ClusterInspection { state, agreeing, answers }),
+                Some(MajorityState { state, agreeing, .. }) => {
+                    if matches!(state, ResourceState::Foreign { .. }) && self.settings.fan_out == FanOut::Quorum {
+                        self.foreign.add(resource);
+                    }
+                    Ok(ClusterInspection { state, agreeing, answers })
+                }
                 None => Err(answers),
             };
         }

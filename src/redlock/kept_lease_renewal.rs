@@ -125,6 +125,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         labels: &Labels,
     ) -> bool {
         let engine = &self.engine;
+        engine.spread_first(resource, token).await;
         let (resource, token, labels) = (resource.clone(), token.clone(), Some(labels.encode()));
         let (fence, ttl) = (Some(fence), None);
         let index = self.index(&resource);

@@ -290,7 +290,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Rounds wait as long as the nodes that can be part of a quorum need; a node that needs longer is slow.
+    /// Rounds wait as long as the nodes that can be part of a quorum need; a node that needs longer is slow. The others are asked
+    /// first, if they vote.
     fn adapt_timeout(&self) {
         let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state());
         let members = engine.members();
@@ -303,6 +304,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             node.expect_answers_within(timeout);
             health.check_speed(timeout, now);
         }
+        let is_ready = |(_, health): &(usize, &NodeHealth)| health.votes(now) && !health.is_slow;
+        let ready = state.nodes.iter().enumerate().filter(is_ready).map(|(i, _)| 1 << i);
+        engine.ready.set(ready.fold(0, std::ops::BitOr::bitor));
     }
 
     /// Keeps the cluster clock at the median of the nodes' clocks. If the median has jumped by more than the guard,

@@ -11,10 +11,11 @@ use tokio::sync::oneshot;
 use super::cleanup::CLEANUP_MAX;
 use super::clock::Clock;
 use super::engine::Redlock;
+use super::fan_out::Order;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, Verdict};
 use super::random::Entropy;
-use super::round::Until;
+use super::round::{Round, Until};
 use crate::mutant::{Mutant, is};
 use crate::protocol::{
     DeleteForeignArgs, EndReason, Found, NodeInspection, NodeResult, ReleaseArgs, Released, Reply, Request, RevokeArgs,
@@ -49,8 +50,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.release_then(resource, token, reason, || {}, |_| {}).await
     }
 
-    /// As `release`; `sent` is called when the release was handed to every node's connection: requests sent from then
-    /// on arrive after it on each node. `ended` is called with the outcome.
+    /// As `release`; `sent` is called when the release was handed to the connection of every node that may have the lease: requests
+    /// sent from then on arrive after it on each node. `ended` is called with the outcome.
     ///
     /// Cancel: as [`Self::release`]; both functions are still called.
     pub async fn release_then(
@@ -62,8 +63,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         ended: impl FnOnce(&ReleaseOutcome) + Send + 'static,
     ) -> ReleaseOutcome {
         self.late.remove(resource, token);
+        let order = self.release_order(resource, token);
         let request = Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason });
-        self.end(request, sent, ended).await
+        self.end(request, order, sent, ended).await
     }
 
     /// Deletes a foreign client's lock on the nodes where it still has this fingerprint.
@@ -71,12 +73,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Cancel: the deletion continues in its own task.
     pub async fn delete_foreign(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
         let request = Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint });
-        self.end(request, || {}, |_| {}).await
+        self.end(request, Order::all(self.everyone()), || {}, |_| {}).await
     }
 
     async fn end(
         &self,
         request: Request,
+        order: Order,
         sent: impl FnOnce() + Send + 'static,
         ended: impl FnOnce(&ReleaseOutcome) + Send + 'static,
     ) -> ReleaseOutcome {
@@ -85,14 +88,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.tasks.spawn(async move {
             let (started, before) = (engine.clock.now(), engine.views.current());
             let deadline = started.plus(engine.node_timeout());
-            let everyone = engine.everyone();
-            let round =
-                engine.round_and_late_calls(&everyone, request.clone(), started, deadline, Until::Won, is_found);
+            let round = engine.round_in_order(order, request.clone(), started, deadline, Until::Won, is_found);
             let mut round = std::pin::pin!(round);
             // The first poll of a round hands its request to every node.
             let first = poll_fn(|cx| Poll::Ready(round.as_mut().poll(cx))).await;
             sent();
-            let (tally, late) = match first {
+            let Round { tally, late, .. } = match first {
                 Poll::Ready(done) => done,
                 Poll::Pending => round.await,
             };
@@ -132,6 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: some nodes may refuse extends, others not.
     pub async fn revoke(&self, resource: &ResourceName, token: &TokenHash) -> Result<u64, ReleaseOutcome> {
+        self.spread_first(resource, token).await;
         let request = Request::Revoke(RevokeArgs { resource: resource.clone(), token: token.clone() });
         let started = self.clock.now();
         let deadline = started.plus(self.node_timeout());

@@ -9,14 +9,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
+
+use super::acquire_set::joined;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
+use super::fan_out::{Order, REST_AFTER};
 use super::node::Node;
 use super::quorum::{Decision, Tally};
 use super::random::Entropy;
+use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    NodeInspection, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind, View, ViewId,
+    AcquireArgs, NodeInspection, NodeResult, Reply, Request, RequestStamp, RequestTime, Unreachable, UnreachableKind, View,
+    ViewId,
 };
+use crate::types::AttemptId;
 
 /// When a round may end before all nodes have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,18 +52,20 @@ pub(super) type LateCalls = Pin<Box<dyn Future<Output = Vec<usize>> + Send>>;
 pub(in crate::redlock) struct Posed {
     pub(super) request: Request,
     pub(super) view: Option<Arc<View>>,
+    /// The stamp of a request that other nodes got before; `None`: when the round was begun.
+    pub(super) sent_at: Option<RequestTime>,
 }
 
 impl From<Request> for Posed {
     fn from(request: Request) -> Self {
-        Self { request, view: None }
+        Self { request, view: None, sent_at: None }
     }
 }
 
 impl Request {
     /// The request, to be answered in this view.
     pub(in crate::redlock) fn in_view(self, view: &Arc<View>) -> Posed {
-        Posed { request: self, view: Some(Arc::clone(view)) }
+        Posed { request: self, view: Some(Arc::clone(view)), sent_at: None }
     }
 }
 
@@ -80,6 +89,36 @@ fn answer_to(sent: Sent, answer: NodeResult) -> NodeResult {
     }
 }
 
+/// A request as it is sent to each node.
+struct Prepared {
+    sent: Sent,
+    request: Arc<Request>,
+    stamp: RequestStamp,
+    /// The nodes that may get it, one bit each.
+    members: u64,
+}
+
+/// What came of a round.
+pub(super) struct Round {
+    pub(super) tally: Tally,
+    /// The calls that were in flight when it ended.
+    pub(super) late: Option<LateCalls>,
+    /// The nodes that got no request.
+    pub(super) rest: Vec<usize>,
+    pub(super) request: Arc<Request>,
+    pub(super) stamp: RequestStamp,
+}
+
+/// The request that the rest of the nodes gets: the same as the first ones, with the same attempt, so that a cancel ends both.
+fn for_the_rest(request: &Arc<Request>) -> Arc<Request> {
+    match &**request {
+        Request::Acquire(args) if mutant::is(Mutant::RestByAnotherAttempt) => {
+            Arc::new(Request::Acquire(AcquireArgs { attempt: AttemptId::from_random(0), ..args.clone() }))
+        }
+        _ => Arc::clone(request),
+    }
+}
+
 /// The calls of a round that are still in flight.
 struct Fanout<F> {
     sent: Sent,
@@ -88,7 +127,8 @@ struct Fanout<F> {
 }
 
 impl<F: Future<Output = NodeResult>> Fanout<F> {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, NodeResult)>> {
+    /// Hands requests that were not sent before to their nodes, and collects answers.
+    fn poll_calls(&mut self, cx: &mut Context<'_>) {
         let (sent, ready) = (self.sent, &mut self.ready);
         self.calls.retain_mut(|(index, call)| match call.as_mut().poll(cx) {
             Poll::Ready(answer) => {
@@ -97,6 +137,16 @@ impl<F: Future<Output = NodeResult>> Fanout<F> {
             }
             Poll::Pending => true,
         });
+    }
+
+    /// Sends the request to more nodes.
+    async fn add(&mut self, calls: impl Iterator<Item = (usize, Pin<Box<F>>)>) {
+        self.calls.extend(calls);
+        poll_fn(|cx| Poll::Ready(self.poll_calls(cx))).await;
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, NodeResult)>> {
+        self.poll_calls(cx);
         match self.ready.pop_front() {
             Some(next) => Poll::Ready(Some(next)),
             None if self.calls.is_empty() => Poll::Ready(None),
@@ -120,11 +170,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         until: Until,
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> Tally {
-        let (tally, late) = self.round_and_late_calls(targets, request, started, deadline, until, is_yes).await;
-        if let Some(late) = late {
+        let order = Order::all(targets.to_vec());
+        let round = self.round_in_order(order, request, started, deadline, until, is_yes).await;
+        if let Some(late) = round.late {
             self.tasks.spawn(late);
         }
-        tally
+        round.tally
     }
 
     /// Whether requests for votes are sent: a view and the nodes' time are known.
@@ -132,26 +183,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.can_ask_in(&self.views.current())
     }
 
-    fn can_ask_in(&self, view: &View) -> bool {
+    pub(super) fn can_ask_in(&self, view: &View) -> bool {
         view.id != ViewId::NONE && self.cluster_clock.is_anchored()
     }
 
-    /// As [`Self::round`], but the calls still in flight are left to the caller.
-    pub(super) async fn round_and_late_calls(
-        &self,
-        targets: &[usize],
-        request: impl Into<Posed>,
-        started: BootTime,
-        deadline: BootTime,
-        until: Until,
-        is_yes: impl Fn(&NodeResult) -> bool,
-    ) -> (Tally, Option<LateCalls>) {
-        let Posed { request, view } = request.into();
+    /// The request as it is sent in the view where its answers count.
+    fn prepare(&self, Posed { request, view, sent_at }: Posed, started: BootTime) -> Prepared {
         let view = view.unwrap_or_else(|| self.views.current());
-        let mut tally = Tally::of_list(self.nodes.len(), self.size_in(&view));
         // A node outside the view's list has no vote in the view.
         let members = if request.is_of_membership() { u64::MAX } else { self.members_in(&view) };
-        let targets = targets.iter().filter(|i| members >> **i & 1 == 1);
         let request = Arc::new(request);
         let (sent, request) = match request.resource() {
             _ if self.can_ask_in(&view) || !request.needs_vote() => (Sent::Request, request),
@@ -159,24 +199,51 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             Some(resource) => (Sent::Question, Arc::new(Request::Inspect { resource: resource.clone() })),
             None => (Sent::Question, request),
         };
-        let stamp = RequestStamp { sent_at: self.cluster_clock.request_time_at(started), view };
+        let sent_at = sent_at.unwrap_or_else(|| self.cluster_clock.request_time_at(started));
+        Prepared { sent, request, stamp: RequestStamp { sent_at, view }, members }
+    }
+
+    /// As [`Self::round`], but in an order, and what is left of it is the caller's: nodes that got no request, and calls still
+    /// in flight.
+    pub(super) async fn round_in_order(
+        &self,
+        order: Order,
+        request: impl Into<Posed>,
+        started: BootTime,
+        deadline: BootTime,
+        until: Until,
+        is_yes: impl Fn(&NodeResult) -> bool,
+    ) -> Round {
+        let Prepared { sent, request, stamp, members } = self.prepare(request.into(), started);
+        let mut tally = Tally::of_list(self.nodes.len(), self.size_in(&stamp.view));
         tally.set_view(&stamp.view);
-        let call = |i: &usize| {
-            let call = Arc::clone(&self.nodes[*i]).call(stamp.clone(), Arc::clone(&request));
-            (*i, Box::pin(call))
-        };
-        let mut fanout = Fanout { sent, calls: targets.map(call).collect(), ready: VecDeque::new() };
+        let call = |i: usize| (i, Box::pin(Arc::clone(&self.nodes[i]).call(stamp.clone(), Arc::clone(&request))));
+        let to_rest = |i: usize| (i, Box::pin(Arc::clone(&self.nodes[i]).call(stamp.clone(), for_the_rest(&request))));
+        let is_member = |i: &usize| members >> *i & 1 == 1;
+        let mut rest: Vec<usize> = order.rest.into_iter().filter(is_member).collect();
+        let calls = order.first.into_iter().filter(is_member).map(call).collect();
+        let mut fanout = Fanout { sent, calls, ready: VecDeque::new() };
         let mut ends = deadline;
         let mut timer = std::pin::pin!(self.clock.sleep_until(ends));
+        let patience = (!rest.is_empty()).then(|| self.clock.sleep(REST_AFTER));
+        let mut patience = std::pin::pin!(OptionFuture::from(patience));
         loop {
             let next = tokio::select! {
                 biased;
                 next = poll_fn(|cx| fanout.poll_next(cx)) => next,
                 () = &mut timer => break,
+                _ = &mut patience, if !rest.is_empty() => {
+                    fanout.add(std::mem::take(&mut rest).into_iter().map(to_rest)).await;
+                    continue;
+                }
             };
             let Some((index, answer)) = next else { break };
             self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
+            // Whoever joins a lease does not know which nodes have it.
+            if !rest.is_empty() && (!yes || joined(&answer, 0)) && !mutant::is(Mutant::RestUnasked) {
+                fanout.add(std::mem::take(&mut rest).into_iter().map(to_rest)).await;
+            }
             tally.record(index, answer, yes);
             match (until, tally.decision()) {
                 (Until::Decided | Until::Won, Decision::Reached) => break,
@@ -200,11 +267,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
                 tally.record(*index, Err(late), false);
             }
-            return (tally, None);
+            return Round { tally, late: None, rest, request, stamp };
         }
         let timer = self.clock.sleep_until(deadline);
         let late = (!fanout.calls.is_empty()).then(|| Box::pin(await_late(fanout, timer)) as LateCalls);
-        (tally, late)
+        Round { tally, late, rest, request, stamp }
     }
 
     /// Whether a view above this round's was seen: the round may be repeated in it.

@@ -96,6 +96,7 @@ fn engine_of(nodes: usize) -> TestEngine {
         retry: BackoffRange { first: Duration::from_millis(1), max: Duration::from_millis(2) },
         poll: Duration::from_secs(1),
         cleanup_limit: 16,
+        fan_out: crate::redlock::fan_out::FanOut::All,
     };
     let engine = Redlock::new((0..nodes).map(node).collect(), clock, SystemEntropy, settings);
     engine.cluster_clock.anchor(0);

@@ -241,6 +241,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
         retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(250) },
         poll: Duration::from_secs(1),
         cleanup_limit: 4_096,
+        fan_out: redlockd::redlock::fan_out::FanOut::All,
     };
     let engine = Redlock::new(nodes, SystemClock, SystemEntropy, settings);
     let monitor = NodeMonitor::new(engine.clone());

@@ -27,6 +27,7 @@ use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
+use crate::redlock::fan_out::FanOut;
 use crate::redlock::kept_lease::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::kept_lease_renewal::Keeper;
 use crate::redlock::monitor::{InitError, NodeMonitor};
@@ -101,6 +102,7 @@ impl Host {
                 retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(250) },
                 poll: POLL,
                 cleanup_limit: CLEANUP_LIMIT,
+                fan_out: if w.profile.thrifty >> inst & 1 == 1 { FanOut::Quorum } else { FanOut::All },
             };
             let life = u64::from(w.insts[inst].life);
             let entropy = SimEntropy::new(Rng::new(seed, 1_000 + inst as u64 * 1_000 + life));
@@ -387,11 +389,12 @@ async fn acquire(
     let began = began.into_inner().expect("no panic here").filter(|_| is_new);
     lock(world).ends_to_wait(inst, request.req, began);
     match outcome {
-        Ok(grant) => {
+        Ok(mut grant) => {
             let (fence, joined) = (grant.fence(), grant.leases[0].joined);
             let granted = (fence, grant.mode, grant.deadline, joined, engine.clock.now().since(started));
             if let Some(kept_for) = kept_for.filter(|_| is_new) {
                 let labels = Labels { kept_until_ms: keeper.now_ms() + kept_for, ..params.labels.clone() };
+                grant.spread().await;
                 if !keeper.begin(&request.resource, &params.token, grant.fence(), &labels).await {
                     return None;
                 }

@@ -61,6 +61,8 @@ pub(super) struct InvariantChecker {
     sent: BTreeMap<u64, Round>,
     /// Attempts that an instance gave up.
     given_up: BTreeMap<String, GivenUp>,
+    /// Attempts whose grants were answered.
+    kept: BTreeSet<String>,
     /// The requests that tried for each token.
     pub(super) tried_by: BTreeMap<TokenHash, BTreeSet<u64>>,
     /// Nodes that came back without the last of what they did: a cancel may be part of it.
@@ -149,6 +151,10 @@ impl InvariantChecker {
 
     /// A request left an instance.
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
+        // The rest of the nodes is sent what an attempt was that is over: nobody tries again.
+        if matches!(request, Request::Acquire(args) if self.kept.contains(args.attempt.as_str())) {
+            return;
+        }
         let attempt = match request {
             Request::Acquire(AcquireArgs { attempt, token, .. })
             | Request::AcquireShared(AcquireSharedArgs { attempt, token, .. }) => {
@@ -475,6 +481,7 @@ impl World {
     pub(super) fn note_attempts(&mut self, inst: usize, req: u64, is_kept: bool) {
         let (life, at) = (self.insts[inst].life, self.local(inst));
         let Some(round) = self.checker.sent.remove(&req) else { return };
+        self.checker.kept.extend(round.attempt.clone().filter(|_| is_kept));
         let last = round.attempt.filter(|_| !is_kept).map(|attempt| (attempt, round.at));
         for (attempt, sent) in round.given_up.into_iter().chain(last) {
             self.checker.given_up.insert(attempt, GivenUp { inst, life, sent, at, req });

@@ -2,6 +2,7 @@
 //! profile or not (swarm testing), so that common ones do not hide rare ones.
 
 use super::rng::Rng;
+use super::suite::REGRESSIONS;
 use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
 
 /// Clock offset, or age of a request, beyond which a node does not vote: the shipped default.
@@ -169,6 +170,8 @@ pub(super) struct Profile {
     pub(super) has_sets: bool,
     /// Sets are of the mode of their token, as other leases are.
     pub(super) shares_sets: bool,
+    /// The instances that ask a quorum of the nodes first, one bit each.
+    pub(super) thrifty: u64,
 }
 
 impl Profile {
@@ -273,6 +276,7 @@ impl Profile {
             sharing: Sharing::None,
             has_sets: false,
             shares_sets: false,
+            thrifty: 0,
             faults,
         };
         // One node has no others that could heal it.
@@ -300,6 +304,10 @@ impl Profile {
         profile.has_sets = r.chance(50);
         // Not drawn, so that other seeds stay as they are.
         profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;
+        let mut r = Rng::new(seed, 16);
+        if r.chance(40) && !REGRESSIONS.contains(&seed) {
+            profile.thrifty = r.range(1, (1 << profile.instances) - 1);
+        }
         profile
     }
 }

@@ -54,6 +54,7 @@ impl Within {
             retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(250) },
             poll: Duration::from_secs(1),
             cleanup_limit: 4_096,
+            fan_out: redlockd::redlock::fan_out::FanOut::All,
         };
         let engine = Redlock::new(vec![node], SystemClock, SystemEntropy, settings);
         let monitor = NodeMonitor::new(engine.clone());

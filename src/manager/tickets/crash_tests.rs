@@ -595,6 +595,7 @@ async fn world(seed: u64, case: Case) -> World {
         retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(100) },
         poll: Duration::from_secs(1),
         cleanup_limit: 64,
+        fan_out: crate::redlock::fan_out::FanOut::All,
     };
     let token = Token::from_random([7; 24]);
     let (ticket, shape) = (TicketId::of("test", &resource(), &token.hash()), case.shape);

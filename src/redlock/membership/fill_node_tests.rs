@@ -139,6 +139,7 @@ fn engine() -> TestEngine {
         retry: BackoffRange { first: Duration::from_millis(1), max: Duration::from_millis(2) },
         poll: Duration::from_secs(1),
         cleanup_limit: 16,
+        fan_out: crate::redlock::fan_out::FanOut::All,
     };
     let engine = Redlock::new(nodes, clock, SystemEntropy, settings);
     engine.cluster_clock.anchor(0);
