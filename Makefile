@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance measure
+.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-fan-out bench-cost bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -86,6 +86,9 @@ bench-growth: speed ## what 100,000 held leases and 10,000 waiters change and we
 	cargo build --locked --release --bin redlockd --example waiters_memory
 	@$(SPEED) growth $(REDLOCKD) $(or $(ROUNDS),3) $(or $(SECONDS),1)
 	@ulimit -n "$$(ulimit -Hn)" && $(dir $(REDLOCKD))examples/waiters_memory
+
+bench-fan-out: speed ## all nodes at once beside a quorum first, in one run (2 minutes)
+	@$(SPEED) fan-out $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
 
 bench-cost: speed ## instructions and writes of the service per cycle: what a noisy machine does not move (3 minutes)
 	@tests/install-deps.sh strace=strace valgrind=valgrind

@@ -84,8 +84,6 @@ mutants! {
         DowngradeLengthens,
         /// A node that refuses a set keeps those of its resources that were free.
         HalfSetKept,
-        /// A lease that was released is spread all the same.
-        SpreadAfterRelease,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {
@@ -204,6 +202,8 @@ mutants! {
         ForeignIgnored,
         /// A lease is extended before all nodes were asked for it.
         ExtendedUnspread,
+        /// A lease that was released is spread all the same.
+        SpreadAfterRelease,
     }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.

@@ -17,6 +17,7 @@ mod cluster_waiters;
 mod command_line;
 mod documents;
 mod examples;
+mod fan_out;
 mod faults;
 mod fencing;
 mod fuzz_corpus;

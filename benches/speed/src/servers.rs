@@ -178,6 +178,10 @@ pub struct Service {
     _data: Directory,
 }
 
+fn node_args(nodes: &Nodes) -> Vec<String> {
+    nodes.urls().into_iter().flat_map(|url| ["--node".to_owned(), url]).collect()
+}
+
 /// How to start a redlockd.
 pub struct Start<'a> {
     /// The program.
@@ -193,13 +197,19 @@ impl Start<'_> {
     ///
     /// Errors: where it does not.
     pub async fn over(&self, nodes: &Nodes) -> Result<Service, Failure> {
-        let nodes: Vec<String> = nodes.urls().into_iter().flat_map(|url| ["--node".to_owned(), url]).collect();
         let declared =
-            Command::new(self.binary).arg("init").args(&nodes).args(self.args).stdout(Stdio::null()).status()?;
+            Command::new(self.binary).arg("init").args(node_args(nodes)).args(self.args).stdout(Stdio::null()).status()?;
         if !declared.success() {
             return Err("the new cluster was not declared".into());
         }
-        self.start(&nodes).await
+        self.beside(nodes).await
+    }
+
+    /// Over nodes that another one has declared.
+    ///
+    /// Errors: where it does not start.
+    pub async fn beside(&self, nodes: &Nodes) -> Result<Service, Failure> {
+        self.start(&node_args(nodes)).await
     }
 
     /// On embedded nodes.
