@@ -181,7 +181,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut undo = Undo::new(self.clone(), withdrawal_of(params, &attempt), keys_gone);
         let request = request_for(params, Mode::Exclusive, attempt, labels.encode());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
-        let (tally, Rounds { joined, took_effect, unasked }) = self.acquire_round(request, params, started, is_yes).await;
+        let (tally, Rounds { joined, took_effect, unasked }) =
+            self.acquire_round(request, params, started, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
         }
@@ -236,12 +237,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             self.spread_first(resource, &params.token).await;
         }
         let slot = self.acquire_order(params, timeout).and_then(|order| Some((order, self.spread_slot()?)));
-        let (mut order, mut slot) = slot.unzip();
+        let (mut order, slot) = slot.unzip();
         loop {
             let asked = order.take().unwrap_or_else(|| Order::all(self.everyone()));
-            let first = asked.first.clone();
+            let first = if asked.rest.is_empty() { Vec::new() } else { asked.first.clone() };
             let round = self.round_in_order(asked, request.clone(), started, deadline, Until::Decided, &is_yes).await;
-            round.late.map(|late| self.tasks.spawn(late));
+            if let Some(late) = round.late {
+                self.tasks.spawn(late);
+            }
             let tally = round.tally;
             took_effect |= !tally.answers().iter().all(took_no_effect);
             self.note_foreign(params, &tally);
@@ -251,9 +254,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     tally.received().filter(is_old).count() >= tally.quorum()
                 });
                 let joined = joined.collect();
-                let order = Order { first, rest: round.rest };
-                let unasked = Unasked { request: round.request, stamp: round.stamp, started, order, slot: slot.take() };
-                let unasked = (!unasked.order.rest.is_empty()).then(|| Box::new(unasked));
+                let unasked = (!round.rest.is_empty()).then(|| {
+                    let order = Order { first, rest: round.rest };
+                    Box::new(Unasked { request: round.request, stamp: round.stamp, started, order, slot })
+                });
                 return (tally, Rounds { joined, took_effect, unasked });
             }
             repeats -= 1;

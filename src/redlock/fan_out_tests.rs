@@ -40,7 +40,9 @@ impl TestNode {
 
     /// The acquires that it was sent.
     fn acquires(&self) -> Vec<(RequestTime, Arc<Request>)> {
-        let of = |request: &Request| matches!(request, Request::Acquire(_) | Request::AcquireShared(_) | Request::AcquireSet(_));
+        let of = |request: &Request| {
+            matches!(request, Request::Acquire(_) | Request::AcquireShared(_) | Request::AcquireSet(_))
+        };
         self.sent.lock().iter().filter(|(_, request)| of(request)).cloned().collect()
     }
 
@@ -383,7 +385,10 @@ async fn a_lease_on_a_quorum_keeps_others_out_and_shows_as_held() {
     let refusal = attempt(&engine, &request("job", 2)).await.map(|_| ()).expect_err("held");
     assert_eq!((refusal.kind, refusal.holder_nodes), (RefusalKind::Held, QUORUM));
     let ends = params().lock_delay + ms(10_000);
-    assert!(refusal.free_in.is_some_and(|free| free > ends - ms(10) + started), "when a quorum can be free: {refusal:?}");
+    assert!(
+        refusal.free_in.is_some_and(|free| free > ends - ms(10) + started),
+        "when a quorum can be free: {refusal:?}"
+    );
     let found = engine.inspect(&name("job")).await.expect("known");
     assert!(found.state.lease_of(&token(1)).is_some());
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -407,7 +412,10 @@ async fn violation() -> Option<&'static str> {
     }
     let engine = self::engine();
     acquire(&engine, "job", 1).await;
-    if engine.extend(&extension("job", 1)).await.is_err() || engine.under_replicated() > 0 || holding(&engine, "job") < NODES {
+    if engine.extend(&extension("job", 1)).await.is_err()
+        || engine.under_replicated() > 0
+        || holding(&engine, "job") < NODES
+    {
         return Some("a lease was extended before all were asked for it");
     }
     let engine = self::engine();
@@ -426,7 +434,12 @@ async fn violation() -> Option<&'static str> {
     }
     let engine = self::engine();
     let node = &engine.nodes[first(&engine, "job")[0]];
-    node.reference.lock().foreign_set(node.now_us(), &name("job"), &ForeignValue::Bytes(b"theirs".to_vec()), Some(1_000));
+    node.reference.lock().foreign_set(
+        node.now_us(),
+        &name("job"),
+        &ForeignValue::Bytes(b"theirs".to_vec()),
+        Some(1_000),
+    );
     acquire(&engine, "job", 1).await;
     release(&engine, "job", 1).await;
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -20,8 +20,8 @@ use super::quorum::{Decision, Tally};
 use super::random::Entropy;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireArgs, NodeInspection, NodeResult, Reply, Request, RequestStamp, RequestTime, Unreachable, UnreachableKind, View,
-    ViewId,
+    AcquireArgs, NodeInspection, NodeResult, Reply, Request, RequestStamp, RequestTime, Unreachable, UnreachableKind,
+    View, ViewId,
 };
 use crate::types::AttemptId;
 
@@ -142,7 +142,11 @@ impl<F: Future<Output = NodeResult>> Fanout<F> {
     /// Sends the request to more nodes.
     async fn add(&mut self, calls: impl Iterator<Item = (usize, Pin<Box<F>>)>) {
         self.calls.extend(calls);
-        poll_fn(|cx| Poll::Ready(self.poll_calls(cx))).await;
+        poll_fn(|cx| {
+            self.poll_calls(cx);
+            Poll::Ready(())
+        })
+        .await;
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, NodeResult)>> {

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::fan_out::Order;
+use super::fan_out::{FanOut, Order};
 use super::node::Node;
 use super::random::Entropy;
 use super::round::{Posed, Until};
@@ -143,7 +143,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Asks the remaining nodes for the lease now, if they were not asked: requests that are sent from now on reach each node
     /// after this one.
     pub(super) async fn spread_first(&self, resource: &ResourceName, token: &TokenHash) {
-        if let Some(unasked) = self.spreads.take(&(resource.clone(), token.clone()))
+        if self.settings.fan_out == FanOut::Quorum
+            && let Some(unasked) = self.spreads.take(&(resource.clone(), token.clone()))
             && !mutant::is(Mutant::ExtendedUnspread)
         {
             self.spread_now(unasked).await;
@@ -164,7 +165,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     async fn spread(self, unasked: Box<Unasked>) {
         let Unasked { request, stamp, order, slot, .. } = *unasked;
         let now = self.clock.now();
-        let posed = Posed { request: Arc::unwrap_or_clone(request), view: Some(stamp.view), sent_at: Some(stamp.sent_at) };
+        let posed =
+            Posed { request: Arc::unwrap_or_clone(request), view: Some(stamp.view), sent_at: Some(stamp.sent_at) };
         self.round(&order.rest, posed, now, now.plus(self.node_timeout()), Until::All, Result::is_ok).await;
         drop(slot);
     }
@@ -174,6 +176,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// it must have lost its vote, and others then vote in another view.
     pub(super) fn release_order(&self, resource: &ResourceName, token: &TokenHash) -> Order {
         let everyone = self.everyone();
+        if self.settings.fan_out == FanOut::All {
+            return Order::all(everyone);
+        }
         let Some(unasked) = self.spreads.take(&(resource.clone(), token.clone())) else { return Order::all(everyone) };
         let order = unasked.order.clone();
         let is_same_view = unasked.stamp.view.id == self.views.current().id;

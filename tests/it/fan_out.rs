@@ -27,7 +27,7 @@ async fn short_leases_are_on_three_of_five_nodes_and_longer_ones_on_all() {
             let name = format!("short-{round}-{i}");
             let answer = client.acquire(&name, &[("ttl", "30s")]).await;
             assert_eq!(answer.status, 201, "{answer:?}");
-            assert_eq!(client.release(&name, &answer.token()).await.status, 200);
+            assert_eq!(client.release(&name, &answer.token()).await.status, 204);
         }
         let after = deletions(&cluster).await;
         after.iter().zip(before).map(|(after, before)| after - before).collect::<Vec<u64>>()
@@ -44,7 +44,7 @@ async fn short_leases_are_on_three_of_five_nodes_and_longer_ones_on_all() {
     let held = client.acquire("longer", &[("ttl", "30s")]).await;
     cluster.until_everywhere("longer").await;
     assert_eq!(client.extend("longer", &held.token(), &[]).await.status, 200);
-    assert_eq!(client.release("longer", &held.token()).await.status, 200);
+    assert_eq!(client.release("longer", &held.token()).await.status, 204);
     cluster.until_nowhere("longer").await;
     let extended = client.acquire("extended", &[("ttl", "30s")]).await;
     assert_eq!(client.extend("extended", &extended.token(), &[]).await.status, 200);

@@ -65,10 +65,12 @@ pub(super) enum HardState {
     SharedSetGranted,
     SetRefused,
     SetWaited,
+    /// The rest of the nodes was asked for a lease.
+    LeaseSpread,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 60] = {
+pub(super) const ALL: [HardState; 61] = {
     use HardState::*;
     [
         Granted,
@@ -131,6 +133,7 @@ pub(super) const ALL: [HardState; 60] = {
         SharedSetGranted,
         SetRefused,
         SetWaited,
+        LeaseSpread,
     ]
 };
 

@@ -149,11 +149,11 @@ impl InvariantChecker {
         *first = at.min(*first);
     }
 
-    /// A request left an instance.
-    pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
-        // The rest of the nodes is sent what an attempt was that is over: nobody tries again.
+    /// A request left an instance. Returns whether it is that of an attempt whose grant was answered: the rest of the nodes is
+    /// sent it, and nobody tries again.
+    pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) -> bool {
         if matches!(request, Request::Acquire(args) if self.kept.contains(args.attempt.as_str())) {
-            return;
+            return true;
         }
         let attempt = match request {
             Request::Acquire(AcquireArgs { attempt, token, .. })
@@ -166,7 +166,7 @@ impl InvariantChecker {
                 Some(attempt.as_str())
             }
             Request::Update(_) | Request::Downgrade(_) => None,
-            _ => return,
+            _ => return false,
         };
         let req = SERVED.get();
         match self.sent.get_mut(&req) {
@@ -184,6 +184,7 @@ impl InvariantChecker {
                 (round.at, round.sent_at, round.attempt) = (at, sent_at, attempt.map(str::to_owned));
             }
         }
+        false
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::actors::Call;
+use super::coverage::HardState;
 use super::notices::Feed;
 use super::world::{Event, MS, SEC, Shared, Todo, Us, World, lock};
 use crate::protocol::{ClusterParams, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind};
@@ -207,7 +208,9 @@ impl World {
         self.at(arrives, Event::Packet(Box::new(packet)));
         self.insts[inst].reckoned_us = Some(stamp.sent_at.0.cast_signed() - self.now.cast_signed());
         self.insts[inst].asks_in = stamp.view.id;
-        self.checker.was_sent(request, stamp.sent_at, sent);
+        if self.checker.was_sent(request, stamp.sent_at, sent) {
+            self.coverage.count(HardState::LeaseSpread);
+        }
         Ok(call)
     }
 

@@ -305,7 +305,7 @@ impl Profile {
         // Not drawn, so that other seeds stay as they are.
         profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;
         let mut r = Rng::new(seed, 16);
-        if r.chance(40) && !REGRESSIONS.contains(&seed) {
+        if r.chance(25) && !REGRESSIONS.contains(&seed) {
             profile.thrifty = r.range(1, (1 << profile.instances) - 1);
         }
         profile
