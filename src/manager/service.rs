@@ -255,8 +255,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// been acquired are released in the background.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<PendingGrant<N, C, E>, AcquireError> {
         let kept_for = request.kept_for;
-        let resources = [request.resource.clone()].into();
-        let mut asked = self.ask(resources, request).await?;
+        let mut asked = self.ask([request.resource.clone()].into(), request).await?;
         let mut labels = self.labels_of(&asked, 0).await;
         if kept_for.is_some() {
             asked.grant.spread().await;

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 
 use super::acquire_set::{granted, joined, request_for, withdrawal_of};
 use super::acquire_shared::{ended_by_quorum, held_in, is_vote, kind_of, members_in, members_left};
+use super::blocker::Blocker;
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -396,40 +397,5 @@ fn took_no_effect(answer: &Option<NodeResult>) -> bool {
             matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unsuitable)
         }
         None => false,
-    }
-}
-
-/// The lock that most refusing nodes report.
-struct Blocker {
-    record: Option<LeaseRecord>,
-    is_shared: bool,
-    nodes: usize,
-    left: Option<Duration>,
-}
-
-impl Blocker {
-    fn most_common(tally: &Tally) -> Option<Self> {
-        let mut groups: Vec<Self> = Vec::new();
-        for (_, answer) in tally.received() {
-            let (left_ms, record, is_shared) = match answer {
-                Ok(Reply::Held { left_ms, record }) => (*left_ms, record.as_ref(), false),
-                Ok(Reply::HeldByMembers(held)) => (Some(held.left_ms), held.members.first(), true),
-                _ => continue,
-            };
-            let left = left_ms.map(Duration::from_millis);
-            let same = |b: &&mut Self| {
-                is_shared && b.is_shared
-                    || is_shared == b.is_shared && b.record.as_ref().map(|r| &r.token) == record.map(|r| &r.token)
-            };
-            match groups.iter_mut().find(same) {
-                Some(group) => {
-                    group.nodes += 1;
-                    group.left = group.left.max(left);
-                    group.record = group.record.take().or(record.cloned());
-                }
-                None => groups.push(Self { record: record.cloned(), is_shared, nodes: 1, left }),
-            }
-        }
-        groups.into_iter().max_by_key(|b| b.nodes)
     }
 }

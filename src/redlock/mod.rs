@@ -15,6 +15,7 @@
 pub(crate) mod acquire;
 mod acquire_set;
 mod acquire_shared;
+mod blocker;
 mod cleanup;
 pub mod clock;
 pub(crate) mod cluster_clock;
