@@ -182,7 +182,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut undo = Undo::new(self.clone(), withdrawal_of(params, &attempt), keys_gone);
         let request = request_for(params, Mode::Exclusive, attempt, labels.encode());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
-        let (tally, Rounds { joined, took_effect, unasked }) =
+        let (tally, Rounds { joined, took_effect, mut unasked }) =
             self.acquire_round(request, params, started, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
@@ -192,6 +192,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 undo.disarm();
             }
             return Err(Refusal { took_effect, ..self.refusal(params, &tally) });
+        }
+        // One fence is brought to a quorum: the rest may have to take the place of a node whose fence the others refuse.
+        let fences = || tally.received().filter_map(|(_, a)| granted(a, 0)).map(|lease| lease.fence);
+        if let Some(unasked) = unasked.take_if(|_| fences().max() != fences().min()) {
+            self.spread_now(unasked).await;
         }
         let Some(fences) = self.settle_fences(params, &tally).await else {
             return Err(Refusal { kind: RefusalKind::Split, ..self.refusal(params, &tally) });

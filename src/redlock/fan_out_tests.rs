@@ -10,15 +10,16 @@ use super::*;
 use crate::mutant::{FOUND_BY_FAN_OUT, plant, restore};
 use crate::protocol::reference::{ForeignValue, ReferenceNode};
 use crate::protocol::{ClusterParams, EndReason, RequestStamp, RequestTime, RosterEntry, View, ViewId};
-use crate::protocol::{NodeResult, Reply, Request, Unreachable, UnreachableKind};
+use crate::protocol::{NodeResult, Request, Unreachable, UnreachableKind};
 use crate::redlock::acquire::{Grant, Refusal, RefusalKind};
+use crate::redlock::acquire_set::{granted, request_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::extend::ExtendParams;
 use crate::redlock::random::SystemEntropy;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Labels, NodeId, PermitLimit, SlotChoice, Token, TokenHash, Ttl};
+use crate::types::{AttemptId, Fence, Labels, Mode, NodeId, PermitLimit, SlotChoice, Token, TokenHash, Ttl};
 
 const NODES: usize = 5;
 const QUORUM: usize = 3;
@@ -307,7 +308,7 @@ async fn a_lease_is_spread_before_it_is_revoked_downgraded_or_kept() {
         for node in engine.nodes.iter() {
             let reference = node.reference.lock();
             let leases = reference.leases_of(node.now_us(), &job);
-            let is_shared = leases[0].0.mode == crate::types::Mode::Shared;
+            let is_shared = leases[0].0.mode == Mode::Shared;
             assert_eq!((is_shared, leases[0].0.labels().kept_until_ms > 0), (what == 1, what == 2), "{what}");
         }
         let tombstones = engine.extend(&extension("job", 1)).await;
@@ -379,6 +380,21 @@ async fn all_nodes_are_asked_at_once_for_what_is_shared_or_short_or_where_too_ma
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_rest_is_asked_before_one_of_different_fences_is_brought_to_a_quorum() {
+    let engine = engine();
+    let ahead = &engine.nodes[first(&engine, "job")[0]];
+    let before = acquire_on(&engine, first(&engine, "job")[0], "job", 9, 400_000);
+    ahead.reference.lock().foreign_delete(ahead.now_us(), &name("job"));
+    let grant = attempt(&engine, &request("job", 1)).await.map_err(|refusal| refusal.kind).expect("granted");
+    assert!(grant.fence() > before, "{} and {before}", grant.fence());
+    grant.keep().expect("in time");
+    assert_eq!(holding(&engine, "job"), NODES);
+    release(&engine, "job", 1).await;
+    tokio::time::sleep(ms(1)).await;
+    assert_eq!(holding(&engine, "job"), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_on_a_quorum_keeps_others_out_and_shows_as_held() {
     let (engine, started) = (engine(), std::time::Duration::ZERO);
     acquire(&engine, "job", 1).await;
@@ -400,7 +416,7 @@ async fn a_lease_on_a_quorum_keeps_others_out_and_shows_as_held() {
 async fn violation() -> Option<&'static str> {
     let engine = self::engine();
     let refusing = first(&engine, "job")[1];
-    acquire_on(&engine, refusing, "job", 9);
+    acquire_on(&engine, refusing, "job", 9, 0);
     let began = engine.clock.now();
     let Ok(_grant) = attempt(&engine, &request("job", 1)).await else { return Some("the rest was not asked") };
     tokio::time::sleep(ms(1)).await;
@@ -452,16 +468,14 @@ async fn violation() -> Option<&'static str> {
     None
 }
 
-/// One node alone has a lease.
-fn acquire_on(engine: &TestEngine, node: usize, resource: &str, by: u8) {
-    let node = &engine.nodes[node];
-    let params = request(resource, by);
-    let attempt = crate::types::AttemptId::from_random(by.into());
-    let request =
-        crate::redlock::acquire_set::request_for(&params, crate::types::Mode::Exclusive, attempt, "{}".into());
-    let stamp = RequestStamp { sent_at: RequestTime(node.now_us()), view: view_of(1) };
+/// One node alone has a lease, whose request was `ahead_us` microseconds ahead.
+fn acquire_on(engine: &TestEngine, node: usize, resource: &str, by: u8, ahead_us: u64) -> Fence {
+    let (node, params) = (&engine.nodes[node], request(resource, by));
+    let (attempt, sent_at) = (AttemptId::from_random(by.into()), RequestTime(node.now_us() + ahead_us));
+    let request = request_for(&params, Mode::Exclusive, attempt, "{}".into());
+    let stamp = RequestStamp { sent_at, view: view_of(1) };
     let answer = node.reference.lock().apply(node.now_us(), "", stamp, &self::params(), &request);
-    assert!(matches!(answer, Ok(Reply::Granted { .. })), "{answer:?}");
+    granted(&answer, 0).expect("granted").fence
 }
 
 #[tokio::test(start_paused = true)]
