@@ -236,12 +236,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 biased;
                 next = poll_fn(|cx| fanout.poll_next(cx)) => next,
                 () = &mut timer => break,
-                _ = &mut patience, if !rest.is_empty() => {
-                    fanout.add(std::mem::take(&mut rest).into_iter().map(to_rest)).await;
-                    continue;
-                }
+                _ = &mut patience, if !rest.is_empty() => None,
             };
-            let Some((index, answer)) = next else { break };
+            let Some((index, answer)) = next else {
+                if rest.is_empty() || mutant::is(Mutant::RestUnasked) {
+                    break;
+                }
+                fanout.add(std::mem::take(&mut rest).into_iter().map(to_rest)).await;
+                continue;
+            };
             self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
             // Whoever joins a lease does not know which nodes have it.
