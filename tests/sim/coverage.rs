@@ -65,10 +65,13 @@ pub(super) enum HardState {
     SharedSetGranted,
     SetRefused,
     SetWaited,
+    /// A lease was evicted.
+    LeaseEvicted,
+    NodeReplaced,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 60] = {
+pub(super) const ALL: [HardState; 62] = {
     use HardState::*;
     [
         Granted,
@@ -131,6 +134,8 @@ pub(super) const ALL: [HardState; 60] = {
         SharedSetGranted,
         SetRefused,
         SetWaited,
+        LeaseEvicted,
+        NodeReplaced,
     ]
 };
 
