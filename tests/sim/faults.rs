@@ -573,19 +573,18 @@ impl World {
         self.profile.second_server().filter(|second| address == Some(&*address_of(*second))).unwrap_or(0)
     }
 
-    /// An operator starts again the instances that reach another server than the last view names, if the nodes have forgotten who
-    /// replaced whom. If a quorum shows it, instances follow by themselves.
+    /// An operator starts again the instances that reach another server than the last view names, unless a quorum of what an instance
+    /// reaches shows that address: then it follows by itself.
     fn correct_addresses(&mut self, view: &View) {
         let (named, name) = (self.named_server(view), self.profile.name_of(0));
-        let entry = view.entry(&name).filter(|entry| entry.address.is_some());
-        let others =
-            (1..self.profile.nodes).chain([named]).filter(|s| self.servers[*s].machine.view().entry(&name) == entry);
-        if entry.is_some() && others.count() >= quorum_of(self.profile.nodes) {
-            return;
-        }
         self.profile.corrected = Some(std::iter::once(named).chain(1..self.profile.nodes).collect());
+        let entry = view.entry(&name).filter(|entry| entry.address.is_some());
         for inst in 0..self.insts.len() {
-            if self.insts[inst].first_server != named {
+            let used = self.insts[inst].first_server;
+            let shows = |server: &usize| self.servers[*server].machine.view().entry(&name) == entry;
+            let shown = std::iter::once(used).chain(1..self.profile.nodes).filter(shows).count();
+            let follows = entry.is_some() && shown >= quorum_of(self.profile.nodes);
+            if used != named && !follows {
                 self.crash(inst);
             }
         }
