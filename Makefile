@@ -129,6 +129,10 @@ acceptance: deps ## 300 real curls over two instances, with a node, an instance 
 	cargo build --locked --release
 	tests/acceptance.py
 
+maintenance: deps ## all nodes restarted, one replaced, an instance with yesterday's configuration, under the load of a build farm (a minute)
+	cargo build --locked --release
+	tests/maintenance.py $(REDLOCKD)
+
 measure: deps target/venv/stamp ## the figures of docs/waiting.md and docs/command-line.md (minutes; on a quiet machine)
 	cargo build --locked --release --bin redlockd --example handover --example waiters_memory
 	cargo build --locked --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers
