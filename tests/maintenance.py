@@ -33,7 +33,7 @@ class Farm:
         self.threads = [threading.Thread(target=self.job, args=(i,)) for i in range(JOBS)]
 
     def ask(self, i, method, path, form="", token=None):
-        """Status and answer; asks the other instance if one does not answer, as the clients do. Counts the time without success."""
+        """Status and answer. Asks the other instance if one does not answer, as the clients do; notes for how long."""
         began, turn, refusals, why = None, i, 0, ""
         while True:
             port = self.ports[turn % len(self.ports)]
