@@ -65,12 +65,15 @@ pub(super) enum HardState {
     SharedSetGranted,
     SetRefused,
     SetWaited,
+    /// A lease was evicted.
+    LeaseEvicted,
+    NodeReplaced,
     /// The rest of the nodes was asked for a lease.
     LeaseSpread,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 61] = {
+pub(super) const ALL: [HardState; 63] = {
     use HardState::*;
     [
         Granted,
@@ -133,6 +136,8 @@ pub(super) const ALL: [HardState; 61] = {
         SharedSetGranted,
         SetRefused,
         SetWaited,
+        LeaseEvicted,
+        NodeReplaced,
         LeaseSpread,
     ]
 };
