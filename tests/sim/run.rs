@@ -273,6 +273,7 @@ pub(super) fn run_many(
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
     let only_relists = std::env::var("SIM_RELISTS").is_ok();
+    let only_thrifty = std::env::var("SIM_THRIFTY").is_ok();
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -282,7 +283,9 @@ pub(super) fn run_many(
                     if seed >= from + count || summary.lock().expect("no panic").failed.len() >= most_failures {
                         return;
                     }
-                    if only_relists && !Profile::of(seed).relists {
+                    let is_left_out =
+                        |profile: Profile| only_relists && !profile.relists || only_thrifty && profile.thrifty == 0;
+                    if (only_relists || only_thrifty) && is_left_out(Profile::of(seed)) {
                         continue;
                     }
                     let mut outcome = run(seed, None, false);
