@@ -228,7 +228,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             Some((node.id().clone(), run.as_str().into()))
         });
         let is_witness = state.anchored.is_some_and(|since| now.since(since) >= WITNESS_AFTER);
-        Request::Probe(ProbeArgs { instance: Arc::clone(&self.instance), is_witness, alive: alive.collect() })
+        let instance = Arc::clone(&self.instance);
+        Request::Probe(ProbeArgs { instance, is_witness, alive: alive.collect(), syncs: None })
     }
 
     pub(super) async fn send_to_all(&self, request: impl Into<Posed>) -> ProbeAnswers {
@@ -237,7 +238,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let sent = self.engine.clock.now();
         let received = Mutex::new(vec![None; self.engine.nodes.len()]);
         let rounds = everyone.iter().map(|i| {
-            let (engine, request, received) = (&self.engine, posed.request.clone().in_view(&view), &received);
+            let (engine, received, mut request) = (&self.engine, &received, posed.request.clone());
+            if let Request::Probe(args) = &mut request {
+                args.syncs = engine.nodes[*i].syncs_each_write();
+            }
+            let request = request.in_view(&view);
             async move {
                 let (only, until) = ([*i], sent.plus(PROBE_TIMEOUT));
                 let tally = engine.round(&only, request, sent, until, Until::All, Result::is_ok).await;
@@ -278,6 +283,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let known = health.round_trip.filter(|_| !is_new);
                     health.round_trip = Some(known.map_or(RoundTrip::first(rtt), |trip| trip.and(rtt)));
                     health.note_loss(status, received);
+                    health.follow(status);
                     health.is_other_process = view.entry(node.id()).is_some_and(|entry| *entry.run != *status.run);
                     health.status = Some(status.clone());
                 }

@@ -65,10 +65,14 @@ pub(super) enum HardState {
     SharedSetGranted,
     SetRefused,
     SetWaited,
+    /// A process counted by its disk.
+    ResumedByDisk,
+    /// A process was started while its clock was ahead.
+    StartedAhead,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 60] = {
+pub(super) const ALL: [HardState; 62] = {
     use HardState::*;
     [
         Granted,
@@ -131,6 +135,8 @@ pub(super) const ALL: [HardState; 60] = {
         SharedSetGranted,
         SetRefused,
         SetWaited,
+        ResumedByDisk,
+        StartedAhead,
     ]
 };
 

@@ -22,6 +22,12 @@ pub(super) enum Fault {
     RestartTail,
     /// All nodes die at once, and come back with or without memory.
     RestartAll,
+    /// Of durable nodes: all die at once, and come back with their data.
+    PowerCut,
+    /// Of durable nodes: one dies, and comes back with an old copy of its disk; sometimes all do.
+    OldCopy,
+    /// Of durable nodes: one no longer syncs each write; later it dies, or syncs again.
+    PolicyOff,
     /// `FLUSHALL` on a node.
     Flush,
     /// A node's clock is stepped by seconds or hours; it is corrected later.
@@ -55,8 +61,10 @@ pub(super) enum Fault {
 impl Fault {
     /// The node has no vote for a whole quarantine.
     pub(super) fn costs_the_vote(self) -> bool {
-        use Fault::{Failover, Flush, JointStep, NodeStep, RestartAll, RestartEmpty, RestartKept, RestartTail};
-        matches!(self, Failover | RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep)
+        use Fault::{
+            Failover, Flush, JointStep, NodeStep, OldCopy, RestartAll, RestartEmpty, RestartKept, RestartTail,
+        };
+        matches!(self, Failover | OldCopy | RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep)
     }
 }
 
@@ -169,6 +177,8 @@ pub(super) struct Profile {
     pub(super) has_sets: bool,
     /// Sets are of the mode of their token, as other leases are.
     pub(super) shares_sets: bool,
+    /// The nodes are durable.
+    pub(super) durable: bool,
 }
 
 impl Profile {
@@ -273,6 +283,7 @@ impl Profile {
             sharing: Sharing::None,
             has_sets: false,
             shares_sets: false,
+            durable: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -300,6 +311,10 @@ impl Profile {
         profile.has_sets = r.chance(50);
         // Not drawn, so that other seeds stay as they are.
         profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;
+        profile.durable = is_plain && profile.initialised && !profile.heals_only && Rng::new(seed, 11).chance(25);
+        if profile.durable {
+            profile.faults.extend([Fault::PowerCut, Fault::OldCopy, Fault::PolicyOff, Fault::RestartKept]);
+        }
         profile
     }
 }

@@ -150,6 +150,16 @@ impl ReferenceNode {
         self.memory.marker.0.as_ref().map(|m| std::sync::Arc::clone(&m.view)).unwrap_or_default()
     }
 
+    /// The last probe, by the node's clock.
+    pub(crate) fn last_beat_us(&self) -> u64 {
+        self.memory.marker.0.as_ref().map_or(0, |m| m.beat_us)
+    }
+
+    /// Whether the process took the place of a durable one.
+    pub(crate) fn votes_by_disk(&self) -> bool {
+        self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.why == "by-disk")
+    }
+
     /// Whether the process has a vote, or had it at the last request.
     pub(crate) fn is_active(&self) -> bool {
         self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.run == self.run)
