@@ -64,7 +64,10 @@ impl Fault {
         use Fault::{
             Failover, Flush, JointStep, NodeStep, OldCopy, RestartAll, RestartEmpty, RestartKept, RestartTail,
         };
-        matches!(self, Failover | OldCopy | RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep)
+        matches!(
+            self,
+            Failover | OldCopy | RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep
+        )
     }
 }
 

@@ -256,7 +256,7 @@ pub(super) fn run_many(
     progress: fn(&Summary),
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
-    let only_relists = std::env::var("SIM_RELISTS").is_ok();
+    let (only_relists, only_durable) = (std::env::var("SIM_RELISTS").is_ok(), std::env::var("SIM_DURABLE").is_ok());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -266,7 +266,8 @@ pub(super) fn run_many(
                     if seed >= from + count || summary.lock().expect("no panic").failed.len() >= most_failures {
                         return;
                     }
-                    if only_relists && !Profile::of(seed).relists {
+                    let profile = Profile::of(seed);
+                    if only_relists && !profile.relists || only_durable && !profile.durable {
                         continue;
                     }
                     let mut outcome = run(seed, None, false);

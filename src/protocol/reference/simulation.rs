@@ -125,6 +125,11 @@ impl ReferenceNode {
         *self = Self { run: run.into(), evicted, memory: earlier.memory.clone() };
     }
 
+    /// Drops every expired key, as Redis does by itself many times a second.
+    pub fn expire(&mut self, now_us: u64) {
+        self.memory.purge(now_us / 1_000, usize::MAX);
+    }
+
     /// `CONFIG RESETSTAT`.
     pub fn reset_statistics(&mut self) {
         self.evicted = 0;
@@ -163,10 +168,5 @@ impl ReferenceNode {
     /// Whether the process has a vote, or had it at the last request.
     pub(crate) fn is_active(&self) -> bool {
         self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.run == self.run)
-    }
-
-    /// Drops every expired key, as Redis does by itself many times a second.
-    pub(crate) fn expire(&mut self, now_us: u64) {
-        self.memory.purge(now_us / 1_000, usize::MAX);
     }
 }

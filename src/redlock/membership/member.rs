@@ -40,7 +40,9 @@ const BEAT_AFTER_MAX_US: u64 = 3_000_000;
 impl Member {
     /// Whether the process has the latest data of the durable one that this instance has followed, and may take its place now.
     pub(super) fn may_resume(&self, followed: Option<&Followed>) -> bool {
-        let Some((was, (run, at_us))) = self.inherited.as_ref().filter(|was| was.is_ready).zip(followed) else { return false };
+        let Some((was, (run, at_us))) = self.inherited.as_ref().filter(|was| was.is_ready).zip(followed) else {
+            return false;
+        };
         let is_latest = (*at_us..=at_us.saturating_add(BEAT_AFTER_MAX_US)).contains(&was.beat_us);
         was.run == *run && is_latest || mutant::is(Mutant::OldCopyCounted)
     }

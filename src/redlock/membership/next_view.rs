@@ -120,9 +120,11 @@ impl NodeAnswers<'_> {
         if named.len() >= self.quorum(&base) || self.can_complete(&base, &named) {
             return plain();
         }
-        let may = |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.may_resume(followed[i].as_ref()));
+        let may =
+            |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.may_resume(followed[i].as_ref()));
         let with = |counts: &dyn Fn(usize) -> bool| -> Vec<Option<Member>> {
-            let of = |(i, m): (usize, &Option<Member>)| m.as_ref().map(|m| if counts(i) { m.resumed() } else { m.clone() });
+            let of =
+                |(i, m): (usize, &Option<Member>)| m.as_ref().map(|m| if counts(i) { m.resumed() } else { m.clone() });
             self.members.iter().enumerate().map(of).collect()
         };
         let all = with(&may);

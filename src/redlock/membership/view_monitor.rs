@@ -121,7 +121,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     async fn change(&self) -> Outcome {
         let (latest, above) = (self.latest(), self.highest_seen());
-        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, &latest.followed, ViewPurpose::Healing).await;
+        let outcome =
+            self.engine.change_view(above, &latest.rivals, &latest.ended, &latest.followed, ViewPurpose::Healing).await;
         if let Outcome::Done(admitted) = outcome {
             let view = self.engine.views.current().id.number();
             tracing::info!(view, admitted, "the view of the nodes was changed");
