@@ -45,8 +45,7 @@ pub struct NodeHealth {
     pub rival: Option<Arc<str>>,
     /// Since when a rival has been seen. After a restart the rival is the former process, for as long as its reports count.
     pub(super) rival_since: Option<BootTime>,
-    /// The last process under this name that voted for this instance's probes or waited without the data of another: its run, and
-    /// its clock at its last answer.
+    /// The last process under this name that was durable by this instance's own reading: its run, and its clock then.
     pub(super) followed: Option<Followed>,
     /// When an operator reported that the node's process has ended for good, if it has not answered since.
     pub(super) forgotten_at: Option<BootTime>,
@@ -95,9 +94,14 @@ impl NodeHealth {
         }
     }
 
-    /// Records the last answer of the process, unless it waits with the data of another.
-    pub(super) fn follow(&mut self, status: &NodeStatus) {
-        if status.inherited.is_none() {
+    /// Records the last answer of a durable process. `syncs`: what the probe said of its settings.
+    pub(super) fn follow(&mut self, status: &NodeStatus, syncs: Option<bool>) {
+        if status.inherited.is_some() {
+            return;
+        }
+        if !status.is_durable || syncs == Some(false) {
+            self.followed = None;
+        } else if syncs == Some(true) {
             let before = self.followed.as_ref().filter(|(run, _)| **run == *status.run).map_or(0, |(_, at_us)| *at_us);
             self.followed = Some((status.run.as_str().into(), status.now_us.max(before)));
         }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
 use crate::protocol::{Inherited, MemberStatus, NoVote, NodeStatus, RosterEntry, View, ViewId, Vote};
-use crate::redlock::node_health::Followed;
 
 /// By how much the number of a view may exceed the highest number that any other process knows: a cluster that
 /// changes its view each second gets there in 136 years.
@@ -33,25 +32,7 @@ pub(crate) struct Member {
     pub(crate) admitted: ViewId,
 }
 
-/// How much later than this instance's last answer of a durable process its last probe may have been: an instance that was cut
-/// off from it for longer cannot tell whether its data is the latest.
-const BEAT_AFTER_MAX_US: u64 = 3_000_000;
-
 impl Member {
-    /// Whether the process has the latest data of the durable one that this instance has followed, and may take its place now.
-    pub(super) fn may_resume(&self, followed: Option<&Followed>) -> bool {
-        let Some((was, (run, at_us))) = self.inherited.as_ref().filter(|was| was.is_ready).zip(followed) else {
-            return false;
-        };
-        let is_latest = (*at_us..=at_us.saturating_add(BEAT_AFTER_MAX_US)).contains(&was.beat_us);
-        was.run == *run && is_latest || mutant::is(Mutant::OldCopyCounted)
-    }
-
-    /// Counts as sound by its disk.
-    pub(super) fn resumed(&self) -> Self {
-        Self { is_sound: true, is_served: false, ..self.clone() }
-    }
-
     /// Whether the view's entry is this process, or the one whose data it has and in whose place it counts.
     pub(crate) fn is_entry(&self, entry: &RosterEntry) -> bool {
         let inherits = self.is_sound && self.inherited.as_ref().is_some_and(|was| was.run == entry.run);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 pub(crate) use super::member::{Member, may_count, plausible};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
-use crate::redlock::node_health::Followed;
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
@@ -112,34 +111,7 @@ impl NodeAnswers<'_> {
         Arc::new(View { id: ViewId::NONE, ..latest.unwrap_or_default() })
     }
 
-    /// The members, of which those that have the latest data of a durable process count as sound by it: only where too few vote, and
-    /// with them a quorum does in the view that counts then (`docs/views.md`, *By its disk*). `followed`: by node index.
-    pub(crate) fn by_disk(&self, followed: &[Option<Followed>]) -> Vec<Option<Member>> {
-        let plain = || self.members.to_vec();
-        let (base, named) = self.base();
-        if named.len() >= self.quorum(&base) || self.can_complete(&base, &named) {
-            return plain();
-        }
-        let may =
-            |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.may_resume(followed[i].as_ref()));
-        let with = |counts: &dyn Fn(usize) -> bool| -> Vec<Option<Member>> {
-            let of =
-                |(i, m): (usize, &Option<Member>)| m.as_ref().map(|m| if counts(i) { m.resumed() } else { m.clone() });
-            self.members.iter().enumerate().map(of).collect()
-        };
-        let all = with(&may);
-        let named = NodeAnswers { members: &all, ..*self }.base().1;
-        let members = with(&|i| may(i) && named.contains(&i));
-        let (base, named) = NodeAnswers { members: &members, ..*self }.base();
-        if named.len() >= self.quorum(&base) { members } else { plain() }
-    }
-
-    /// Whether a process counts by its disk, and needs a view that names it.
-    pub(crate) fn has_resumed(&self) -> bool {
-        self.sound().any(|(_, m)| m.inherited.is_some())
-    }
-
-    fn sound(&self) -> impl Iterator<Item = (usize, &Member)> {
+    pub(super) fn sound(&self) -> impl Iterator<Item = (usize, &Member)> {
         self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_sound)?)))
     }
 
@@ -233,7 +205,7 @@ impl NodeAnswers<'_> {
         base.old().is_some() && named.len() >= self.quorum(&base)
     }
 
-    fn can_complete(&self, base: &View, named: &[usize]) -> bool {
+    pub(super) fn can_complete(&self, base: &View, named: &[usize]) -> bool {
         let Some(old) = base.old() else { return false };
         named.len() < self.quorum(base) && self.entered_of_former_list(base).len() >= quorum_of(old.names.len())
     }
