@@ -86,8 +86,6 @@ mutants! {
         HalfSetKept,
         /// A process with an old copy of a durable one's data counts as that one.
         OldCopyCounted,
-        /// A process counts as durable although Redis no longer syncs each write.
-        PolicyUnnoticed,
         /// A process with a durable one's data counts at once, although keys may have ended early by a clock that was ahead.
         ClockAtStartIgnored,
     }
@@ -190,6 +188,8 @@ mutants! {
         SharedUnderIntent,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
+        /// A process leaves its data to the next one although Redis does not sync each write.
+        PolicyUnnoticed,
     }
     /// The tests of `redlock::cleanup` find it.
     FOUND_BY_CLEANUP {
