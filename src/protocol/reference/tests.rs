@@ -292,11 +292,13 @@ fn members_stand() -> Result<(), &'static str> {
 /// The policy of a durable process was changed; it restarts.
 fn inherits_what_was_not_synced() -> bool {
     let mut node = active();
-    let probe = |node: &mut ReferenceNode, syncs| {
-        match call(node, NOW_US, &Request::Probe(ProbeArgs { syncs, ..ProbeArgs::default() })) {
-            Reply::Status(status) => status,
-            reply => panic!("{reply:?}"),
-        }
+    let probe = |node: &mut ReferenceNode, syncs| match call(
+        node,
+        NOW_US,
+        &Request::Probe(ProbeArgs { syncs, ..ProbeArgs::default() }),
+    ) {
+        Reply::Status(status) => status,
+        reply => panic!("{reply:?}"),
     };
     assert!(probe(&mut node, Some(true)).is_durable);
     assert!(!probe(&mut node, Some(false)).is_durable);

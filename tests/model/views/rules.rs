@@ -47,7 +47,6 @@ pub enum Bug {
     SeveralNames,
     OldCopyCounted,
     ClockAtStartIgnored,
-    PromiseLost,
     SinceNotKept,
     TwoWithOneDisk,
 }

@@ -194,7 +194,6 @@ impl Rules {
                 (new.fence, new.high_water) = (0, 0);
             }
             Bug::ClockAtStartIgnored => (new.key, new.key_rounds, new.block) = (0, 0, 0),
-            Bug::PromiseLost => new.promised = 0,
             _ => {}
         }
         s.processes[p] = new;
