@@ -99,6 +99,8 @@ pub(super) enum Event {
     Forget { inst: usize, node: usize },
     /// An operator changes the list of nodes at an instance.
     Relist { inst: usize },
+    /// An operator replaces the first node's server at an instance.
+    Replace { inst: usize },
     /// The run is over.
     Done,
     /// An instance starts.
@@ -124,6 +126,10 @@ pub(super) enum Todo {
     Forget(usize, usize),
     /// An operator adds a server to the list at an instance, or removes it.
     Relist { inst: usize, server: usize, is_added: bool },
+    /// The operator gives up a replacement at an instance.
+    EndReplacement(usize),
+    /// An operator lets this server take its name's place, at an instance.
+    Replace { inst: usize, server: usize },
 }
 
 struct Entry {
@@ -256,6 +262,10 @@ impl World {
         if self.profile.relists {
             let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
             self.at(at * MS, Event::Relist { inst: 0 });
+        }
+        if self.profile.replaces {
+            let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
+            self.at(at * MS, Event::Replace { inst: 0 });
         }
     }
 
