@@ -77,20 +77,8 @@ fn a_restarted_process_counts_by_the_disk_of_a_durable_one() {
     check(all, "disk: three restarts", Expect::Holds);
     let two = Rules { restarts: 1, changes: [1, 1], ..base() };
     check(two, "disk: one restart, two monitors", Expect::Holds);
-    if in_depth(true, false) {
-        check(
-            Rules { restarts: 2, wipes: 1, changes: [2, 0], ..base() },
-            "disk: two restarts, one wipe",
-            Expect::Holds,
-        );
-        check(Rules { restarts: 2, ..two }, "disk: two restarts, two monitors", Expect::Holds);
-    }
     check(by_effect(all, Bug::OldCopyCounted), "disk: an old copy counts", Expect::Broken);
     check(by_effect(all, Bug::ClockAtStartIgnored), "disk: keys ended early", Expect::Broken);
-    let since = Rules { restarts: 2, wipes: 1, changes: [2, 0], ..base() };
-    check(by_effect(since, Bug::SinceNotKept), "disk: for a view with another admission", Expect::Broken);
-    let twins = Rules { processes: 4, name_of: [0, 1, 2, 0, 4], alike: &[], blank: 0b1000, ..two };
-    check(by_effect(twins, Bug::TwoWithOneDisk), "disk: two servers with copies of one", Expect::Limit);
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Rules {
         let base = *s.view(number)?;
         let less = u32::from(self.is(Bug::PromiseOfMinority));
         let cold = |x: usize| reports[x].view > 0 && reports[x].entry.since == 0;
-        let voting = |x: &usize| has(base.list, *x) && (self.is_entry(&reports[*x], base.roster[*x]) || cold(*x));
+        let voting = |x: &usize| has(base.list, *x) && (Self::is_entry(&reports[*x], base.roster[*x]) || cold(*x));
         let settled = names().filter(voting).count() as u32 >= quorum(base.list) - less;
         let entered = |x: &usize| has(base.old, *x) && reports[*x].entry.follows(base.before[*x]);
         let unsettled = names().filter(entered).count() as u32 >= quorum(base.old) - less;
@@ -99,9 +99,8 @@ impl Rules {
     }
 
     /// Whether this process, or the durable one whose data it has, is the entry.
-    fn is_entry(&self, of: &Report, entry: Entry) -> bool {
-        let since = of.entry.since == entry.since || of.was > 0 && self.is(Bug::SinceNotKept);
-        (of.entry.run == entry.run || of.was > 0 && of.was - 1 == entry.run) && since
+    fn is_entry(of: &Report, entry: Entry) -> bool {
+        (of.entry.run == entry.run || of.was > 0 && of.was - 1 == entry.run) && of.entry.since == entry.since
     }
 
     /// The new view, as it is made from `base`: with the monitor's own change, or the base's change completed.
@@ -148,7 +147,7 @@ impl Rules {
         }
         for x in names().filter(|x| has(view.list, *x) && view.list == view.old) {
             let report = s.monitors[m].reports[x];
-            if report.was > 0 && self.is_entry(&report, view.roster[x]) {
+            if report.was > 0 && Self::is_entry(&report, view.roster[x]) {
                 view.roster[x] = report.entry;
             }
         }

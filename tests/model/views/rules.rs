@@ -47,8 +47,6 @@ pub enum Bug {
     SeveralNames,
     OldCopyCounted,
     ClockAtStartIgnored,
-    SinceNotKept,
-    TwoWithOneDisk,
 }
 
 /// What is to be shown reachable: the property denies it.

@@ -197,10 +197,6 @@ impl Rules {
             _ => {}
         }
         s.processes[p] = new;
-        let twin = (p + 1..self.processes).find(|other| self.name(*other) == self.name(p));
-        if let Some(twin) = twin.filter(|_| self.is(Bug::TwoWithOneDisk)) {
-            s.processes[twin] = Process { run: s.processes[twin].run + 1, ..new };
-        }
     }
 
     fn clock_back(&self, process: &mut Process) {
