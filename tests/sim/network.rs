@@ -102,7 +102,7 @@ impl Node for SimNode {
 
     fn syncs_each_write(&self) -> Option<bool> {
         let world = lock(&self.world);
-        world.profile.durable.then(|| world.servers[self.node].syncs)
+        world.profile.durable.then(|| world.servers[self.server()].syncs)
     }
 
     fn address(&self) -> Option<Arc<str>> {

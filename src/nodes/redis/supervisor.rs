@@ -26,7 +26,8 @@ const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Whether this process has already logged that nodes have no persistence.
 static NO_PERSISTENCE: Once = Once::new();
 
-/// Runs until dropped; `pools` has one per slot. `is_durable`: the node is to be durable. Cancel: all connections are closed, and calls answer `Disconnected`.
+/// Runs until dropped; `pools` has one per slot. `is_durable`: the node is to be durable. Cancel: all connections are closed, and
+/// calls answer `Disconnected`.
 pub(super) async fn supervise(
     id: NodeId,
     connections: Arc<NodeConnections>,
