@@ -84,6 +84,10 @@ mutants! {
         DowngradeLengthens,
         /// A node that refuses a set keeps those of its resources that were free.
         HalfSetKept,
+        /// A process with an old copy of a durable one's data counts as that one.
+        OldCopyCounted,
+        /// A process with a durable one's data counts at once, although keys may have ended early by a clock that was ahead.
+        ClockAtStartIgnored,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {
@@ -184,6 +188,8 @@ mutants! {
         SharedUnderIntent,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
+        /// A process leaves its data to the next one although Redis does not sync each write.
+        PolicyUnnoticed,
     }
     /// The tests of `redlock::cleanup` find it.
     FOUND_BY_CLEANUP {
@@ -295,6 +301,8 @@ mutants! {
         ListOfOneNode,
         /// A process that has installed a higher view counts for a lower one that names it alike.
         HigherViewCounts,
+        /// A process with a durable one's data counts for views that name another admission of that one.
+        SinceNotKept,
     }
     /// Lists of events find each (`src/waiting/state_machine_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

@@ -7,6 +7,8 @@ mod batches;
 mod comparison;
 #[path = "contract/differential.rs"]
 mod differential;
+#[path = "contract/durable.rs"]
+mod durable;
 #[path = "contract/filling.rs"]
 mod filling;
 #[path = "contract/in_process.rs"]
@@ -160,6 +162,12 @@ macro_rules! server_cases_on {
             the_longest_quarantine_that_any_instance_asked_for_counts
             a_served_quarantine_ends_with_a_seed_above_all_fences
             a_forgotten_fence_does_not_lower_the_next_one
+        }
+        each! { durable on $start;
+            a_process_with_a_durable_ones_data_takes_its_place
+            a_process_that_is_not_durable_leaves_nothing_to_inherit
+            a_clock_ahead_at_the_start_is_waited_for
+            only_a_view_with_the_last_admission_gives_the_place
         }
         each! { sets on $start;
             a_foreign_lock_of_any_type_keeps_a_set_out

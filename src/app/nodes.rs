@@ -76,6 +76,7 @@ fn redis_node(
         connections: config.connections_per_node,
         max_in_flight: config.max_in_flight,
         allow_replicas: config.allow_replicas,
+        durable: config.durable_nodes,
         ..RedisNodeConfig::new(id.clone(), url, Arc::clone(params), config.node_timeout)
     }
 }

@@ -244,6 +244,12 @@ settings! {
         /// where nothing ever fails over, such as for replicas that only take backups.
         allow_replicas: bool = false in flag();
 
+        /// Let a node that restarts with its data take its own place, if too few others vote. Redis must sync each write before it
+        /// replies: appendonly yes, appendfsync always, no-appendfsync-on-rewrite no.
+        /// Why: after a power cut of most nodes they vote again within seconds, not after the longest lease. Each write then costs
+        /// a sync of the disk, and no disk may be put back from a copy (docs/operating.md).
+        durable_nodes: bool = false in flag();
+
         /// Maximum number of concurrent cleanups of failed attempts and of repairs.
         /// Why: each has its own deadline; beyond the limit the TTL ends what is left.
         cleanup_limit: usize = 4096 in integer(16..=1_000_000);

@@ -77,6 +77,13 @@ impl Node for AnyNode {
         }
     }
 
+    fn syncs_each_write(&self) -> Option<bool> {
+        match self {
+            Self::Redis(node) => node.syncs_each_write(),
+            Self::Embedded(..) => None,
+        }
+    }
+
     fn moved_to(&self) -> Option<Arc<str>> {
         match self {
             Self::Redis(node) => node.moved_to(),

@@ -11,7 +11,8 @@
 --   zeros), promised (no lower view is installed), admitted (view of the last admission), roster (the installed view's record),
 --   pending (a view that changes the list, and for which this process, which it has installed, was not filled yet: no vote),
 --   fill (view|nonce|pages|pages done), filled (view of the last fill), until (us), owed (us: end
---   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us);
+--   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us),
+--   durable, was, trip (durable.lua);
 --   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), sees:INSTANCE (us, then name and run of each process that it sees)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3 us: a node that votes does not call check_vote().
 local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 4
@@ -34,7 +35,7 @@ local function check_vote(order)
   local RUN, CFG, VIEW, ASK = string.match(PASS, '^(%x*)|(.*)|(%x+)|(%d+)$')
   ASK = tonumber(ASK)
   local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'until', 'owed', 'proto', 'ask', 'qms', 'view', 'roster',
-    'pending')
+    'pending', 'durable', 'beat')
   local run, st, cfg, till, owed, proto = x[1], x[2], x[3], tonumber(x[4] or 0), tonumber(x[5] or 0), tonumber(x[6] or 1)
   if proto > PROTO then return { 'P', proto } end -- of a later version, whose rules this script does not know: changes nothing
   local seen, ask = tonumber(m[2] or 0), tonumber(x[7] or 0)
@@ -62,12 +63,14 @@ local function check_vote(order)
     cfg = cfg or ''
     -- Another clock may be right and return: that of the quarantine that this one replaces, or the sender's.
     if st == 'q' then owed = math.max(owed, till) end
+    -- Loaded data of a durable process that voted: see durable.lua.
+    local was = lost == 'restart' and st == 'a' and not x[11] and x[12] == run and x[13]
     if math.abs(NOW - SENT) > GUARD then owed = math.max(owed, SENT + longest * 1000) end
     st, till = 'q', NOW + longest * 1000
     -- ev may be of another process: the next probe stores it again. A fill gives no vote to a process that lost it since.
     redis.call('HDEL', META, 'ev', 'fill', 'pending')
     redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'proto', ours and PROTO or proto,
-      'until', till, 'owed', owed, 'why', lost, 'since', NOW)
+      'until', till, 'owed', owed, 'why', lost, 'since', NOW, 'was', was and run .. '|' .. was .. '|' .. string.format('%.0f', NOW) .. '|' or '')
   elseif longest > Q then
     till = till + (longest - Q) * 1000
     redis.call('HSET', META, 'until', till)

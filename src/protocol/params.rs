@@ -16,6 +16,8 @@ pub const TOKEN_TOMBSTONE: Duration = Duration::from_secs(60);
 
 /// The `why` of a node that votes with a seed from the clock, see [`AdmitArgs`](super::AdmitArgs).
 pub(super) const BY_CLOCK: &str = "by-clock";
+/// Why a process votes that took the place of a durable one.
+pub(super) const BY_DISK: &str = "by-disk";
 
 /// When a request was sent, by the instance's estimate of the nodes' time (`redlock::cluster_clock`): microseconds since 1970. It
 /// is also the minimum of the fence that the request may be given.

@@ -241,7 +241,7 @@ pub struct NodeStatus {
     /// The process that replied: Redis' `run_id`, and its `master_replid`, which a failover changes.
     pub run: String,
     /// Why the node is in its present state: `init`, `blank`, `restart`, `failover`, `clock`, `evicted`, `ordered`, `replaced`,
-    /// `displaced`, `by-clock`; may be empty.
+    /// `displaced`, `by-clock`, `by-disk`; may be empty.
     pub why: String,
     /// When that state began, by the node's clock. Microseconds since 1970, 0 if unknown.
     pub since_us: u64,
@@ -253,6 +253,10 @@ pub struct NodeStatus {
     pub promised: ViewId,
     /// The view of the node's last admission.
     pub admitted: ViewId,
+    /// The process has loaded the data of a durable one and waits.
+    pub inherited: Option<Inherited>,
+    /// Redis syncs each write of the process before it replies, and a probe has noted that.
+    pub is_durable: bool,
     /// The runs under each node name that other instances' probes noted here within the last 3 s.
     pub alive: BTreeSet<(NodeId, Arc<str>)>,
 }
@@ -274,6 +278,19 @@ pub struct MemberStatus {
     pub promised: ViewId,
     /// The view of the process' last admission.
     pub admitted: ViewId,
+    /// The process has loaded the data of a durable one and waits.
+    pub inherited: Option<Inherited>,
+}
+
+/// What a restarted process has of a durable one, whose data it has loaded (`docs/views.md`, *By its disk*).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inherited {
+    /// The durable process.
+    pub run: Arc<str>,
+    /// The last probe in the loaded data, by the node's clock. Microseconds since 1970.
+    pub beat_us: u64,
+    /// No key ended early since then, and every key that could have is over by now.
+    pub is_ready: bool,
 }
 
 impl NodeStatus {

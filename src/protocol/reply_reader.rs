@@ -7,7 +7,7 @@ use std::sync::Arc;
 use deadpool_redis::redis::Value;
 
 use super::record::{LeaseRecord, parse_kind, parse_member_mode};
-use super::reply::{EndReason, Found, HeldByMembers, ListedLease, NoVote, Released, Reply};
+use super::reply::{EndReason, Found, HeldByMembers, Inherited, ListedLease, NoVote, Released, Reply};
 use super::view::{View, ViewId};
 use crate::types::{Fence, Mode, ResourceName};
 
@@ -130,6 +130,19 @@ impl<'a> ReplyReader<'a> {
     /// A view's record; without a roster if only its id was sent.
     pub(super) fn view(&mut self) -> Result<Arc<View>, Malformed> {
         View::parse(self.text()?).map(Arc::new).ok_or_else(|| Malformed("has an unreadable view".into()))
+    }
+
+    /// `run|beat|flag`; empty: nothing.
+    pub(super) fn inherited(&mut self) -> Result<Option<Inherited>, Malformed> {
+        let text = self.text()?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let mut parts = text.splitn(3, '|');
+        let mut next = || parts.next().unwrap_or_default();
+        let (run, beat, flag) = (next().into(), next().parse(), next());
+        let beat_us = beat.map_err(|_| Malformed("has an unreadable beat".into()))?;
+        Ok(Some(Inherited { run, beat_us, is_ready: flag == "1" }))
     }
 
     pub(super) fn view_id(&mut self) -> Result<ViewId, Malformed> {

@@ -89,6 +89,8 @@ pub(super) struct ProbeAnswers {
     sent: BootTime,
     /// The time of each answer, by node index; `None` without an answer.
     received: Vec<Option<BootTime>>,
+    /// By node index: what a probe said of the node's settings.
+    syncs: Vec<Option<bool>>,
 }
 
 /// The nodes' clocks, relative to the cluster clock.
@@ -228,7 +230,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             Some((node.id().clone(), run.as_str().into()))
         });
         let is_witness = state.anchored.is_some_and(|since| now.since(since) >= WITNESS_AFTER);
-        Request::Probe(ProbeArgs { instance: Arc::clone(&self.instance), is_witness, alive: alive.collect() })
+        let instance = Arc::clone(&self.instance);
+        Request::Probe(ProbeArgs { instance, is_witness, alive: alive.collect(), syncs: None })
     }
 
     pub(super) async fn send_to_all(&self, request: impl Into<Posed>) -> ProbeAnswers {
@@ -236,8 +239,13 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let view = posed.view.unwrap_or_else(|| self.engine.views.current());
         let sent = self.engine.clock.now();
         let received = Mutex::new(vec![None; self.engine.nodes.len()]);
+        let syncs: Vec<Option<bool>> = self.engine.nodes.iter().map(|node| node.syncs_each_write()).collect();
         let rounds = everyone.iter().map(|i| {
-            let (engine, request, received) = (&self.engine, posed.request.clone().in_view(&view), &received);
+            let (engine, received, mut request) = (&self.engine, &received, posed.request.clone());
+            if let Request::Probe(args) = &mut request {
+                args.syncs = syncs.get(*i).copied().flatten();
+            }
+            let request = request.in_view(&view);
             async move {
                 let (only, until) = ([*i], sent.plus(PROBE_TIMEOUT));
                 let tally = engine.round(&only, request, sent, until, Until::All, Result::is_ok).await;
@@ -254,13 +262,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 tally.record(i, answer, yes);
             }
         }
-        ProbeAnswers { tally, asked_in: view.id, sent, received: received.into_inner() }
+        ProbeAnswers { tally, asked_in: view.id, sent, received: received.into_inner(), syncs }
     }
 
-    pub(super) fn record(&self, ProbeAnswers { tally, sent, received, .. }: &ProbeAnswers) {
+    pub(super) fn record(&self, ProbeAnswers { tally, sent, received, syncs, .. }: &ProbeAnswers) {
         let (mut state, view) = (self.state(), self.engine.views.current());
         let named = state.nodes.iter_mut().zip(self.engine.nodes.iter());
-        for (((health, node), answer), received) in named.zip(tally.answers()).zip(received) {
+        let syncs = syncs.iter().copied().chain(std::iter::repeat(None));
+        for ((((health, node), answer), received), syncs) in named.zip(tally.answers()).zip(received).zip(syncs) {
             let received = received.unwrap_or(*sent);
             let before = (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote)));
             match answer {
@@ -278,6 +287,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let known = health.round_trip.filter(|_| !is_new);
                     health.round_trip = Some(known.map_or(RoundTrip::first(rtt), |trip| trip.and(rtt)));
                     health.note_loss(status, received);
+                    health.follow(status, syncs);
                     health.is_other_process = view.entry(node.id()).is_some_and(|entry| *entry.run != *status.run);
                     health.status = Some(status.clone());
                 }

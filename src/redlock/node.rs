@@ -55,6 +55,11 @@ pub trait Node: Send + Sync + 'static {
         std::future::pending()
     }
 
+    /// Whether the node's server syncs each write before it replies, as was read just now; `None`: not known.
+    fn syncs_each_write(&self) -> Option<bool> {
+        None
+    }
+
     /// How long rounds now wait for the node's answers. A call that is dropped later counts as an error of the node.
     fn expect_answers_within(&self, _timeout: Duration) {}
 

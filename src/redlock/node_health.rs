@@ -45,6 +45,8 @@ pub struct NodeHealth {
     pub rival: Option<Arc<str>>,
     /// Since when a rival has been seen. After a restart the rival is the former process, for as long as its reports count.
     pub(super) rival_since: Option<BootTime>,
+    /// The last process under this name that was durable by this instance's own reading: its run, and its clock then.
+    pub(super) followed: Option<Followed>,
     /// When an operator reported that the node's process has ended for good, if it has not answered since.
     pub(super) forgotten_at: Option<BootTime>,
     /// Whether the view has another process under this name: the name leads elsewhere, or that process must be filled.
@@ -54,6 +56,9 @@ pub struct NodeHealth {
     /// The node's memory losses, including losses after which it was filled before the next probe.
     pub losses: MemoryLosses,
 }
+
+/// The last answer of a process to a probe of this instance: its run, and its clock. Microseconds since 1970.
+pub(crate) type Followed = (Arc<str>, u64);
 
 /// How often a node lost its memory since this process watches it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,6 +86,7 @@ impl NodeHealth {
             restarts: 0,
             rival: None,
             rival_since: None,
+            followed: None,
             forgotten_at: None,
             is_other_process: false,
             has_two_servers: false,
@@ -88,12 +94,27 @@ impl NodeHealth {
         }
     }
 
+    /// Records the last answer of a durable process. `syncs`: what the probe said of its settings.
+    pub(super) fn follow(&mut self, status: &NodeStatus, syncs: Option<bool>) {
+        if status.inherited.is_some() {
+            return;
+        }
+        if !status.is_durable || syncs == Some(false) {
+            self.followed = None;
+        } else if syncs == Some(true) {
+            let before = self.followed.as_ref().filter(|(run, _)| **run == *status.run).map_or(0, |(_, at_us)| *at_us);
+            self.followed = Some((status.run.as_str().into(), status.now_us.max(before)));
+        }
+    }
+
     /// Must be called with each answer, before the answer is stored.
     pub(super) fn note_loss(&mut self, status: &NodeStatus, received: BootTime) {
-        let forgot = |vote: &Vote| matches!(vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
-        let Some(old) = self.status.as_ref().filter(|old| !forgot(&old.vote)) else { return };
+        let waits = |vote: &Vote| matches!(vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
+        // One that has the data of a durable process forgot nothing, unless it is filled all the same.
+        let forgot = |status: &NodeStatus| waits(&status.vote) && status.inherited.is_none();
+        let Some(old) = self.status.as_ref().filter(|old| !forgot(old)) else { return };
         // A node that voted is admitted again only if the others had to fill it.
-        let why = match forgot(&status.vote) {
+        let why = match forgot(status) {
             true => status.why.clone(),
             false if status.admitted > old.admitted => String::new(),
             false => return,
@@ -169,6 +190,8 @@ mod tests {
             view: Arc::default(),
             promised: ViewId::NONE,
             admitted: ViewId::NONE,
+            inherited: None,
+            is_durable: false,
             alive: std::collections::BTreeSet::new(),
         }
     }

@@ -211,7 +211,12 @@ impl<'a> Pair<'a> {
             Ask::Probe { instance, is_witness, alive } => {
                 let node = |i: &usize| NodeId::parse(["n1", "n2/b"][*i]).expect("valid");
                 let alive = alive.iter().map(|(name, run)| (node(name), ["0a", "0b"][*run].into())).collect();
-                Request::Probe(ProbeArgs { instance: INSTANCES[*instance].into(), is_witness: *is_witness, alive })
+                Request::Probe(ProbeArgs {
+                    instance: INSTANCES[*instance].into(),
+                    is_witness: *is_witness,
+                    alive,
+                    syncs: None,
+                })
             }
             Ask::Init => Request::Init { view: Arc::clone(&self.real.view) },
             Ask::Quarantine { instance } => Request::Quarantine { by: INSTANCES[*instance].into() },

@@ -101,6 +101,14 @@ impl Server for Reference {
         self.restarts += 1;
         self.node.restart_empty(&format!("run{}", self.restarts));
     }
+
+    fn sync_each_write(&mut self) {}
+
+    fn restart_kept(&mut self, ahead_ms: u64) {
+        self.restarts += 1;
+        self.node.restart_with_memory(&format!("run{}", self.restarts));
+        self.node.expire(self.now_us + ahead_ms * 1_000);
+    }
 }
 
 /// A boot clock that moves only when the test moves it.

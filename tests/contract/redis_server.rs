@@ -231,6 +231,28 @@ impl Server for RedisServer {
         self.command::<()>(&[b"CONFIG", b"RESETSTAT"]);
     }
 
+    fn sync_each_write(&mut self) {
+        self.command::<()>(&[b"CONFIG", b"SET", b"appendfsync", b"always"]);
+        self.command::<()>(&[b"CONFIG", b"SET", b"appendonly", b"yes"]);
+        let begun = ["aof_enabled:1", "aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0", "aof_current_size:"];
+        let deadline = SystemClock.now().plus(START_DEADLINE);
+        while !begun.iter().all(|text| self.command::<String>(&[b"INFO", b"persistence"]).contains(text)) {
+            assert!(SystemClock.now() < deadline, "no append-only file");
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// What a process with another `run_id` would load: the scripts know the process by what the connection's hand-shake says.
+    fn restart_kept(&mut self, ahead_ms: u64) {
+        for key in self.command::<Vec<Vec<u8>>>(&[b"KEYS", b"*"]) {
+            let left_ms: i64 = self.command(&[b"PTTL", &key]);
+            if (0..i64::try_from(ahead_ms).expect("short")).contains(&left_ms) {
+                self.command::<u64>(&[b"DEL", &key]);
+            }
+        }
+        self.run = self.run.chars().rev().collect();
+    }
+
     fn restart_empty(&mut self) {
         self.child.kill().expect("it was running");
         self.child.wait().expect("it ends");

@@ -249,8 +249,9 @@ pub fn a_blank_node_belongs_to_nobody_until_it_is_given_a_vote(node: &mut impl S
 /// F3.
 pub fn an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody(node: &mut impl Server) {
     let order = |by: &str| Request::Quarantine { by: by.into() };
-    let probe =
-        |instance: &str, is_witness| Request::Probe(ProbeArgs { instance: instance.into(), is_witness, alive: vec![] });
+    let probe = |instance: &str, is_witness| {
+        Request::Probe(ProbeArgs { instance: instance.into(), is_witness, alive: vec![], syncs: None })
+    };
     status(node, &params(), &probe("one", true));
     status(node, &params(), &probe("two", false));
     let hour_ago = RequestTime(node.now_us() - 3_600_000_000);
@@ -267,7 +268,7 @@ pub fn an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody(n
 pub fn a_node_remembers_which_runs_other_instances_see_alive(node: &mut impl Server) {
     let probe = |instance: &str, runs: &[&str]| {
         let alive = runs.iter().map(|run| (NodeId::parse("n2").expect("valid"), (*run).into())).collect();
-        Request::Probe(ProbeArgs { instance: instance.into(), is_witness: false, alive })
+        Request::Probe(ProbeArgs { instance: instance.into(), is_witness: false, alive, syncs: None })
     };
     let runs = |node: &mut _, request: &Request| -> Vec<String> {
         status(node, &params(), request).alive.iter().map(|(_, run)| run.to_string()).collect()

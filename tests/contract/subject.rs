@@ -73,6 +73,10 @@ pub trait Server: Subject {
     fn reset_statistics(&mut self);
     /// The process is killed and restarted with empty memory.
     fn restart_empty(&mut self);
+    /// From now on each write is synced before its reply.
+    fn sync_each_write(&mut self);
+    /// The process is killed and restarted with its data, while the clock is ahead by so many ms.
+    fn restart_kept(&mut self, ahead_ms: u64);
 }
 
 pub fn name(text: &str) -> ResourceName {

@@ -16,6 +16,7 @@ mod clients;
 mod cluster_waiters;
 mod command_line;
 mod documents;
+mod durable;
 mod examples;
 mod fan_out;
 mod faults;

@@ -67,6 +67,23 @@ fn seeding_by_the_clock_needs_to_know_that_no_process_was_displaced() {
 }
 
 #[test]
+fn a_restarted_process_counts_by_the_disk_of_a_durable_one() {
+    let all = Rules { restarts: 3, changes: [1, 0], ..base() };
+    check(
+        Rules { deny: Deny::ResumedVote, ..all },
+        "disk: a process takes part in a grant by its disk",
+        Expect::Reached,
+    );
+    check(all, "disk: three restarts", Expect::Holds);
+    if in_depth(true, false) {
+        let two = Rules { restarts: 1, changes: [1, 1], ..base() };
+        check(two, "disk: one restart, two monitors", Expect::Holds);
+    }
+    check(by_effect(all, Bug::OldCopyCounted), "disk: an old copy counts", Expect::Broken);
+    check(by_effect(all, Bug::ClockAtStartIgnored), "disk: keys ended early", Expect::Broken);
+}
+
+#[test]
 fn the_list_changes_by_one_name_at_a_time() {
     let p = base();
     let grow = Rules { names: 4, processes: 4, blank: 0b1000, lists: &[0b1111], ..p };

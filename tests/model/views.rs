@@ -54,6 +54,8 @@ pub struct Process {
     pub high_water: u8,
     /// What an old backup, or its former self, holds (mutants only).
     pub backup: (u8, u8),
+    /// It has loaded the data of a durable process and has no vote: one more than that one's run; 0: it has not.
+    pub was: u8,
 }
 
 /// Which process a view names: its run, and the view of its last admission (0: none).
@@ -126,6 +128,8 @@ pub enum Stage {
 pub struct Report {
     pub entry: Entry,
     pub view: u8,
+    /// As in [`Process`].
+    pub was: u8,
 }
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -160,6 +164,7 @@ pub struct State {
     pub monitors: [Monitor; MONITORS],
     pub views: [View; VIEWS],
     pub wipes: u8,
+    pub restarts: u8,
     pub steps: u8,
     /// The highest fence answered, and who was granted last.
     pub best: u8,
@@ -209,6 +214,11 @@ impl Entry {
 }
 
 impl Process {
+    /// Whether it votes, or would count by its disk.
+    fn counts(&self) -> bool {
+        self.sound || self.was > 0
+    }
+
     fn entry(&self) -> Entry {
         Entry { run: self.run, since: self.since }
     }

@@ -25,6 +25,12 @@ pub(super) struct Server {
     pub(super) machine: ReferenceNode,
     /// What its log had when it was last synced.
     pub(super) disk: ReferenceNode,
+    /// A copy of its disk from some seconds ago.
+    pub(super) copy: ReferenceNode,
+    /// Each write is synced before its reply.
+    pub(super) syncs: bool,
+    /// The latest clock of this node that each instance's process has received in answers to its probes.
+    pub(super) heard: BTreeMap<(usize, u32), u64>,
     pub(super) up: bool,
     /// Number of its processes so far.
     pub(super) epoch: u32,
@@ -129,6 +135,9 @@ impl Server {
         let machine = ReferenceNode::new(&run_id(index, 0, 0));
         Self {
             disk: machine.clone(),
+            copy: machine.clone(),
+            syncs: true,
+            heard: BTreeMap::new(),
             machine,
             up: true,
             epoch: 0,

@@ -65,6 +65,10 @@ pub(super) enum HardState {
     SharedSetGranted,
     SetRefused,
     SetWaited,
+    /// A process counted by its disk.
+    ResumedByDisk,
+    /// A process was started while its clock was ahead.
+    StartedAhead,
     /// A lease was evicted.
     LeaseEvicted,
     NodeReplaced,
@@ -73,7 +77,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 63] = {
+pub(super) const ALL: [HardState; 65] = {
     use HardState::*;
     [
         Granted,
@@ -136,6 +140,8 @@ pub(super) const ALL: [HardState; 63] = {
         SharedSetGranted,
         SetRefused,
         SetWaited,
+        ResumedByDisk,
+        StartedAhead,
         LeaseEvicted,
         NodeReplaced,
         LeaseSpread,

@@ -17,6 +17,8 @@ pub(super) enum Memory {
     All,
     /// What its log had when it was last synced.
     Tail,
+    /// An old copy of its disk.
+    Copy,
 }
 
 /// A fault heals.
@@ -123,6 +125,17 @@ impl World {
                     self.coverage.count(HardState::WholeClusterForgot);
                 }
             }
+            Fault::PowerCut => {
+                (0..self.servers.len()).for_each(|n| self.kill_node(n, Memory::All));
+                self.coverage.count(HardState::WholeClusterForgot);
+            }
+            Fault::OldCopy if self.fault_rng.chance(25) => {
+                (0..self.servers.len()).for_each(|n| self.kill_node(n, Memory::Copy));
+            }
+            Fault::OldCopy => self.kill_node(node, Memory::Copy),
+            Fault::PolicyOff if self.servers[node].syncs => self.servers[node].syncs = false,
+            Fault::PolicyOff if self.fault_rng.chance(70) => self.kill_node(node, Memory::Tail),
+            Fault::PolicyOff => self.servers[node].syncs = true,
             Fault::Flush => {
                 self.servers[node].machine.flush_all();
                 self.servers[node].disturb(now);
@@ -483,6 +496,10 @@ impl World {
         }
         server.epoch += 1;
         let run = run_id(node, server.epoch, server.failovers);
+        let memory = self.remembered(node, memory);
+        let ahead_us = self.clock_at_start();
+        let server = &mut self.servers[node];
+        server.syncs = true;
         match memory {
             Memory::Nothing => server.machine = ReferenceNode::new(&run),
             Memory::All => server.machine.restart_with_memory(&run),
@@ -491,9 +508,15 @@ impl World {
                 server.machine = server.disk.clone();
                 server.machine.restart_with_memory(&run);
             }
+            Memory::Copy => {
+                self.checker.lost_tail.insert(node);
+                server.machine = server.copy.clone();
+                server.machine.restart_with_memory(&run);
+            }
         }
         server.doubted = Some(now);
-        if memory != Memory::All {
+        server.machine.expire(clock + ahead_us);
+        if memory != Memory::All || ahead_us > 0 {
             server.disturb(now);
             server.forgot = Some(now);
         }
@@ -503,14 +526,45 @@ impl World {
         self.trace(|| format!("n{node} is up again with {memory:?} as {run}"));
     }
 
+    /// What a node is started with. A durable one never loses the end of its log; a copy, or a log that was not synced, that no
+    /// instance could tell from the latest is excluded from the guarantee: each that lives must have had a later answer.
+    fn remembered(&self, node: usize, memory: Memory) -> Memory {
+        let server = &self.servers[node];
+        let data = match memory {
+            Memory::Tail => &server.disk,
+            Memory::Copy => &server.copy,
+            other => return other,
+        };
+        let has_later = |(inst, i): (usize, &Inst)| {
+            !i.alive || server.heard.get(&(inst, i.life)).is_none_or(|heard| *heard > data.last_beat_us())
+        };
+        let is_told_apart = self.insts.iter().enumerate().all(has_later);
+        if self.profile.durable && !is_told_apart { Memory::All } else { memory }
+    }
+
+    /// By how much a durable node's clock is ahead while it loads its data.
+    fn clock_at_start(&mut self) -> u64 {
+        if self.profile.durable && !self.calm && self.fault_rng.chance(20) {
+            self.coverage.count(HardState::StartedAhead);
+            self.fault_rng.range(200, 20_000) * MS
+        } else {
+            0
+        }
+    }
+
     /// The logs of all nodes are synced.
     pub(super) fn fsync(&mut self) {
-        let loses_the_last = |f: &Fault| matches!(f, Fault::RestartTail | Fault::RestartAll | Fault::Failover);
+        let loses_the_last = |f: &Fault| {
+            matches!(f, Fault::RestartTail | Fault::RestartAll | Fault::Failover | Fault::OldCopy | Fault::PolicyOff)
+        };
         if self.calm || !self.profile.faults.iter().any(loses_the_last) {
             return;
         }
         for server in self.servers.iter_mut().filter(|s| s.up) {
             server.disk = server.machine.clone();
+        }
+        if self.profile.durable && (self.now / SEC).is_multiple_of(3) {
+            self.servers.iter_mut().filter(|s| s.up).for_each(|server| server.copy = server.machine.clone());
         }
         self.at(self.now + SEC, Event::Fsync);
     }

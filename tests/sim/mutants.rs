@@ -5,6 +5,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::profile::Profile;
 use super::run::run;
 use crate::mutant::{FOUND_BY_REFERENCE, FOUND_BY_SIM, FOUND_IN_QUEUES, Mutant, RARE};
 
@@ -27,7 +28,8 @@ pub(super) fn named(name: &str) -> Option<Mutant> {
 }
 
 fn search(mutant: Mutant, budget: u64) -> Found {
-    for seed in 0..budget {
+    let is_planted_in = |seed: &u64| std::env::var("SIM_DURABLE").is_err() || Profile::of(*seed).durable;
+    for seed in (0..budget).filter(is_planted_in) {
         if let Some(text) = run(seed, Some(mutant), false).violation {
             return Found { mutant, after: seed + 1, text: Some(text) };
         }

@@ -101,6 +101,11 @@ impl Node for SimNode {
         &self.id
     }
 
+    fn syncs_each_write(&self) -> Option<bool> {
+        let world = lock(&self.world);
+        world.profile.durable.then(|| world.servers[self.server()].syncs)
+    }
+
     fn address(&self) -> Option<Arc<str>> {
         Some(address_of(self.server()))
     }
@@ -320,7 +325,12 @@ impl World {
         if ready > now {
             return self.at(ready, event);
         }
-        let Event::Reply { answer, .. } = event else { return };
+        let Event::Reply { answer, node, .. } = event else { return };
+        if let Ok(Reply::Status(status)) = &*answer
+            && self.insts[inst].calls.contains_key(&call)
+        {
+            self.servers[node].heard.insert((inst, life), status.now_us);
+        }
         self.resolve(inst, call, *answer);
     }
 

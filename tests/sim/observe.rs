@@ -99,6 +99,11 @@ impl World {
 
     /// Views, and who is admitted to them.
     fn observe_change(&mut self, packet: &Packet, member: &MemberStatus) {
+        if matches!(&*packet.request, Request::Install { view } if member.is_done && member.view.id == view.id)
+            && self.servers[packet.node].machine.votes_by_disk()
+        {
+            self.coverage.count(HardState::ResumedByDisk);
+        }
         let is_other = self.profile.variant == Variant::OtherCluster && packet.inst + 1 == self.insts.len();
         match &*packet.request {
             Request::Admit(args) if member.is_done => {

@@ -23,6 +23,12 @@ pub(super) enum Fault {
     RestartTail,
     /// All nodes die at once, and come back with or without memory.
     RestartAll,
+    /// Of durable nodes: all die at once, and come back with their data.
+    PowerCut,
+    /// Of durable nodes: one dies, and comes back with an old copy of its disk; sometimes all do.
+    OldCopy,
+    /// Of durable nodes: one no longer syncs each write; later it dies, or syncs again.
+    PolicyOff,
     /// `FLUSHALL` on a node.
     Flush,
     /// A node's clock is stepped by seconds or hours; it is corrected later.
@@ -59,13 +65,15 @@ pub(super) enum Fault {
 impl Fault {
     /// The node has no vote for a whole quarantine.
     pub(super) fn costs_the_vote(self) -> bool {
-        use Fault::{Evict, Failover, Flush, JointStep, NodeStep, RestartAll, RestartEmpty, RestartKept, RestartTail};
-        let restarts = matches!(self, RestartEmpty | RestartKept | RestartTail | RestartAll);
+        use Fault::{
+            Evict, Failover, Flush, JointStep, NodeStep, OldCopy, RestartAll, RestartEmpty, RestartKept, RestartTail,
+        };
+        let restarts = matches!(self, OldCopy | RestartEmpty | RestartKept | RestartTail | RestartAll);
         restarts || matches!(self, Evict | Failover | Flush | NodeStep | JointStep)
     }
 }
 
-/// Every kind but [`Fault::JointStep`], which is for one-host worlds, and [`Fault::Evict`], which came later.
+/// Every kind but [`Fault::JointStep`], which is for one-host worlds, and those that came later.
 const KINDS: [Fault; 16] = [
     Fault::RestartEmpty,
     Fault::RestartKept,
@@ -180,6 +188,8 @@ pub(super) struct Profile {
     pub(super) shares_sets: bool,
     /// The instances that ask a quorum of the nodes first, one bit each.
     pub(super) thrifty: u64,
+    /// The nodes are durable.
+    pub(super) durable: bool,
 }
 
 impl Profile {
@@ -297,6 +307,7 @@ impl Profile {
             has_sets: false,
             shares_sets: false,
             thrifty: 0,
+            durable: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -342,6 +353,12 @@ impl Profile {
         let mut r = Rng::new(seed, 16);
         if r.chance(25) && !LATER_REGRESSIONS.contains(&seed) {
             self.thrifty = r.range(1, (1 << self.instances) - 1);
+        }
+        self.durable = is_plain && self.initialised && !self.heals_only && Rng::new(seed, 11).chance(25);
+        if self.durable {
+            // An eviction that no probe saw is outside of the guarantee, and the restarted process does not show it.
+            self.faults.retain(|fault| *fault != Fault::Evict);
+            self.faults.extend([Fault::PowerCut, Fault::OldCopy, Fault::PolicyOff, Fault::RestartKept]);
         }
         self
     }

@@ -272,8 +272,8 @@ pub(super) fn run_many(
     progress: fn(&Summary),
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
-    let only_relists = std::env::var("SIM_RELISTS").is_ok();
-    let only_thrifty = std::env::var("SIM_THRIFTY").is_ok();
+    let only = |name: &str| std::env::var(name).is_ok();
+    let (only_relists, only_durable, only_thrifty) = (only("SIM_RELISTS"), only("SIM_DURABLE"), only("SIM_THRIFTY"));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -283,9 +283,9 @@ pub(super) fn run_many(
                     if seed >= from + count || summary.lock().expect("no panic").failed.len() >= most_failures {
                         return;
                     }
-                    let is_left_out =
-                        |profile: Profile| only_relists && !profile.relists || only_thrifty && profile.thrifty == 0;
-                    if (only_relists || only_thrifty) && is_left_out(Profile::of(seed)) {
+                    let profile = Profile::of(seed);
+                    let is_left_out = only_relists && !profile.relists || only_durable && !profile.durable;
+                    if is_left_out || only_thrifty && profile.thrifty == 0 {
                         continue;
                     }
                     let mut outcome = run(seed, None, false);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, RedisError, Value, cmd, pipe};
 
-use crate::nodes::redis::{NodeTls, NodeUrl, ServerInfo, read_server_info};
+use crate::nodes::redis::{
+    NodeTls, NodeUrl, ServerFinding, ServerInfo, not_durable, read_server_info, settings_question,
+};
 use crate::protocol::keys::META_KEY;
 use crate::protocol::{LeaseRecord, View};
 use crate::redlock::clock::{Clock, SystemClock};
@@ -33,6 +35,7 @@ pub(super) struct CheckSettings {
     pub tls: Option<NodeTls>,
     pub connect_timeout: Duration,
     pub allow_replicas: bool,
+    pub durable: bool,
     pub key_head: String,
     pub key_tail: String,
 }
@@ -141,6 +144,12 @@ async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservati
     let saves: Result<Vec<String>, _> = cmd("CONFIG").arg("GET").arg("save").query_async(&mut node).await;
     let saves = saves.ok().and_then(|pair| pair.get(1).cloned());
     seen.server = read_server_info(&info, saves.as_deref(), settings.allow_replicas);
+    if settings.durable {
+        let read: Result<Vec<String>, _> = settings_question().query_async(&mut node).await;
+        let why = read
+            .map_or_else(|_| Some("the user may not read its settings (+config|get)".into()), |all| not_durable(&all));
+        seen.server.findings.extend(why.map(|why| ServerFinding::NotDurable { why }));
+    }
     // The scripts need this right too.
     let _: Vec<Option<String>> = cmd("HMGET").arg(META_KEY).arg("run").query_async(&mut node).await?;
     let marker: HashMap<String, String> = cmd("HGETALL").arg(META_KEY).query_async(&mut node).await?;

@@ -52,6 +52,8 @@ pub struct RedisNodeConfig {
     pub max_in_flight: usize,
     /// Whether the node votes while replicas follow it.
     pub allow_replicas: bool,
+    /// Whether the node may take its own place with its data after a restart.
+    pub durable: bool,
 }
 
 impl RedisNodeConfig {
@@ -69,6 +71,7 @@ impl RedisNodeConfig {
             connections: DEFAULT_CONNECTIONS,
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             allow_replicas: false,
+            durable: false,
         }
     }
 }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
+use super::disk_policy::DiskPolicy;
 use super::errors;
 use super::request_queue::{ConnectionQueue, EnqueueError};
 use super::server_checks::ServerInfo;
@@ -120,6 +121,8 @@ pub(super) struct ConnectionStatus {
     pub notices_error: Option<Unreachable>,
     /// Kind of the last error of a call or of an attempt to connect.
     pub last_error: Option<UnreachableKind>,
+    /// Whether the server syncs each write, as read on a connection that is open.
+    pub policy: Option<DiskPolicy>,
     built: u64,
     open: usize,
 }
@@ -134,6 +137,7 @@ impl NodeConnections {
             connect_error: None,
             notices_error: None,
             last_error: None,
+            policy: None,
             built: 0,
             open: 0,
         };
@@ -199,6 +203,8 @@ impl NodeConnections {
                 status.since = now;
             }
             status.open = status.open.saturating_sub(1);
+            // The next process may have other settings.
+            status.policy = None;
         }
     }
 
@@ -225,6 +231,20 @@ impl NodeConnections {
     pub(super) fn record_server(&self, server: ServerInfo) {
         self.is_unsuitable.store(server.findings.iter().any(|f| f.removes_vote()), Ordering::Relaxed);
         self.status.lock().server = server;
+    }
+
+    /// Records what was read on the connection with this generation, if that is open.
+    pub(super) fn record_policy(&self, generation: u64, policy: DiskPolicy) {
+        let mut status = self.status.lock();
+        let is_its = |slot: &ConnectionSlot| slot.active.lock().as_ref().is_some_and(|a| a.generation == generation);
+        if self.slots.iter().any(is_its) {
+            status.policy = Some(policy);
+        }
+    }
+
+    /// What was read last.
+    pub(super) fn policy(&self) -> Option<DiskPolicy> {
+        self.status.lock().policy.clone()
     }
 
     /// Whether a finding about the server removes the node's vote.

@@ -10,6 +10,7 @@ mod batcher;
 mod config;
 mod connect;
 mod connections;
+mod disk_policy;
 mod errors;
 mod node;
 mod pipeline;
@@ -24,6 +25,7 @@ mod supervisor;
 mod url;
 
 pub use config::{CONNECTIONS_MAX, Identity, RedisNodeConfig};
+pub use disk_policy::{not_durable, settings_question};
 pub use node::{RedisNode, RedisNodeReport};
 pub use server_checks::{ServerFinding, ServerInfo, read as read_server_info};
 pub use url::{NodeTls, NodeUrl};

@@ -20,7 +20,7 @@ use super::connections::{CallPermit, NodeConnections};
 use super::pipeline::Place;
 use super::request_queue::EnqueueError;
 use super::server_checks::ServerFinding;
-use super::{subscriber, supervisor};
+use super::{disk_policy, subscriber, supervisor};
 use crate::nodes::call_observer::NodeObserver;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -72,6 +72,8 @@ struct Address {
 pub struct RedisNode {
     id: NodeId,
     max_in_flight: usize,
+    /// The node is to be durable.
+    is_durable: bool,
     /// How long callers wait for an answer. Microseconds.
     timeout_us: AtomicU64,
     connector: NodeConnector,
@@ -117,13 +119,14 @@ impl RedisNode {
         let context = Arc::new(CommandContext::new(config.id.clone(), config.params, config.key_template));
         let place = |slot| Place { context: Arc::clone(&context), connections: Arc::clone(&connections), slot, clock };
         let pools = (0..config.connections).map(|slot| connector.pool(place(slot))).collect::<Result<_, _>>()?;
-        let supervisor = supervisor::supervise(id, supervised, (connector, pools), clock, entropy);
+        let supervisor = supervisor::supervise(id, supervised, (connector, pools), config.durable, clock, entropy);
         let tasks = async move {
             futures_util::future::join(supervisor, subscriber).await;
         };
         let node = Self {
             id: config.id,
             max_in_flight: config.max_in_flight,
+            is_durable: config.durable,
             timeout_us: AtomicU64::new(micros(config.node_timeout)),
             connector: own,
             address: RwLock::new(address),
@@ -139,6 +142,8 @@ impl RedisNode {
     pub fn report(&self) -> RedisNodeReport {
         let (status, connected) = self.connections.status();
         let mut findings = status.server.findings;
+        let problem = self.is_durable.then(|| disk_policy::problem(status.policy.as_ref())).flatten();
+        findings.extend(problem.filter(|_| connected).map(|why| ServerFinding::NotDurable { why }));
         findings.extend(status.notices_error.map(|why| ServerFinding::NoNotices { why: why.detail.to_string() }));
         RedisNodeReport {
             connected,
@@ -200,6 +205,10 @@ impl Node for RedisNode {
 
     fn reconnected(&self) -> impl Future<Output = ()> + Send {
         self.connections.reconnected()
+    }
+
+    fn syncs_each_write(&self) -> Option<bool> {
+        disk_policy::syncs(self.connections.policy().as_ref(), self.clock.now())
     }
 
     fn expect_answers_within(&self, timeout: Duration) {

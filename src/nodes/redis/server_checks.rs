@@ -31,6 +31,8 @@ pub enum ServerFinding {
     Full { bytes: u64 },
     /// The server could not write its snapshot or its append-only file.
     CannotSave,
+    /// The node is to be durable, and is not.
+    NotDurable { why: String },
     /// This instance may not subscribe, count subscribers or publish on the server.
     NoNotices { why: String },
 }
@@ -48,6 +50,7 @@ impl ServerFinding {
             Self::NoPersistence => "no-persistence",
             Self::Full { .. } => "full",
             Self::CannotSave => "cannot-save",
+            Self::NotDurable { .. } => "not-durable",
             Self::NoNotices { .. } => "no-notices",
         }
     }
@@ -82,6 +85,9 @@ impl ServerFinding {
             Self::CannotSave => {
                 "The server's last snapshot or write to its append-only file failed; with stop-writes-on-bgsave-error it refuses acquires, extends and releases: free its disk, or set that to no.".into()
             }
+            Self::NotDurable { why } => format!(
+                "durable_nodes is true, and this node is not durable: {why}. After a restart of a majority it waits."
+            ),
             Self::NoNotices { why } => format!(
                 "This instance gets no notices from there, so its waiters ask once a second ({why}): compare the user's rights with docs/redis-acl.md."
             ),

@@ -6,10 +6,11 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use deadpool::managed::PoolError;
-use futures_util::future::{join, join_all};
+use futures_util::future::{join_all, join3};
 
 use super::connect::{NodeConnector, Pool};
 use super::connections::{ActiveConnection, NodeConnections};
+use super::disk_policy;
 use super::errors;
 use super::retry::Retry;
 use super::server_checks::ServerFinding;
@@ -25,18 +26,25 @@ const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Whether this process has already logged that nodes have no persistence.
 static NO_PERSISTENCE: Once = Once::new();
 
-/// Runs until dropped; `pools` has one per slot. Cancel: all connections are closed, and calls answer `Disconnected`.
+/// Runs until dropped; `pools` has one per slot. `is_durable`: the node is to be durable. Cancel: all connections are closed, and
+/// calls answer `Disconnected`.
 pub(super) async fn supervise(
     id: NodeId,
     connections: Arc<NodeConnections>,
     (connector, pools): (NodeConnector, Vec<Pool>),
+    is_durable: bool,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
     let _closing = CloseAll { connections: Arc::clone(&connections), clock };
     let of_slot = |(index, pool)| maintain(&id, &connections, (index, pool), &connector, clock, entropy.clone());
     let maintained = pools.iter().enumerate().map(of_slot);
-    join(join_all(maintained), watch_server(&id, &connections, &connector, clock)).await;
+    let watched = async {
+        if is_durable {
+            disk_policy::watch(&connections, clock).await;
+        }
+    };
+    join3(join_all(maintained), watch_server(&id, &connections, &connector, clock), watched).await;
 }
 
 /// Closes the connections when the supervisor is dropped, since nothing would replace them.

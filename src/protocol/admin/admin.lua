@@ -1,7 +1,9 @@
 -- The node's own state: probe, init, quarantine. KEYS: 1 meta, 2 index
 -- ARGV: as in marker.lua, 5 operation (probe | init | quarantine), 6 record (init: of the sender's view), 7 key head, 8 key
---       tail, 9 sweep count, 10 instance, 11 '1' (a probe: it is a witness), then for each node that it sees alive: name, run
--- Replies: {code, number, hw, now_us, run, why, since_us, until_us, record, promised, admitted, name, run, ...}, the last for
+--       tail, 9 sweep count, 10 instance, 11 '1' (a probe: it is a witness), 12 what it knows of the disk (durable.lua), then
+--       for each node that it sees alive: name, run
+-- Replies: {code, number, hw, now_us, run, why, since_us, until_us, record, promised, admitted, run|beat|1 (durable.lua; 1: it may take
+--   that one's place now) or '', 1 (durable), name, run, ...}, the last for
 --   each process that another instance saw alive within 3 s; code: A, K, C, P, Q, S, V, or N (init: has a marker already), W (quarantine: refused, as another
 --   instance's time was right here within 2.5 s)
 local operation, instance, ASK = ARGV[5], ARGV[10], tonumber(string.match(PASS, '%d+$'))
@@ -21,6 +23,7 @@ local function answer(code, n)
   local y = redis.call('HMGET', META, 'why', 'since', 'until', 'hw', 'roster', 'promised', 'admitted')
   local out = { code, n, tonumber(y[4] or 0), NOW, RUN, y[1] or '', tonumber(y[2] or 0), tonumber(y[3] or 0), y[5] or NONE,
     y[6] or NONE, y[7] or NONE }
+  out[12], out[13] = inherited(RUN)
   local listed = {}
   for i = 1, #all, 2 do
     local at, sees = string.match(all[i + 1], '^(%d+) (.*)$')
@@ -82,10 +85,11 @@ if operation == 'probe' and not (no and no[1] == 'K') then
     if of and math.abs(NOW - of) > FORGET then redis.call('HDEL', META, field) end
   end
   local left = { 'beat', NOW } -- a node that cannot write has no vote to give: this fails where it is full
-  local sees = string.format('%.0f ', NOW) .. table.concat(ARGV, ' ', 12)
+  local sees = string.format('%.0f ', NOW) .. table.concat(ARGV, ' ', 13)
   if ARGV[11] == '1' then left[3], left[4] = 'fit:' .. instance, NOW end
   if instance ~= '' then left[#left + 1], left[#left + 2] = 'sees:' .. instance, sees end -- in place of its last one
   redis.call('HSET', META, unpack(left))
+  watch_disk(RUN, ARGV[12], not no)
 end
 -- Sweep: expired leases leave the index; extended ones get their new end.
 local late = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', math.floor(NOW / 1000), 'LIMIT', 0, ARGV[9])

@@ -15,7 +15,7 @@ use super::request::Request;
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::NodeId;
 
-node_script!(with_marker "../fences.lua", "admin.lua");
+node_script!(with_marker "../fences.lua", "../durable.lua", "admin.lua");
 
 /// The number of entries of the index of leases that one probe checks: an instance that probes each second keeps up with this
 /// many abandoned leases per second, more than it can grant.
@@ -31,6 +31,8 @@ pub struct ProbeArgs {
     pub is_witness: bool,
     /// The nodes, with their runs, that the instance saw alive within the last 2 s.
     pub alive: Vec<(NodeId, Arc<str>)>,
+    /// Whether the server syncs each write before it replies, as the instance has just read; `None`: not known.
+    pub syncs: Option<bool>,
 }
 
 /// The command for an operation on the node.
@@ -47,8 +49,13 @@ pub(super) fn build(
     command.text(request.operation()).text(&record);
     command.text(context.template.head()).text(context.template.tail()).number(SWEEP_MAX.into());
     match request {
-        Request::Probe(ProbeArgs { instance, is_witness, alive }) => {
+        Request::Probe(ProbeArgs { instance, is_witness, alive, syncs }) => {
             command.text(instance).number(u64::from(*is_witness && !instance.is_empty()));
+            command.text(match syncs {
+                None => "",
+                Some(false) => "0",
+                Some(true) => "1",
+            });
             for (name, run) in alive {
                 command.text(name.as_str()).text(run);
             }
@@ -92,6 +99,8 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         view: reply.view()?,
         promised: reply.view_id()?,
         admitted: reply.view_id()?,
+        inherited: reply.inherited()?,
+        is_durable: reply.flag()?,
         alive: BTreeSet::new(),
     };
     while reply.remaining() > 0 {

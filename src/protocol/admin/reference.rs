@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
+use crate::protocol::reference::disk;
 use crate::protocol::reference::marker::Notes;
 use crate::protocol::reference::marker::{CallContext, MarkerKey, MarkerRecord};
 use crate::protocol::{NoVote, NodeStatus, ProbeArgs, Reply, View, ViewId, Vote};
@@ -63,6 +64,10 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
         filled: ViewId::NONE,
         pending: false,
         fill: None,
+        durable: None,
+        beat_us: 0,
+        trip: 0,
+        was: None,
         why: "init",
         since_us: context.now_us,
     });
@@ -100,6 +105,10 @@ pub(in crate::protocol) fn probe(
     let no_vote = check(marker, context, evicted);
     if !matches!(no_vote, Some(NoVote::OtherCluster { .. } | NoVote::ClockOff { .. })) {
         leave_notes(&mut marker.1, context, args);
+        if let Some(m) = &mut marker.0 {
+            m.beat_us = context.now_us;
+        }
+        disk::watch(marker, context, args.syncs, matches!(no_vote, None | Some(NoVote::OtherView { .. })));
     }
     match status(marker, context, no_vote.map_or(Vote::Active, Vote::NoVote), &args.instance) {
         Reply::Status(status) => Reply::Status(NodeStatus { alive, ..status }),
@@ -164,6 +173,8 @@ fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote, by: &str) -
         view: m.map(|m| Arc::clone(&m.view)).unwrap_or_default(),
         promised: m.map_or(ViewId::NONE, |m| m.promised),
         admitted: m.map_or(ViewId::NONE, |m| m.admitted),
+        inherited: disk::inherited(m, context),
+        is_durable: m.is_some_and(|m| disk::is_durable(m, context)),
         alive: alive(&marker.1, context, by),
     })
 }

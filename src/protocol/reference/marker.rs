@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::disk::{self, TripKeys, Was};
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{ClusterParams, NoVote, RequestTime, View, ViewId};
@@ -120,6 +121,14 @@ pub(in crate::protocol) struct MarkerRecord {
     pub(in crate::protocol) pending: bool,
     /// The progress of the fill since the process lost its vote.
     pub(in crate::protocol) fill: Option<FillProgress>,
+    /// The run of which a probe noted that each write is synced before its reply.
+    pub(in crate::protocol) durable: Option<Arc<str>>,
+    /// The last probe.
+    pub(in crate::protocol) beat_us: u64,
+    /// The last trip key, see [`super::disk`].
+    pub(in crate::protocol) trip: u64,
+    /// Of a process that loaded the data of a durable one.
+    pub(in crate::protocol) was: Option<Was>,
     /// Why the node is in its present state.
     pub(in crate::protocol) why: &'static str,
     /// When that state began. Microseconds since 1970.
@@ -141,7 +150,11 @@ pub(in crate::protocol) struct FillProgress {
 
 /// The key `redlockd:meta`; empty on a blank node.
 #[derive(Debug, Clone, Default)]
-pub(in crate::protocol) struct MarkerKey(pub(in crate::protocol) Option<MarkerRecord>, pub(in crate::protocol) Notes);
+pub(in crate::protocol) struct MarkerKey(
+    pub(in crate::protocol) Option<MarkerRecord>,
+    pub(in crate::protocol) Notes,
+    pub(in crate::protocol) TripKeys,
+);
 
 /// The notes that probes leave in the key.
 #[derive(Debug, Clone, Default)]
@@ -183,6 +196,7 @@ impl MarkerKey {
         let by_sender_us = context.sent_at.0.saturating_add(longest_ms.saturating_mul(1_000));
         let has_other_clock = context.is_clock_off() && !mutant::is(Mutant::OrderedByOneClock);
         let (high_water, base) = old.as_ref().map_or((0, 0), |m| (m.high_water, m.base));
+        let was = old.as_ref().filter(|_| why == "restart").and_then(disk::inherits);
         self.0 = Some(MarkerRecord {
             run: context.run.into(),
             // The count may be of another process: the next probe stores it again.
@@ -206,6 +220,10 @@ impl MarkerKey {
             before_generation,
             pending: false,
             fill: None,
+            durable: old.as_ref().and_then(|m| m.durable.clone()),
+            beat_us: old.as_ref().map_or(0, |m| m.beat_us),
+            trip: old.as_ref().map_or(0, |m| m.trip),
+            was,
             why,
             since_us: context.now_us,
         });

@@ -48,6 +48,7 @@ impl Memory {
     /// Drops up to `limit` expired keys of each kind.
     pub(super) fn purge(&mut self, now_ms: u64, limit: usize) {
         self.locks.purge(now_ms, limit);
+        self.marker.2.purge(now_ms, limit, |_, _| {});
         self.blocks.purge(now_ms, limit);
         self.fences.purge();
         self.ended.purge(now_ms, limit, |_, _| {});

@@ -7,6 +7,7 @@
 //! [`ReferenceNode::resume`]) needs no seed.
 
 pub(in crate::protocol) mod blocks;
+pub(in crate::protocol) mod disk;
 pub(in crate::protocol) mod fences;
 pub(in crate::protocol) mod locks;
 pub(in crate::protocol) mod marker;

@@ -125,6 +125,11 @@ impl ReferenceNode {
         *self = Self { run: run.into(), evicted, memory: earlier.memory.clone() };
     }
 
+    /// Drops every expired key, as Redis does by itself many times a second.
+    pub fn expire(&mut self, now_us: u64) {
+        self.memory.purge(now_us / 1_000, usize::MAX);
+    }
+
     /// `CONFIG RESETSTAT`.
     pub fn reset_statistics(&mut self) {
         self.evicted = 0;
@@ -150,6 +155,16 @@ impl ReferenceNode {
         self.memory.marker.0.as_ref().map(|m| std::sync::Arc::clone(&m.view)).unwrap_or_default()
     }
 
+    /// The last probe, by the node's clock.
+    pub(crate) fn last_beat_us(&self) -> u64 {
+        self.memory.marker.0.as_ref().map_or(0, |m| m.beat_us)
+    }
+
+    /// Whether the process took the place of a durable one.
+    pub(crate) fn votes_by_disk(&self) -> bool {
+        self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.why == "by-disk")
+    }
+
     /// Whether the process has a vote, or had it at the last request.
     pub(crate) fn is_active(&self) -> bool {
         self.memory.marker.0.as_ref().is_some_and(|m| m.active && !m.pending && m.run == self.run)
@@ -158,10 +173,5 @@ impl ReferenceNode {
     /// Whether keys were evicted since the last probe.
     pub(crate) fn has_unseen_eviction(&self) -> bool {
         self.memory.marker.0.as_ref().is_some_and(|m| m.evicted.is_some_and(|seen| seen < self.evicted))
-    }
-
-    /// Drops every expired key, as Redis does by itself many times a second.
-    pub(crate) fn expire(&mut self, now_us: u64) {
-        self.memory.purge(now_us / 1_000, usize::MAX);
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
     AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote, NodeList,
-    OldList, ReleaseArgs, Reply, RosterEntry, StoredLock, UpdateArgs, View, Vote,
+    OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, UpdateArgs, View, Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token, WantedMode};
 
@@ -289,18 +289,37 @@ fn members_stand() -> Result<(), &'static str> {
     }
 }
 
+/// The policy of a durable process was changed; it restarts.
+fn inherits_what_was_not_synced() -> bool {
+    let mut node = active();
+    let probe = |node: &mut ReferenceNode, syncs| match call(
+        node,
+        NOW_US,
+        &Request::Probe(ProbeArgs { syncs, ..ProbeArgs::default() }),
+    ) {
+        Reply::Status(status) => status,
+        reply => panic!("{reply:?}"),
+    };
+    assert!(probe(&mut node, Some(true)).is_durable);
+    assert!(!probe(&mut node, Some(false)).is_durable);
+    node.restart_with_memory("run2");
+    probe(&mut node, Some(true)).inherited.is_some()
+}
+
 #[test]
 fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert_eq!((blocks_stand(), members_stand()), (Ok(()), Ok(())));
     assert!(!is_admitted_below_a_promise());
     assert!(!votes_unfilled_in_a_changed_list());
     assert!(!is_filled_without_its_keys());
+    assert!(!inherits_what_was_not_synced());
     for mutant in FOUND_BY_REFERENCE {
         let before = mutant::plant(Some(*mutant), false);
         let is_found = blocks_stand().is_err()
             || is_admitted_below_a_promise()
             || members_stand().is_err()
             || is_filled_without_its_keys()
+            || inherits_what_was_not_synced()
             || votes_unfilled_in_a_changed_list();
         mutant::restore(before);
         assert!(is_found, "{mutant:?} is not found");

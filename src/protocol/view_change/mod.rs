@@ -15,7 +15,7 @@ use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_scri
 use super::view::View;
 use crate::types::Fence;
 
-node_script!(with_marker "view_change.lua");
+node_script!(with_marker "../durable.lua", "view_change.lua");
 
 /// Arguments of [`Request::Admit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,5 +77,6 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         view: reply.view()?,
         promised: reply.view_id()?,
         admitted: reply.view_id()?,
+        inherited: reply.inherited()?,
     }))
 }

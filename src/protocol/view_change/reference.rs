@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
-use crate::protocol::params::BY_CLOCK;
+use crate::protocol::params::{BY_CLOCK, BY_DISK};
+use crate::protocol::reference::disk;
 use crate::protocol::reference::marker::{CallContext, FillProgress, MarkerKey, MarkerRecord};
 use crate::protocol::{AdmitArgs, MemberStatus, NoVote, Reply, View, ViewId, Vote};
 use crate::types::Fence;
@@ -18,10 +19,14 @@ pub(in crate::protocol) fn promise(marker: &mut MarkerKey, context: &CallContext
     status(marker, context, no_vote, is_done)
 }
 
-/// `install`: by a process that votes and that the view names, with its last admission. A process that a view above its own does
-/// not name loses its vote.
+/// `install`: by a process that votes and that the view names, with its last admission; or that has the data and the last admission
+/// of a durable one, in whose place the view names it. A process that a view above its own does not name loses its vote.
 pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext<'_>, view: &Arc<View>) -> Reply {
     let no_vote = marker.check_vote(context);
+    if waits(no_vote.as_ref()) && may_resume(marker, context, view) {
+        resume(marker, context, view);
+        return status(marker, context, None, true);
+    }
     let Some(m) = marker.0.as_mut().filter(|_| is_sound(no_vote.as_ref())) else {
         return status(marker, context, no_vote, false);
     };
@@ -39,6 +44,20 @@ pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext
     }
     let is_done = m.view.id == view.id;
     status(marker, context, no_vote, is_done)
+}
+
+/// Whether this process may take the place of the durable one whose data it has, in this view.
+fn may_resume(marker: &MarkerKey, context: &CallContext<'_>, view: &Arc<View>) -> bool {
+    let m = marker.0.as_ref().filter(|m| disk::inherited(Some(m), context).is_some_and(|was| was.is_ready));
+    let is_above = |m: &&MarkerRecord| view.id > m.view.id && view.id >= m.promised && view.old().is_none();
+    m.filter(is_above).is_some_and(|m| view.names(context.run, m.admitted))
+}
+
+fn resume(marker: &mut MarkerKey, context: &CallContext<'_>, view: &Arc<View>) {
+    let Some(m) = &mut marker.0 else { return };
+    (m.view, m.promised) = (Arc::clone(view), view.id);
+    (m.active, m.owed_us, m.fill, m.pending, m.was) = (true, 0, None, false, None);
+    (m.why, m.since_us) = (BY_DISK, context.now_us);
 }
 
 /// `admit`: for a process that has the whole fill for this view.
@@ -73,7 +92,7 @@ fn may_be_admitted(m: &MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs
 
 fn give_vote(m: &mut MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs) {
     let seed = if mutant::is(Mutant::NoSeed) { Fence(0) } else { args.seed };
-    m.pending = false;
+    (m.pending, m.was, m.trip) = (false, None, 0);
     (m.active, m.owed_us, m.fill, m.cluster) = (true, 0, None, context.params.cluster.get());
     (m.view, m.promised, m.admitted) = (Arc::clone(&args.view), args.view.id, args.view.id);
     m.base = m.base.max(m.high_water).max(seed.0);
@@ -104,5 +123,6 @@ fn status(marker: &MarkerKey, context: &CallContext<'_>, no_vote: Option<NoVote>
         view: m.map(|m| Arc::clone(&m.view)).unwrap_or_default(),
         promised: m.map_or(ViewId::NONE, |m| m.promised),
         admitted: m.map_or(ViewId::NONE, |m| m.admitted),
+        inherited: disk::inherited(m, context),
     })
 }

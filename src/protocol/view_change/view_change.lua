@@ -1,8 +1,8 @@
 -- Changes of the view on one process: promise, install, admit (docs/views.md, "The steps"). KEYS: 1 meta
 -- ARGV: as in marker.lua, 5 operation (promise | install | admit), 6 the new view, 7 its record, 8 nonce|pages of the fill,
 --       9 seed fence, 10 why ('' keeps it)
--- Replies: {1 = done, code, number, hw, run, record of the installed view, promised, admitted}; code: A (it votes, in whatever
---   view), or that of the refusal
+-- Replies: {1 = done, code, number, hw, run, record of the installed view, promised, admitted, run|beat|1 as in admin.lua}; code: A (it
+--   votes, in whatever view), or that of the refusal
 local operation, V, record, seed = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[9])
 local RUN = string.match(PASS, '^%x*')
 -- The connection was made before this process became a replica and a master again.
@@ -29,8 +29,15 @@ if operation == 'promise' then
     promised, done = V, 1
   end
 elseif operation == 'install' then
+  local is_durable, last, _, ready = inherits(RUN)
   if votes and V == view then
     done = 1
+  elseif waits and last and is_durable and ready and NOW >= ready and V > view and V >= promised and is_named(admitted)
+    and not string.find(record, '\n=old ', 1, true) then -- with the data and the last admission of the process in whose place it is named
+    redis.call('HSET', META, 'view', V, 'promised', V, 'roster', record, 'proto', PROTO, 'st', 'a', 'owed', 0, 'why', 'by-disk',
+      'since', NOW, 'pass', RUN .. '|' .. CFG .. '|' .. V)
+    redis.call('HDEL', META, 'fill', 'pending')
+    view, promised, x[4], done, votes = V, V, record, 1, true
   elseif votes and V > view and not is_named(admitted) and not was_named() then -- it is to be filled, and votes in no lower view until then
     no, votes = check_vote('displaced'), false
   elseif votes and V > view and V >= promised then
@@ -50,7 +57,7 @@ elseif (waits and V > view or votes and x[8] == V) and V >= promised and is_name
   redis.call('HSET', META, 'view', V, 'promised', V, 'admitted', V, 'roster', record, 'proto', PROTO, 'cfg', CFG, 'st', 'a',
     'owed', 0, 'base', math.max(tonumber(x[6] or 0), hw), 'hw', hw, 'since', NOW, 'why', ARGV[10] ~= '' and ARGV[10] or x[7],
     'pass', RUN .. '|' .. CFG .. '|' .. V)
-  redis.call('HDEL', META, 'fill', 'pending')
+  redis.call('HDEL', META, 'fill', 'pending', 'trip')
   view, promised, admitted, x[4], done, votes = V, V, V, record, 1, true
 end
-return { done, votes and 'A' or no[1], votes and 0 or no[2], hw, RUN, x[4] or NONE, promised, admitted }
+return { done, votes and 'A' or no[1], votes and 0 or no[2], hw, RUN, x[4] or NONE, promised, admitted, (inherited(RUN)) }

@@ -14,6 +14,7 @@ use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, View,
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::Redlock;
 use crate::redlock::node::Node;
+use crate::redlock::node_health::Followed;
 use crate::redlock::quorum::{Tally, quorum_of};
 use crate::redlock::random::Entropy;
 use crate::redlock::round::Until;
@@ -49,7 +50,8 @@ pub(crate) enum ViewPurpose<'a> {
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Makes one view above `above`, and admits the processes that are ready. `rivals`: by node, another process
-    /// under its name is alive. `ended`: by node, it has ended for good unless it answers.
+    /// under its name is alive. `ended`: by node, it has ended for good unless it answers. `followed`: by node, this instance's last
+    /// answer of a process there.
     ///
     /// Cancel: a promise, or a view that some nodes have installed, may be left behind; the next change starts above it.
     pub(crate) async fn change_view(
@@ -57,6 +59,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         above: ViewId,
         rivals: &[bool],
         ended: &[bool],
+        followed: &[Option<Followed>],
         what: ViewPurpose<'_>,
     ) -> Outcome {
         let (id, asked_at) = (above.above(self.entropy.bits()), self.clock.now());
@@ -67,7 +70,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let names: Vec<NodeId> = self.nodes.iter().take(replies.len()).map(|node| node.id().clone()).collect();
         let addresses = self.addresses();
         let configured = self.configured();
-        if rivals.len() < names.len() || ended.len() < names.len() {
+        if rivals.len().min(ended.len()).min(followed.len()) < names.len() {
             return Outcome::Displaced; // a node was added meanwhile
         }
         // A process that promised under a name that is being replaced, even after `rivals` was taken, is admitted
@@ -81,6 +84,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let own = &self.views.current();
         let known =
             NodeAnswers { names: &names, members: &members, rivals, ended, addresses: &addresses, configured, own };
+        let resumed;
+        let known = if matches!(what, ViewPurpose::Healing) {
+            resumed = known.by_disk(followed);
+            NodeAnswers { members: &resumed, ..known }
+        } else {
+            known
+        };
         let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
-use crate::protocol::{MemberStatus, NoVote, NodeStatus, View, ViewId, Vote};
+use crate::protocol::{Inherited, MemberStatus, NoVote, NodeStatus, RosterEntry, View, ViewId, Vote};
 
 /// By how much the number of a view may exceed the highest number that any other process knows: a cluster that
 /// changes its view each second gets there in 136 years.
@@ -22,6 +22,8 @@ pub(crate) struct Member {
     pub(crate) is_ours: bool,
     /// The identity of the process.
     pub(crate) run: Arc<str>,
+    /// The process has the data of a durable one, and waits.
+    pub(crate) inherited: Option<Inherited>,
     /// The view that the process has installed.
     pub(crate) view: Arc<View>,
     /// The process installs no view below this one.
@@ -31,25 +33,35 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// Whether the view's entry is this process, or the one whose data it has and in whose place it counts.
+    pub(crate) fn is_entry(&self, entry: &RosterEntry) -> bool {
+        let inherits = self.is_sound && self.inherited.as_ref().is_some_and(|was| was.run == entry.run);
+        let is_since = entry.since == self.admitted || inherits && mutant::is(Mutant::SinceNotKept);
+        (entry.run == self.run || inherits) && is_since
+    }
+
     fn new(vote: &Vote, run: &str, view: &Arc<View>, promised: ViewId, admitted: ViewId) -> Self {
         let is_sound = matches!(vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. }));
         let is_served = matches!(vote, Vote::NoVote(NoVote::Unseeded { .. }));
         let waits = matches!(vote, Vote::NoVote(NoVote::Quarantined { .. }));
         let is_fillable = is_sound || is_served || waits;
         let is_ours = !matches!(vote, Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. }));
-        Self { is_sound, is_served, is_fillable, is_ours, run: run.into(), view: Arc::clone(view), promised, admitted }
+        let (run, view) = (run.into(), Arc::clone(view));
+        Self { is_sound, is_served, is_fillable, is_ours, run, inherited: None, view, promised, admitted }
     }
 }
 
 impl From<&NodeStatus> for Member {
     fn from(status: &NodeStatus) -> Self {
-        Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted)
+        let member = Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted);
+        Self { inherited: status.inherited.clone(), ..member }
     }
 }
 
 impl From<&MemberStatus> for Member {
     fn from(status: &MemberStatus) -> Self {
-        Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted)
+        let member = Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted);
+        Self { inherited: status.inherited.clone(), ..member }
     }
 }
 

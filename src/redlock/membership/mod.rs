@@ -1,5 +1,6 @@
 //! Which process votes under each name, and what is filled into a process that forgot (`docs/views.md`).
 
+mod by_disk;
 mod change;
 pub(crate) mod current_view;
 mod fill_node;

@@ -111,13 +111,13 @@ impl NodeAnswers<'_> {
         Arc::new(View { id: ViewId::NONE, ..latest.unwrap_or_default() })
     }
 
-    fn sound(&self) -> impl Iterator<Item = (usize, &Member)> {
+    pub(super) fn sound(&self) -> impl Iterator<Item = (usize, &Member)> {
         self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_sound)?)))
     }
 
     fn is_named(&self, view: &View, i: usize, member: &Member) -> bool {
         match view.entry(&self.names[i]) {
-            Some(entry) => entry.run == member.run && entry.since == member.admitted,
+            Some(entry) => member.is_entry(entry),
             None => view.id == ViewId::NONE,
         }
     }
@@ -211,7 +211,7 @@ impl NodeAnswers<'_> {
         base.old().is_some() && named.len() >= self.quorum(&base)
     }
 
-    fn can_complete(&self, base: &View, named: &[usize]) -> bool {
+    pub(super) fn can_complete(&self, base: &View, named: &[usize]) -> bool {
         let Some(old) = base.old() else { return false };
         named.len() < self.quorum(base) && self.entered_of_former_list(base).len() >= quorum_of(old.names.len())
     }

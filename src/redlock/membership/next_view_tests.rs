@@ -24,6 +24,7 @@ fn votes(run: &str, view: &Arc<View>) -> Option<Member> {
         is_fillable: true,
         is_ours: true,
         run: run.into(),
+        inherited: None,
         view: Arc::clone(view),
         promised: view.id,
         admitted: if view.id == ViewId::NONE { ViewId::NONE } else { ViewId::NONE.above(7) },
@@ -363,7 +364,8 @@ fn who_left_a_list_is_a_witness_of_it_when_it_was_settled_since() {
     let witnesses = |members: [Option<Member>; 3]| {
         let (addresses, own, no) = (Vec::new(), Arc::default(), || vec![false; 3]);
         let (names, members) = (names(), members.to_vec());
-        Latest { names, members, rivals: no(), ended: no(), addresses, configured: 3, own }.who_show_list(&settled)
+        Latest { names, members, rivals: no(), ended: no(), followed: Vec::new(), addresses, configured: 3, own }
+            .who_show_list(&settled)
     };
     assert_eq!(witnesses([votes("a1", &removing), votes("b1", &settled), forgot("c1", false)]), [0, 1]);
     assert_eq!(

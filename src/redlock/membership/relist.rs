@@ -147,7 +147,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let wanted =
                         names.as_ref().ok().filter(|_| !is_done).map_or(ViewPurpose::Healing, ViewPurpose::List);
                     let above = self.highest_seen();
-                    match self.engine.change_view(above, &latest.rivals, &latest.ended, wanted).await {
+                    match self.engine.change_view(above, &latest.rivals, &latest.ended, &latest.followed, wanted).await
+                    {
                         Outcome::Done(_) => continue,
                         Outcome::Displaced => "another change of the nodes' view came first, or a node did not answer",
                         Outcome::Nothing => "fewer than a quorum of the nodes vote",

@@ -128,7 +128,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         // The former process may be alive: the operator decides between the two.
         latest.rivals[index] = false;
         let above = self.highest_seen();
-        match self.engine.change_view(above, &latest.rivals, &latest.ended, ViewPurpose::Admission(index)).await {
+        match self
+            .engine
+            .change_view(above, &latest.rivals, &latest.ended, &latest.followed, ViewPurpose::Admission(index))
+            .await
+        {
             Outcome::Done(1..) => Ok(None),
             Outcome::Displaced => Ok(Some("another change of the nodes' view came first".to_owned())),
             Outcome::Done(0) | Outcome::Nothing => Ok(Some("fewer than a quorum of the other nodes vote".to_owned())),

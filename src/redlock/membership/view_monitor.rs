@@ -10,6 +10,7 @@ use crate::redlock::backoff::uniform;
 use crate::redlock::clock::Clock;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
+use crate::redlock::node_health::Followed;
 use crate::redlock::random::Entropy;
 use crate::types::NodeId;
 
@@ -26,6 +27,7 @@ pub(super) struct Latest {
     pub(super) members: Vec<Option<Member>>,
     pub(super) rivals: Vec<bool>,
     pub(super) ended: Vec<bool>,
+    pub(super) followed: Vec<Option<Followed>>,
     pub(super) addresses: Vec<Option<Arc<str>>>,
     pub(super) configured: usize,
     pub(super) own: Arc<View>,
@@ -113,6 +115,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             || is_left_half_done
             || known.has_stray()
             || known.is_unsettled()
+            || known.has_resumed()
             || !latest.laggards(&current, true).is_empty()
     }
 
@@ -123,7 +126,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     async fn change(&self) -> Outcome {
         let (latest, above) = (self.latest(), self.highest_seen());
-        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, ViewPurpose::Healing).await;
+        let outcome =
+            self.engine.change_view(above, &latest.rivals, &latest.ended, &latest.followed, ViewPurpose::Healing).await;
         if let Outcome::Done(admitted) = outcome {
             let view = self.engine.views.current().id.number();
             tracing::info!(view, admitted, "the view of the nodes was changed");
@@ -144,13 +148,17 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             health.iter().enumerate().map(|(i, health)| health.rival.is_some() || replacing == Some(i)).collect();
         let ended = self.ended(&health);
         let (addresses, configured) = (self.engine.addresses(), self.engine.configured());
-        Latest { names, members, rivals, ended, addresses, configured, own: self.engine.views.current() }
+        let followed = health.iter().map(|health| health.followed.clone()).collect();
+        let own = self.engine.views.current();
+        let mut latest = Latest { names, members, rivals, ended, followed, addresses, configured, own };
+        latest.members = latest.known().by_disk(&latest.followed);
+        latest
     }
 }
 
 impl Latest {
     pub(super) fn known(&self) -> NodeAnswers<'_> {
-        let Self { names, members, rivals, ended, addresses, configured, own } = self;
+        let Self { names, members, rivals, ended, addresses, configured, own, .. } = self;
         NodeAnswers { names, members, rivals, ended, addresses, configured: *configured, own }
     }
 
@@ -170,8 +178,7 @@ impl Latest {
         let is_laggard = |(i, member): (usize, &Option<Member>)| {
             let member = member.as_ref().filter(|m| m.is_sound && m.view.id < view.id)?;
             let entry = view.entry(&self.names[i])?;
-            let is_named = entry.run == member.run && entry.since == member.admitted;
-            (is_named && (member.promised > view.id) == has_promised_higher).then_some(i)
+            (member.is_entry(entry) && (member.promised > view.id) == has_promised_higher).then_some(i)
         };
         self.members.iter().enumerate().filter_map(is_laggard).collect()
     }

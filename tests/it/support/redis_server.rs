@@ -170,6 +170,26 @@ impl RedisServer {
         self.child = spawn(self.dir.path(), Some(self.port), &self.options).await.1;
     }
 
+    /// Copies its append-only file, which [`Self::restore`] puts back.
+    pub fn copy(&self) {
+        self.copy_files("appendonlydir", "copy");
+    }
+
+    /// Puts the copy in the place of its append-only file, after [`Self::kill`].
+    pub fn restore(&self) {
+        fs::remove_dir_all(self.dir.path().join("appendonlydir")).expect("its append-only file");
+        self.copy_files("copy", "appendonlydir");
+    }
+
+    fn copy_files(&self, from: &str, to: &str) {
+        let (from, to) = (self.dir.path().join(from), self.dir.path().join(to));
+        fs::create_dir_all(&to).expect("a writable directory");
+        for file in fs::read_dir(from).expect("a directory") {
+            let file = file.expect("a file");
+            fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+        }
+    }
+
     /// Starts it again on its port with nothing, after [`Self::kill`].
     pub async fn restart_empty(&mut self) {
         let _ = fs::remove_dir_all(self.dir.path().join("appendonlydir"));

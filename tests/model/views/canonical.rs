@@ -16,7 +16,7 @@ impl Rules {
             if process.key == 0 {
                 (process.key_rounds, process.fence) = (0, 0);
             }
-            if !process.sound {
+            if !process.counts() {
                 process.view = 0;
             }
             if process.promised <= process.view || !self.promise {
@@ -52,7 +52,7 @@ impl Rules {
                 let acts = |p: usize| {
                     let process = &s.processes[p];
                     let beyond = process.sound && process.view > round.view;
-                    let named = roster.is_some_and(|roster| roster[self.name(p)].run == process.run);
+                    let named = roster.is_some_and(|roster| roster[self.name(p)].run == process.run || process.was > 0);
                     // Where nothing ends, another's key and a block stay.
                     let refuses = process.block > 0 || (process.key > 0 && process.key as usize != c + 1);
                     (named && !beyond && !(self.nothing_ends() && refuses))
@@ -108,7 +108,7 @@ impl Rules {
 
     fn forget_views(&self, s: &mut State) {
         let used = |number: u8| {
-            let by_process = s.processes.iter().any(|p| (p.sound && p.view == number) || p.filled == number);
+            let by_process = s.processes.iter().any(|p| (p.counts() && p.view == number) || p.filled == number);
             let by_client = s
                 .clients
                 .iter()

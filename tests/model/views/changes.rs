@@ -16,7 +16,8 @@ impl Rules {
         let same = named || (same_run && self.is(Bug::NoSince)) || self.is(Bug::RosterNotCompared);
         let listed = has(view.old, x);
         let above = view.number > process.view && (!self.promise || view.number >= process.promised);
-        process.sound && !process.clock_off && listed && same && above
+        let changes = !stays && process.was > 0;
+        process.counts() && !changes && !process.clock_off && listed && same && above
     }
 
     /// The number of this monitor's next view: above the highest that it knows of.
@@ -52,14 +53,17 @@ impl Rules {
     /// A process promises to install nothing below this monitor's view, and reports what it has installed.
     pub fn on_promise(&self, s: &mut State, m: usize, p: usize) -> Option<()> {
         let (number, process) = (s.monitors[m].view, s.processes[p]);
-        let counts = process.sound || (self.cold && self.served_its_time(s, p));
+        let counts = process.counts() || (self.cold && self.served_its_time(s, p));
         if !counts || process.clock_off || process.promised >= number || process.view >= number {
             return None;
         }
         s.processes[p].promised = number;
-        let (entry, view) =
-            if process.sound { (process.entry(), process.view) } else { (Entry { run: process.run, since: 0 }, FIRST) };
-        s.monitors[m].reports[self.name(p)] = Report { entry, view };
+        let (entry, view) = if process.counts() {
+            (process.entry(), process.view)
+        } else {
+            (Entry { run: process.run, since: 0 }, FIRST)
+        };
+        s.monitors[m].reports[self.name(p)] = Report { entry, view, was: process.was };
         Some(())
     }
 
@@ -81,7 +85,7 @@ impl Rules {
         let base = *s.view(number)?;
         let less = u32::from(self.is(Bug::PromiseOfMinority));
         let cold = |x: usize| reports[x].view > 0 && reports[x].entry.since == 0;
-        let voting = |x: &usize| has(base.list, *x) && (reports[*x].entry == base.roster[*x] || cold(*x));
+        let voting = |x: &usize| has(base.list, *x) && (Self::is_entry(&reports[*x], base.roster[*x]) || cold(*x));
         let settled = names().filter(voting).count() as u32 >= quorum(base.list) - less;
         let entered = |x: &usize| has(base.old, *x) && reports[*x].entry.follows(base.before[*x]);
         let unsettled = names().filter(entered).count() as u32 >= quorum(base.old) - less;
@@ -92,6 +96,11 @@ impl Rules {
         } else {
             None
         }
+    }
+
+    /// Whether this process, or the durable one whose data it has, is the entry.
+    fn is_entry(of: &Report, entry: Entry) -> bool {
+        (of.entry.run == entry.run || of.was > 0 && of.was - 1 == entry.run) && of.entry.since == entry.since
     }
 
     /// The new view, as it is made from `base`: with the monitor's own change, or the base's change completed.
@@ -111,7 +120,7 @@ impl Rules {
             if names_changed == 0 || (names_changed > 1 && !self.is(Bug::SeveralNames)) {
                 return None;
             }
-        } else {
+        } else if targets > 0 {
             let target = targets.trailing_zeros() as usize;
             let x = self.name(target);
             let replaced = s.processes[target].sound && base.roster[x].run == s.processes[target].run;
@@ -136,6 +145,12 @@ impl Rules {
         } else {
             view.before = [Entry::default(); NAMES];
         }
+        for x in names().filter(|x| has(view.list, *x) && view.list == view.old) {
+            let report = s.monitors[m].reports[x];
+            if report.was > 0 && Self::is_entry(&report, view.roster[x]) {
+                view.roster[x] = report.entry;
+            }
+        }
         let target = (targets > 0).then(|| self.name(targets.trailing_zeros() as usize));
         let monitor = &mut s.monitors[m];
         let forgot = |x: &usize| monitor.reports[*x].view > 0 && monitor.reports[*x].entry.since == 0;
@@ -153,7 +168,8 @@ impl Rules {
     pub fn on_install(&self, s: &mut State, m: usize, p: usize) -> Option<()> {
         let (monitor, x) = (s.monitors[m], self.name(p));
         let view = *s.view(monitor.view)?;
-        let of_target = view.list == view.old && self.name(monitor.targets.trailing_zeros() as usize) == x;
+        let has_target = view.list == view.old && monitor.targets > 0;
+        let of_target = has_target && self.name(monitor.targets.trailing_zeros() as usize) == x;
         if of_target || has(monitor.installed, x) || !self.may_install(s, p, &view) {
             return None;
         }
@@ -171,6 +187,7 @@ impl Rules {
     pub fn enter(&self, s: &mut State, p: usize, view: u8) {
         let process = &mut s.processes[p];
         (process.view, process.promised) = (view, process.promised.max(view));
+        (process.sound, process.was) = (true, 0);
     }
 
     pub fn installed_by_quorum(&self, s: &State, monitor: &Monitor) -> bool {
@@ -293,7 +310,7 @@ impl Rules {
         } else if process.sound {
             return None;
         }
-        process.sound = true;
+        (process.sound, process.was) = (true, 0);
         (process.view, process.since, process.filled) = (view.number, view.number, 0);
         process.promised = process.promised.max(view.number);
         Some(())

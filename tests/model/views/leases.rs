@@ -26,7 +26,7 @@ impl Rules {
     pub fn known(&self, s: &State) -> impl Iterator<Item = u8> + use<> {
         let (processes, count) = (s.processes, self.processes);
         let installed =
-            move |number: &u8| *number > 0 && processes[..count].iter().any(|p| p.sound && p.view == *number);
+            move |number: &u8| *number > 0 && processes[..count].iter().any(|p| p.counts() && p.view == *number);
         s.views.map(|view| view.number).into_iter().filter(installed)
     }
 
@@ -206,7 +206,7 @@ impl Rules {
         let any_view = self.is(Bug::RepairOfOlderView);
         let takes = any_view || !s.processes[p].sound || self.votes(s, p, view);
         let process = &mut s.processes[p];
-        let known = if process.sound { process.since } else { process.filled };
+        let known = if process.counts() { process.since } else { process.filled };
         let lifts = self.repairs_lift && (any_view || view >= known);
         if takes && (process.key == 0 || (lifts && process.key as usize == c + 1)) {
             process.key = c as u8 + 1;

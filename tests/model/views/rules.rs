@@ -45,6 +45,8 @@ pub enum Bug {
     PromiseOfMinority,
     BaseAsBelieved,
     SeveralNames,
+    OldCopyCounted,
+    ClockAtStartIgnored,
 }
 
 /// What is to be shown reachable: the property denies it.
@@ -53,6 +55,8 @@ pub enum Deny {
     Nothing,
     /// A healed process takes part in a grant.
     HealedVote,
+    /// A process that counted by its disk takes part in a grant.
+    ResumedVote,
     /// A lease is extended after every process was wiped under it.
     ExtendAfterAll,
     /// All names of the last list vote under it.
@@ -75,6 +79,8 @@ pub struct Rules {
     /// Lists that monitors change to.
     pub lists: &'static [u8],
     pub wipes: u8,
+    /// Durable processes that restart with their data.
+    pub restarts: u8,
     /// A node's clock runs ahead for a while.
     pub steps: u8,
     /// Changes that each monitor may start.
@@ -128,6 +134,7 @@ pub const PROTOCOL: Rules = Rules {
     replace: 0,
     lists: &[],
     wipes: 1,
+    restarts: 0,
     steps: 0,
     changes: [1, 0],
     promise: false,

@@ -29,6 +29,7 @@ pub enum Act {
     BlockEnds(usize),
     BackUp(usize),
     Wipe(usize),
+    Restart(usize),
     ClockAhead(usize),
     ClockBack(usize),
     /// A process is moved on to a view that others have installed.
@@ -36,6 +37,11 @@ pub enum Act {
     Replace {
         monitor: usize,
         process: usize,
+        base: u8,
+    },
+    /// A view that admits nobody: processes that restarted are to count by their disks.
+    Resume {
+        monitor: usize,
         base: u8,
     },
     ChangeList {
@@ -103,6 +109,7 @@ impl Rules {
         let its_turn = process.run == 0 && s.clients[0].phase == Phase::Held;
         let its_turn = !self.rolling || (its_turn && self.all().all(|other| s.processes[other].sound));
         acts.extend((s.wipes > 0 && its_turn && (process.sound || process.filled > 0)).then_some(Act::Wipe(p)));
+        acts.extend((s.restarts > 0 && process.sound && !process.clock_off).then_some(Act::Restart(p)));
         acts.extend((s.steps > 0 && !process.clock_off).then_some(Act::ClockAhead(p)));
         acts.extend(process.clock_off.then_some(Act::ClockBack(p)));
         let follows = |number: &u8| s.view(*number).is_some_and(|view| self.may_install(s, p, view));
@@ -159,6 +166,8 @@ impl Rules {
                 let joins = (!process.sound && (self.lists.is_empty() || s.wipes < self.wipes)) || replaces;
                 acts.extend((joins && !process.clock_off).then_some(Act::Replace { monitor: m, process: p, base }));
             }
+            let waits = self.restarts > 0 && self.all().any(|p| s.processes[p].was > 0);
+            acts.extend(waits.then_some(Act::Resume { monitor: m, base }));
             acts.extend(self.lists.iter().map(|list| Act::ChangeList { monitor: m, list: *list, base }));
         }
     }
@@ -173,8 +182,25 @@ impl Rules {
         };
     }
 
+    /// A durable process ends, and another one loads its data.
+    fn restart(&self, s: &mut State, p: usize) {
+        let old = s.processes[p];
+        let mut new = Process { run: old.run + 1, was: old.run + 1, sound: false, filled: 0, ..old };
+        let nothing = Process::default();
+        match self.bug {
+            // The log has an earlier end: under the same view and admission.
+            Bug::OldCopyCounted => {
+                (new.key, new.key_rounds, new.block, new.ended) = (nothing.key, nothing.key_rounds, 0, 0);
+                (new.fence, new.high_water) = (0, 0);
+            }
+            Bug::ClockAtStartIgnored => (new.key, new.key_rounds, new.block) = (0, 0, 0),
+            _ => {}
+        }
+        s.processes[p] = new;
+    }
+
     fn clock_back(&self, process: &mut Process) {
-        process.clock_off = false;
+        (process.clock_off, process.was) = (false, 0);
         if process.sound {
             process.since = if self.is(Bug::SameViewAgain) { 0 } else { process.view };
         }
@@ -204,6 +230,17 @@ impl Rules {
                 let (process, key) = (&processes[p], processes[p].key as usize);
                 let counts = |c: &Client| has(c.rounds[c.round as usize].votes, self.name(p)) && c.phase == Phase::Held;
                 process.since > FIRST && process.sound && key > 0 && counts(&s.clients[key - 1])
+            }),
+            Deny::ResumedVote => self.all().any(|p| {
+                let (process, key) = (&processes[p], processes[p].key as usize);
+                let counts = |c: &Client| {
+                    c.rounds[0].view > FIRST && has(c.rounds[0].votes, self.name(p)) && c.phase == Phase::Held
+                };
+                process.run % FIRST > 0
+                    && process.since == FIRST
+                    && process.sound
+                    && key > 0
+                    && counts(&s.clients[key - 1])
             }),
             Deny::ExtendAfterAll => {
                 let client = &s.clients[0];
@@ -240,9 +277,10 @@ impl Model for Rules {
         for (m, monitor) in monitors.iter_mut().enumerate() {
             monitor.left = self.changes[m];
         }
-        let (clients, wipes, steps) = ([Client::default(); 2], self.wipes, self.steps);
+        let (clients, wipes, restarts, steps) = ([Client::default(); 2], self.wipes, self.restarts, self.steps);
         let (best, last, fence_fell, revived) = (0, u8::MAX, false, false);
-        let mut s = State { processes, clients, monitors, views, wipes, steps, best, last, fence_fell, revived };
+        let mut s =
+            State { processes, clients, monitors, views, wipes, restarts, steps, best, last, fence_fell, revived };
         self.canonical(&mut s);
         vec![s]
     }
@@ -271,6 +309,10 @@ impl Model for Rules {
                 s.wipes -= 1;
                 self.forget(&mut s.processes[p]);
             }
+            Act::Restart(p) => {
+                s.restarts -= 1;
+                self.restart(&mut s, p);
+            }
             Act::ClockAhead(p) => {
                 s.steps -= 1;
                 s.processes[p].clock_off = true;
@@ -278,6 +320,7 @@ impl Model for Rules {
             Act::ClockBack(p) => self.clock_back(&mut s.processes[p]),
             Act::Follow(p, view) => self.enter(&mut s, p, view),
             Act::Replace { monitor, process, base } => self.start(&mut s, monitor, (1 << process, 0), base)?,
+            Act::Resume { monitor, base } => self.start(&mut s, monitor, (0, 0), base)?,
             Act::ChangeList { monitor, list, base } => self.start(&mut s, monitor, (0, list), base)?,
             Act::Promise(m, p) => self.on_promise(&mut s, m, p)?,
             Act::Derive(m) => self.derive(&mut s, m)?,
