@@ -182,6 +182,8 @@ mutants! {
         EndByInstance,
         /// A node admits shared leases beside another caller's intent.
         SharedUnderIntent,
+        /// A vote has the terms that are configured, not those of its view.
+        ConfiguredTerms,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
     }
@@ -264,6 +266,10 @@ mutants! {
         FillWithoutDrift,
         /// A cancelled attempt's claim stays.
         CancelledClaims,
+        /// Keys of a smaller lock delay are as long after the delay was raised.
+        DelayNotLengthened,
+        /// Only those are made longer that another process shows, too.
+        OwnNotLengthened,
         /// Tombstones come after what they may end.
         TombstonesLast,
     }

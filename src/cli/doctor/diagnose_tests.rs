@@ -174,8 +174,8 @@ fn missing_votes_new_and_unreachable_nodes_are_reported() {
 fn in_list(names: &[&str], old: Option<&[&str]>, pending: usize) -> Vec<NodeCheck> {
     let id = ViewId::NONE.above(6);
     let set = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
-    let old = old.map(|names| OldList { names: set(names), before: BTreeMap::new() });
-    let list = NodeList { names: set(names), terms: "t".into(), old };
+    let old = old.map(|names| OldList { names: set(names), before: BTreeMap::new(), terms: None });
+    let list = NodeList { names: set(names), terms: "t".into(), changed: None, old };
     let view = View { id, list: Some(list.into()), roster: BTreeMap::new() };
     let mut checks = healthy();
     for (i, check) in checks.iter_mut().enumerate() {

@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use super::request_queue::PendingRequest;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, Command, ScriptContext, ScriptRef};
 use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, Reply, Request, RequestTime, ViewId};
+use crate::protocol::{ClusterParams, Reply, Request, RequestTime, View, ViewId};
 use crate::types::NodeId;
 
 /// The data for building commands, besides the requests.
 #[derive(Debug, Clone)]
 pub(super) struct CommandContext {
-    /// The parameters on which all instances agree.
+    /// The configured parameters on which all instances agree. Each command has those of its view.
     pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub template: KeyTemplate,
@@ -43,25 +43,26 @@ impl CommandContext {
         Self { params, template, id, fingerprint: Arc::default() }
     }
 
-    fn fingerprint(&self, run: &Arc<str>, view: ViewId) -> Arc<str> {
-        let (mut last, cluster) = (self.fingerprint.lock(), self.params.cluster.get());
+    fn fingerprint(&self, params: &ClusterParams, run: &Arc<str>, view: ViewId) -> Arc<str> {
+        let (mut last, cluster) = (self.fingerprint.lock(), params.cluster.get());
         let is_same =
             |known: &&Fingerprint| known.view == view && known.run == *run && Arc::ptr_eq(&known.cluster, &cluster);
         if let Some(known) = last.as_ref().filter(is_same) {
             return Arc::clone(&known.text);
         }
-        let text: Arc<str> = commands::marker_fingerprint(&self.params, run, view).into();
+        let text: Arc<str> = commands::marker_fingerprint(params, run, view).into();
         *last = Some(Fingerprint { run: Arc::clone(run), view, cluster, text: Arc::clone(&text) });
         text
     }
 
     /// The command for a batch that is sent to the process `run`.
     pub(super) fn command(&self, run: &Arc<str>, batch: &[PendingRequest], script_ref: ScriptRef) -> Command {
-        let view = batch.first().map_or(ViewId::NONE, |p| p.stamp.view.id);
-        let marker_fingerprint = self.fingerprint(run, view);
+        let none = View::default();
+        let view = batch.first().map_or(&none, |p| &*p.stamp.view);
+        let params = &*self.params.in_view(view);
+        let marker_fingerprint = self.fingerprint(params, run, view.id);
         let requests: Vec<(RequestTime, &_)> = batch.iter().map(|p| (p.stamp.sent_at, &*p.request)).collect();
-        let (params, template) = (&*self.params, &self.template);
-        let context = ScriptContext { params, template, marker_fingerprint: &marker_fingerprint };
+        let context = ScriptContext { params, template: &self.template, marker_fingerprint: &marker_fingerprint };
         commands::build_batch(&context, &requests, script_ref)
     }
 }

@@ -218,8 +218,8 @@ fn is_filled_without_its_keys() -> bool {
 fn votes_unfilled_in_a_changed_list() -> bool {
     let mut node = active();
     let name = NodeId::parse("n").expect("valid");
-    let old = OldList { names: [name.clone()].into(), before: [(name, ("run1".into(), ViewId::NONE))].into() };
-    let list = NodeList { names: old.names.clone(), terms: "0".into(), old: Some(old) };
+    let old = OldList { names: [name.clone()].into(), before: [(name, ("run1".into(), ViewId::NONE))].into(), terms: None };
+    let list = NodeList { names: old.names.clone(), terms: "0".into(), changed: None, old: Some(old) };
     let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(3)) });
     call(&mut node, NOW_US, &Request::Install { view: Arc::clone(&view) });
     matches!(call_in(&mut node, NOW_US, 3, &acquire(1, 100)), Reply::Granted { .. })

@@ -249,7 +249,7 @@ fn with_mutant<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
 #[test]
 fn a_node_that_names_itself_alone_is_no_quorum() {
     let real = view(1, ["a1", "b1", "c1"]);
-    let list = NodeList { names: [names()[2].clone()].into(), terms: "0".into(), old: None };
+    let list = NodeList { names: [names()[2].clone()].into(), terms: "0".into(), changed: None, old: None };
     let alone = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(2, ["a1", "b1", "c1"])) });
     let members = [votes("a1", &real), votes("b1", &real), votes("c1", &alone)];
     assert_eq!(seen(&members, &[]).0, real.id);
@@ -264,7 +264,7 @@ fn a_view_that_one_node_makes_up_takes_nobodys_vote_while_a_change_is_under_way(
     let real = view(1, ["a1", "b1", "c1"]);
     let mut unknown = View::clone(&view(2, ["a1", "b1", "c1"]));
     let many = ["a", "b", "c", "x", "y", "z"].map(|name| NodeId::parse(name).expect("valid"));
-    unknown.list = Some(Arc::new(NodeList { names: many.into(), terms: "0".into(), old: None }));
+    unknown.list = Some(Arc::new(NodeList { names: many.into(), terms: "0".into(), changed: None, old: None }));
     for made_up in [view(2, ["a9", "b9", "c1"]), Arc::new(unknown)] {
         let members = [promised("a1", &real, &made_up), promised("b1", &real, &made_up), votes("c1", &made_up)];
         let (id, voters, _, _) = seen(&members, &[]);
@@ -321,9 +321,9 @@ fn a_number_far_above_all_others_is_left_out() {
 /// The same processes in a view that changes the list from all three names to these.
 fn changed(number: u64, names_of: &[usize]) -> Arc<View> {
     let (before, all) = (view(number, ["a1", "b1", "c1"]), names());
-    let old = OldList { names: all.iter().cloned().collect(), before: BTreeMap::new() };
+    let old = OldList { names: all.iter().cloned().collect(), before: BTreeMap::new(), terms: None };
     let listed: BTreeSet<NodeId> = names_of.iter().map(|i| all[*i].clone()).collect();
-    let list = NodeList { names: listed, terms: "0".into(), old: Some(old) };
+    let list = NodeList { names: listed, terms: "0".into(), changed: None, old: Some(old) };
     Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&before) })
 }
 
@@ -460,7 +460,7 @@ fn a_view_by_the_clock_that_was_left_half_done_is_made_again_with_those_that_the
     let mut list = NodeList::clone(half.list.as_ref().expect("a list"));
     let former: BTreeSet<NodeId> = names()[..2].iter().cloned().collect();
     let before = names().into_iter().zip(["a1", "b1", "c1"]).map(|(name, run)| (name, (run.into(), ViewId::NONE)));
-    list.old = Some(OldList { names: former, before: before.collect() });
+    list.old = Some(OldList { names: former, before: before.collect(), terms: None });
     half.list = Some(Arc::new(list));
     half.roster.values_mut().for_each(|entry| entry.since = half.id);
     let half = Arc::new(half);
