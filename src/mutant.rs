@@ -266,10 +266,6 @@ mutants! {
         FillWithoutDrift,
         /// A cancelled attempt's claim stays.
         CancelledClaims,
-        /// Keys of a smaller lock delay are as long after the delay was raised.
-        DelayNotLengthened,
-        /// Only those are made longer that another process shows, too.
-        OwnNotLengthened,
         /// Tombstones come after what they may end.
         TombstonesLast,
     }
@@ -277,6 +273,13 @@ mutants! {
     FOUND_BY_MEMBER_FILLS {
         /// A member is copied whatever slot and fence others show for it.
         MembersNotCompared,
+    }
+    /// The tests of `redlock::membership::fill_plan` with a lock delay that becomes larger find each.
+    FOUND_BY_LONGER_FILLS {
+        /// Leases that were granted with the smaller lock delay stay as long as they were.
+        DelayNotLengthened,
+        /// Only those become longer that another process shows, too.
+        OwnNotLengthened,
     }
     /// The tests of `redlock::membership::derive` find each.
     FOUND_BY_DERIVE {

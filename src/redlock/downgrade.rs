@@ -84,7 +84,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 let left_ms = if mutant::is(Mutant::DowngradeLengthens) {
                     record.ttl.as_ms()
                 } else {
-                    left_ms.saturating_sub(delay_ms)
+                    // A key that was written with a larger lock delay lasts longer.
+                    left_ms.saturating_sub(delay_ms).min(record.ttl.as_ms())
                 };
                 let deadline = Ttl::from_ms(left_ms).map_or(started, |left| self.deadline(started, left));
                 let fence = certain_fence(&tally, None, tally.quorum()).unwrap_or(record.fence);

@@ -216,7 +216,11 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, "other terms of the cluster are in force now");
         if guard <= self.settings.node_timeout {
             let timeout_ms = self.settings.node_timeout.as_millis();
-            tracing::error!(guard_ms, timeout_ms, "node_timeout is not below the guard in force: slow answers look like wrong clocks");
+            tracing::error!(
+                guard_ms,
+                timeout_ms,
+                "node_timeout is not below the guard in force: slow answers look like wrong clocks"
+            );
         }
     }
 

@@ -54,6 +54,10 @@ pub(super) enum HardState {
     PlaceTakenOver,
     NodeAdded,
     NodeRemoved,
+    /// An operator changed the terms.
+    TermsChanged,
+    /// An instance was started with the changed terms.
+    StartedWithNewTerms,
     ChangeCompleted,
     SharedTogether,
     PermitsTogether,
@@ -68,7 +72,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 60] = {
+pub(super) const ALL: [HardState; 62] = {
     use HardState::*;
     [
         Granted,
@@ -121,6 +125,8 @@ pub(super) const ALL: [HardState; 60] = {
         PlaceTakenOver,
         NodeAdded,
         NodeRemoved,
+        TermsChanged,
+        StartedWithNewTerms,
         ChangeCompleted,
         SharedTogether,
         PermitsTogether,

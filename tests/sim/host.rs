@@ -88,6 +88,7 @@ impl Host {
         let engine = {
             let mut w = lock(world);
             w.connect_all(inst);
+            w.configure_terms(inst);
             let now = w.now;
             let i = &mut w.insts[inst];
             // A stopped instance starts later.
@@ -177,6 +178,18 @@ impl Host {
                 lock(&world).coverage.count(if is_added { HardState::NodeAdded } else { HardState::NodeRemoved });
             }
             lock(&world).trace(|| format!("{name} added: {is_added}: {done:?}"));
+        });
+    }
+
+    /// An operator puts these terms in force.
+    pub(super) fn reterm(&self, terms: crate::protocol::Terms) {
+        let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
+        self.runtime.spawn(async move {
+            let done = monitor.change_terms(terms).await;
+            if done.is_ok() {
+                lock(&world).coverage.count(HardState::TermsChanged);
+            }
+            lock(&world).trace(|| format!("terms {terms}: {done:?}"));
         });
     }
 

@@ -8,6 +8,17 @@ use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
 pub(super) const GUARD_MS: u64 = 500;
 /// The shipped default.
 pub(super) const LOCK_DELAY_MS: u64 = 1_000;
+/// Lifetime of unused fence counters: short, so that they do expire.
+pub(super) const FENCE_TTL_MS: u64 = 9_000;
+/// Terms that an operator puts in force: guard, lock delay and fence TTL in milliseconds. The first are the configured ones.
+pub(super) const TERMS_MS: [[u64; 3]; 4] = [
+    [GUARD_MS, LOCK_DELAY_MS, FENCE_TTL_MS],
+    [600, 2_500, FENCE_TTL_MS],
+    [600, 1_200, 3_000],
+    [450, LOCK_DELAY_MS, 700],
+];
+/// By how much a quarantine with any of them is at most longer.
+pub(super) const LONGER_MS: u64 = 2_000;
 /// Faults begin when the cluster has been initialised.
 pub(super) const FAULTS_BEGIN_MS: u64 = 600;
 
@@ -161,6 +172,8 @@ pub(super) struct Profile {
     pub(super) keeps: bool,
     /// An operator adds nodes to the list and removes others, until the calm. There is a server more.
     pub(super) relists: bool,
+    /// An operator changes the terms, until the calm.
+    pub(super) reterms: bool,
     /// The list with which instances start from now on.
     pub(super) corrected: Option<Vec<usize>>,
     /// How clients share resources.
@@ -269,6 +282,7 @@ impl Profile {
             one_ends: false,
             keeps: false,
             relists: false,
+            reterms: false,
             corrected: Option::None,
             sharing: Sharing::None,
             has_sets: false,
@@ -297,6 +311,7 @@ impl Profile {
         profile.sharing = Rng::new(seed, 9).pick(&[None, None, None, Readers, Readers, Permits, Permits, Mixed]);
         let may_relist = is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
         profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 10).chance(25);
+        profile.reterms = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 11).chance(25);
         profile.has_sets = r.chance(50);
         // Not drawn, so that other seeds stay as they are.
         profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;

@@ -158,6 +158,12 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 busy[inst] = true;
             }
         }
+        Todo::Reterm { inst, terms } => {
+            if let Some(host) = &mut hosts[inst] {
+                host.reterm(terms);
+                busy[inst] = true;
+            }
+        }
         Todo::Boot(inst) => {
             let w = lock(world);
             let initialises = w.profile.initialised && inst == 0 && w.now < 100 * MS;
@@ -228,6 +234,7 @@ impl World {
             Event::BreakFeed { inst, node } => self.break_feed(inst, node),
             Event::Forget { inst, node } => self.todo.push(Todo::Forget(inst, node)),
             Event::Relist { inst } => self.relist(inst),
+            Event::Reterm { inst } => self.reterm(inst),
             Event::Done => self.done = true,
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }
@@ -256,7 +263,7 @@ pub(super) fn run_many(
     progress: fn(&Summary),
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
-    let only_relists = std::env::var("SIM_RELISTS").is_ok();
+    let [only_relists, only_reterms] = ["SIM_RELISTS", "SIM_TERMS"].map(|name| std::env::var(name).is_ok());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -266,7 +273,8 @@ pub(super) fn run_many(
                     if seed >= from + count || summary.lock().expect("no panic").failed.len() >= most_failures {
                         return;
                     }
-                    if only_relists && !Profile::of(seed).relists {
+                    let profile = Profile::of(seed);
+                    if only_relists && !profile.relists || only_reterms && !profile.reterms {
                         continue;
                     }
                     let mut outcome = run(seed, None, false);

@@ -14,11 +14,11 @@ use super::faults::Heal;
 use super::invariants::InvariantChecker;
 use super::liveness::LivenessCheck;
 use super::network::Packet;
-use super::profile::{FAULTS_BEGIN_MS, Profile, Variant};
+use super::profile::{FAULTS_BEGIN_MS, LONGER_MS, Profile, Variant};
 use super::queue_check::QueueCheck;
 use super::rng::Rng;
 use super::sets::{self, Sets};
-use crate::protocol::{NodeResult, UnreachableKind};
+use crate::protocol::{NodeResult, Terms, UnreachableKind};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::Notice;
 use crate::redlock::subscriptions::Subscriptions;
@@ -99,6 +99,8 @@ pub(super) enum Event {
     Forget { inst: usize, node: usize },
     /// An operator changes the list of nodes at an instance.
     Relist { inst: usize },
+    /// An operator changes the terms at an instance.
+    Reterm { inst: usize },
     /// The run is over.
     Done,
     /// An instance starts.
@@ -123,7 +125,15 @@ pub(super) enum Todo {
     /// An operator says to an instance that a node has ended.
     Forget(usize, usize),
     /// An operator adds a server to the list at an instance, or removes it.
-    Relist { inst: usize, server: usize, is_added: bool },
+    Relist {
+        inst: usize,
+        server: usize,
+        is_added: bool,
+    },
+    Reterm {
+        inst: usize,
+        terms: Terms,
+    },
 }
 
 struct Entry {
@@ -257,13 +267,18 @@ impl World {
             let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
             self.at(at * MS, Event::Relist { inst: 0 });
         }
+        if self.profile.reterms {
+            let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
+            self.at(at * MS, Event::Reterm { inst: 0 });
+        }
     }
 
     /// The longest quarantine of any instance; or how long a healing may take.
     pub(super) fn quarantine_ms(&self) -> u64 {
         let longest = self.insts.iter().map(|i| i.params.quarantine).max().unwrap_or_default();
         let longest = if self.profile.heals_only { HEALING } else { longest };
-        u64::try_from(longest.as_millis()).expect("short")
+        let longer_ms = if self.profile.reterms { LONGER_MS } else { 0 };
+        u64::try_from(longest.as_millis()).expect("short") + longer_ms
     }
 
     /// Schedules an event.

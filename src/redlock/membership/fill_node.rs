@@ -104,10 +104,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// What these nodes know, in the view that they have installed. They are read at the same time, each completely if possible.
     /// Once `least` were, the others have a few seconds: an endless read would stop all nodes while the list changes.
     pub(super) async fn read_all(&self, readers: &[usize], least: usize, view: &Arc<View>) -> Vec<NodePages> {
-        let limits = ReadLimits {
-            end: Mutex::new(self.clock.now().plus(self.params().quarantine)),
-            left: Mutex::new(least),
-        };
+        let limits =
+            ReadLimits { end: Mutex::new(self.clock.now().plus(self.params().quarantine)), left: Mutex::new(least) };
         let read = join_all(readers.iter().map(|index| self.read_node(*index, view, &limits))).await;
         let pages = readers.iter().zip(read);
         pages.map(|(index, (pages, is_complete))| NodePages { node: *index, pages, is_complete }).collect()

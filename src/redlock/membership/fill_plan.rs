@@ -256,7 +256,11 @@ impl FillPlan {
             let smallest = mutant::is(Mutant::CopySmallestTtl);
             if let Some(record) = of.keys.values().max_by_key(|record| record.recency()) {
                 let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
-                entries.push(FillEntry::Copy { resource: resource.clone(), record, left_ms: self.left_ms(of, smallest) });
+                entries.push(FillEntry::Copy {
+                    resource: resource.clone(),
+                    record,
+                    left_ms: self.left_ms(of, smallest),
+                });
                 return;
             }
         }
@@ -383,7 +387,6 @@ impl FillPlan {
         all
     }
 }
-
 
 impl Shown {
     fn add_foreign(&mut self, value: Option<Arc<[u8]>>, left_ms: u64) {

@@ -115,7 +115,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
         let wanted = |latest: &Latest, current: &View| {
             let names: BTreeSet<_> = latest.names_of(current).into_iter().filter(|other| other != name).collect();
-            if names.is_empty() { Err("it is the last node, which cannot be removed") } else { Ok(Wanted::Names(names)) }
+            if names.is_empty() {
+                Err("it is the last node, which cannot be removed")
+            } else {
+                Ok(Wanted::Names(names))
+            }
         };
         self.until_listed(|latest, base| !latest.names_of(base).contains(name), wanted).await
     }
@@ -241,8 +245,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// Takes the cluster's name from the nodes if this configuration's list or terms are later than those under which the cluster
-    /// was declared. A quorum of the configured nodes must show the name, with the same terms, or terms that it accepts, and so must a quorum of a list
-    /// that one of them shows, or of the list that it changes. Nodes may be in several views if a change of the list is half done.
+    /// was declared. A quorum of the configured nodes must show the name, with the same terms, or terms that it accepts, and so must
+    /// a quorum of a list that one of them shows, or of the list that it changes. Nodes may be in several views if a change of the
+    /// list is half done.
     pub(super) fn learn_cluster(&self) {
         let (engine, health) = (&self.engine, self.health());
         let own = &engine.settings.params.cluster;

@@ -71,8 +71,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let highest = shown.unwrap_or(&base).clone();
         self.engine.take_view(&highest, &latest.who_show_list(&highest));
         let current = self.engine.views.current();
+        // Also in a view: an instance whose own clock was off has taken it before any node compared its cluster.
+        self.learn_cluster();
         if current.id == ViewId::NONE {
-            self.learn_cluster();
             if base.list.is_some() {
                 self.follow_list(&base, &latest, false);
             }
