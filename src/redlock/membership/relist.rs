@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::change::{Outcome, ViewPurpose};
 use super::next_view::NodeAnswers;
 use super::view_monitor::Latest;
-use crate::protocol::{NoVote, NodeList, Terms, View, Vote};
+use crate::protocol::{NoVote, NodeList, Terms, View, Vote, quarantine_for};
 use crate::redlock::clock::Clock;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
@@ -47,6 +47,9 @@ pub enum ListError {
     /// The nodes are embedded, so their terms are the configured ones.
     #[error("the nodes are embedded: change the configuration and start the service again")]
     Embedded,
+    /// Fences may be ahead by more than a quarantine under the new terms lasts.
+    #[error("the guard is to become smaller by more than a quarantine covers: make it smaller in steps")]
+    GuardTooSmall,
     /// Another change is under way at this instance.
     #[error("the list of nodes or their terms are being changed already")]
     Busy,
@@ -132,7 +135,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if self.engine.nodes.iter().all(|node| node.address().is_none()) {
             return Err(ListError::Embedded);
         }
-        let own = &self.engine.settings.params;
+        let (own, present) = (&self.engine.settings.params, self.engine.params());
+        let quarantine = quarantine_for(present.longest_ttl(), terms.lock_delay, terms.guard);
+        if quarantine < present.guard.saturating_mul(2) {
+            return Err(ListError::GuardTooSmall);
+        }
         self.until_listed(|_, base| own.in_view(base).terms() == terms, |_, _| Ok(Wanted::Terms(terms))).await
     }
 
