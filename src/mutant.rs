@@ -186,6 +186,8 @@ mutants! {
         EndByInstance,
         /// A node admits shared leases beside another caller's intent.
         SharedUnderIntent,
+        /// A vote has the terms that are configured, not those of its view.
+        ConfiguredTerms,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
         /// A process leaves its data to the next one although Redis does not sync each write.
@@ -292,6 +294,13 @@ mutants! {
     FOUND_BY_MEMBER_FILLS {
         /// A member is copied whatever slot and fence others show for it.
         MembersNotCompared,
+    }
+    /// The tests of `redlock::membership::fill_plan` with a lock delay that becomes larger find each.
+    FOUND_BY_LONGER_FILLS {
+        /// Leases that were granted with the smaller lock delay stay as long as they were.
+        DelayNotLengthened,
+        /// Only those become longer that another process shows, too.
+        OwnNotLengthened,
     }
     /// The tests of `redlock::membership::derive` find each.
     FOUND_BY_DERIVE {

@@ -4,9 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use data_encoding::HEXLOWER;
-use sha2::{Digest, Sha256};
-
 use super::background::BackgroundTasks;
 use super::error::AppError;
 use crate::config::Config;
@@ -16,7 +13,7 @@ use crate::nodes::any_node::AnyNode;
 use crate::nodes::call_observer::NodeObserver;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use crate::nodes::redis::{NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
-use crate::protocol::{ClusterName, ClusterParams, quarantine_for};
+use crate::protocol::{ClusterName, ClusterParams, Terms, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::engine::{Opener, Redlock, RedlockSettings};
@@ -126,28 +123,18 @@ pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
     ids.map_err(|why| AppError::Setting { key: "embedded_nodes", why: why.0 })
 }
 
-/// The cluster's parameters. Its fingerprint is a hash of the settings on which all instances must agree: the nodes' names in
-/// alphabetical order, the guard, the lock delay and the key template.
+/// The cluster's configured parameters. Its fingerprint is a hash of the settings on which all instances must agree: the nodes'
+/// names in alphabetical order, the guard, the lock delay and the key template.
 pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
-    let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
-    names.sort_unstable();
-    let terms = format!(
-        "{}\n{}\n{}\n{}",
-        config.guard.as_millis(),
-        config.lock_delay.as_millis(),
-        3_600_000, // once a setting
-        config.key_template
-    );
-    let hash = |text: &str| HEXLOWER.encode(&Sha256::digest(text.as_bytes())[..8]);
-    // 4 is the version of the protocol. A fingerprint without a version is of version 1, one with a 2 is of version 2 or 3: such
-    // nodes are adopted.
-    let name = format!("4.{}", hash(&format!("{}\n{terms}", names.join("\n"))));
+    let names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
+    let Config { guard, lock_delay, fence_ttl, .. } = *config;
+    let terms = Terms { guard, lock_delay, fence_ttl };
     ClusterParams {
-        cluster: ClusterName::new(&name, &hash(&terms)),
-        guard: config.guard,
-        lock_delay: config.lock_delay,
-        quarantine: quarantine_for(config.max_ttl, config.lock_delay, config.guard),
-        fence_ttl: config.fence_ttl,
+        cluster: ClusterName::declared(&names, &terms, &config.key_template.to_string()),
+        guard,
+        lock_delay,
+        quarantine: quarantine_for(config.max_ttl, lock_delay, guard),
+        fence_ttl,
     }
 }
 

@@ -143,6 +143,15 @@ Examples:
 Exit codes: 0 it votes, 64 wrong usage, the name is taken, or the list was not changed in time, 69
 no instance answers, 77 not allowed.";
 
+pub(super) const SETTINGS_EXAMPLES: &str = "\
+Examples:
+  redlockd nodes settings --reason 'nodes in three regions' --guard 2s --lock-delay 4s
+      every instance follows within seconds, also one that is started later with its former
+      configuration; correct the configurations all the same
+
+Exit codes: 0 in force, 64 wrong usage, or a value that may not be, 69 no instance answers, or it
+was not done in time, 77 not allowed.";
+
 pub(super) const REMOVE_EXAMPLES: &str = "\
 Examples:
   redlockd nodes remove --reason 'machine is sold' n5

@@ -7,7 +7,9 @@ use clap::{Args, Subcommand};
 
 use super::client_args::{OutputArgs, ServiceArgs, duration};
 use super::client_from_args;
-use super::client_help::{ADD_EXAMPLES, FORGET_EXAMPLES, NODES_EXAMPLES, REMOVE_EXAMPLES, REPLACE_EXAMPLES};
+use super::client_help::{
+    ADD_EXAMPLES, FORGET_EXAMPLES, NODES_EXAMPLES, REMOVE_EXAMPLES, REPLACE_EXAMPLES, SETTINGS_EXAMPLES,
+};
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
@@ -16,6 +18,7 @@ use crate::api;
 use crate::client::error::{ClientError, ErrorClass};
 use crate::client::transport::Client;
 use crate::config::Environment;
+use crate::duration::format_duration;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::NodeId;
 
@@ -63,6 +66,8 @@ pub(super) enum NodesAction {
     Add(AddCommand),
     /// Let a node vote no more: a list of N nodes becomes one of N - 1
     Remove(RemoveCommand),
+    /// Change guard, lock delay or fence TTL for all instances
+    Settings(SettingsCommand),
 }
 
 /// What `nodes add`, `remove` and `replace` have in common.
@@ -120,6 +125,27 @@ pub(super) struct ForgetCommand {
     pub(super) node: NodeId,
 }
 
+/// Arguments of `nodes settings`.
+#[derive(Debug, Args)]
+#[command(after_help = SETTINGS_EXAMPLES)]
+#[group(id = "terms", required = true, multiple = true, args = ["guard", "lock_delay", "fence_ttl"])]
+pub(super) struct SettingsCommand {
+    /// Maximum clock offset, and maximum age of a request, at which a node votes
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) guard: Option<Duration>,
+    /// What is added to each TTL on the nodes
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) lock_delay: Option<Duration>,
+    /// How long the nodes know the last fence of a resource
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) fence_ttl: Option<Duration>,
+    /// Why, for the service's log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+}
+
 /// Runs `redlockd nodes` and its subcommands; returns the exit code.
 pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match &args.action {
@@ -127,6 +153,7 @@ pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, 
         Some(NodesAction::Replace(args)) => return replace(args, io),
         Some(NodesAction::Add(args)) => return change_list(&args.change, Some(&args.url), io),
         Some(NodesAction::Remove(args)) => return change_list(&args.change, None, io),
+        Some(NodesAction::Settings(args)) => return change_terms(args, io),
         None => {}
     }
     io.is_json = args.output.json;
@@ -232,6 +259,16 @@ fn change_list<E: Environment>(
     };
     let done = if url.is_some() { "votes" } else { "votes no more" };
     print_line(io.err, &format!("redlockd: {node} {done}: there are {of} nodes, {needed} of them must agree{even}"));
+    Ok(exit::OK)
+}
+
+fn change_terms<E: Environment>(args: &SettingsCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
+    let terms = [("guard", args.guard), ("lock_delay", args.lock_delay), ("fence_ttl", args.fence_ttl)];
+    let terms: Vec<_> = terms.into_iter().filter_map(|(name, to)| Some((name, to?))).collect();
+    io.send(client.change_terms(&terms, &args.reason, REPLACE_TIMEOUT))?;
+    let named: Vec<String> = terms.iter().map(|(name, to)| format!("{name} is {}", format_duration(*to))).collect();
+    print_line(io.err, &format!("redlockd: {} now; correct the configuration of all instances", named.join(", ")));
     Ok(exit::OK)
 }
 

@@ -12,6 +12,7 @@ mod rules;
 mod secret;
 mod setting_macro;
 mod settings;
+mod terms;
 mod value_types;
 
 pub use environment::{Environment, ProcessEnvironment};
@@ -23,4 +24,5 @@ pub use password::PasswordFileError;
 pub use secret::{Secret, redact};
 pub use setting_macro::{Setting, VARIABLE_PREFIX};
 pub use settings::{Config, SETTINGS};
+pub use terms::TermsRules;
 pub use value_types::{LogFormat, LogLevel};

@@ -57,18 +57,6 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
             format!("at most max_ttl ({})", show(c.max_ttl)),
         ),
         limited(
-            "guard",
-            c.guard,
-            c.guard > c.node_timeout,
-            format!("more than node_timeout ({}), or slow answers look like wrong clocks", show(c.node_timeout)),
-        ),
-        limited(
-            "lock_delay",
-            c.lock_delay,
-            c.lock_delay >= c.guard.saturating_mul(2),
-            format!("at least twice guard ({}), because it covers clocks that differ by that much", show(c.guard)),
-        ),
-        limited(
             "retry_max",
             c.retry_max,
             c.retry_min <= c.retry_max,
@@ -81,10 +69,40 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
             format!("at most idle_timeout ({})", show(c.idle_timeout)),
         ),
     ];
-    for Limited { key, value, must, .. } in rules.into_iter().filter(|rule| !rule.holds) {
-        errors.push(ConfigError::rule(key, format!("`{key}` is {}, but must be {must}", show(value))));
+    for (key, sentence) in broken(rules).chain(of_terms(c.node_timeout, c.guard, c.lock_delay)) {
+        errors.push(ConfigError::rule(key, sentence));
     }
     least_lease(c, errors);
+}
+
+/// The rules between guard, lock delay and `node_timeout` that do not hold.
+pub(super) fn of_terms(
+    node_timeout: Duration,
+    guard: Duration,
+    lock_delay: Duration,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let show = format_duration;
+    broken([
+        limited(
+            "guard",
+            guard,
+            guard > node_timeout,
+            format!("more than node_timeout ({}), or slow answers look like wrong clocks", show(node_timeout)),
+        ),
+        limited(
+            "lock_delay",
+            lock_delay,
+            lock_delay >= guard.saturating_mul(2),
+            format!("at least twice guard ({}), because it covers clocks that differ by that much", show(guard)),
+        ),
+    ])
+}
+
+fn broken<const N: usize>(rules: [Limited; N]) -> impl Iterator<Item = (&'static str, String)> {
+    let is_broken = |rule: &Limited| !rule.holds;
+    rules.into_iter().filter(is_broken).map(|Limited { key, value, must, .. }| {
+        (key, format!("`{key}` is {}, but must be {must}", format_duration(value)))
+    })
 }
 
 /// A grant with the minimum TTL must still have its minimum validity after one slow node.

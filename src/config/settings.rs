@@ -13,6 +13,7 @@ use super::error::{ConfigError, Origin};
 use super::nodes::{MAX_NODES, NodeSpec, node_list};
 use super::raw::RawValue;
 use super::setting_macro::settings;
+use super::terms::{FENCE_TTL, GUARD, LOCK_DELAY};
 use super::value_types::{
     LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, owner_url, path,
     period, template,
@@ -301,13 +302,13 @@ settings! {
         /// Range: more than node_timeout
         /// Why: NTP keeps clocks within some ten milliseconds.
         /// Cluster.
-        guard: Duration = "500ms" in period(10..=30 * SECOND);
+        guard: Duration = "500ms" in period(GUARD);
 
         /// Added to each TTL on the nodes and never promised to the client.
         /// Range: at least twice guard
         /// Why: covers clocks that differ by up to guard. It delays the next holder after a crash, not after a release.
         /// Cluster.
-        lock_delay: Duration = "1s" in period(20..=2 * MINUTE);
+        lock_delay: Duration = "1s" in period(LOCK_DELAY);
 
         /// Minimum part of the TTL, in percent, that must be left when the grant is answered.
         /// Why: a lease that is nearly over when it is granted is useless; the round counts as failed.
@@ -326,7 +327,7 @@ settings! {
         /// How long the nodes know the last fence of a resource, at least; at most twice as long. The same on all instances.
         /// Why: unused names must leave nothing. A floor on each node keeps fences rising afterwards; `GET /fences` calls them
         /// forgotten then.
-        fence_ttl: Duration = "1m" in period(MINUTE..=720 * HOUR);
+        fence_ttl: Duration = "1m" in period(FENCE_TTL);
     }
 
     "Operation" {

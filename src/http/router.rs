@@ -87,6 +87,7 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::List => get(list::list),
         Operation::Nodes => get(nodes::nodes),
         Operation::ChangeNode => post(nodes::change),
+        Operation::ChangeTerms => post(nodes::change_terms),
         Operation::Events => get(events::events),
         Operation::Hooks => get(hooks::list),
         Operation::TestHook => post(hooks::test),

@@ -31,6 +31,8 @@ pub enum Operation {
     Nodes,
     /// Change the set of nodes.
     ChangeNode,
+    /// Change guard, lock delay or fence TTL.
+    ChangeTerms,
     Events,
     /// Show targets and hooks.
     Hooks,
@@ -176,7 +178,8 @@ const END_TICKET_CODES: &[u16] = &[204, 400, 401, 403, 404, 410, 421, 429, 503];
 const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
 const TERRAFORM_LOCK_CODES: &[u16] = &[200, 400, 401, 403, 410, 413, 415, 421, 423, 429, 503];
 const TERRAFORM_UNLOCK_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
-const NODE_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
+const NODE_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429, 503];
+const TERMS_CODES: &[u16] = &[200, 400, 401, 403, 406, 413, 415, 421, 429, 503];
 const HOOK_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
 const HOOK_FORM_CODES: &[u16] = &[303, 400, 401, 403, 404, 413, 415, 421, 429];
 const READ_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
@@ -196,7 +199,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route of the API and the pages.
-pub const ROUTES: [Route; 54] = [
+pub const ROUTES: [Route; 55] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -215,6 +218,7 @@ pub const ROUTES: [Route; 54] = [
     route("POST", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
     route("DELETE", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
+    route("POST", "/nodes", "/nodes", Operation::ChangeTerms, TERMS_CODES),
     route("POST", "/nodes/{node}", "/nodes/{*node}", Operation::ChangeNode, NODE_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),
     route("GET", "/hooks", "/hooks", Operation::Hooks, READ_CODES),

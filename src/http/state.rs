@@ -11,7 +11,7 @@ use super::allowed_hosts::AllowedHosts;
 use super::history_limit::HistoryLimit;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
-use crate::config::Config;
+use crate::config::{Config, TermsRules};
 use crate::manager;
 use crate::manager::latency::NodeLatencies;
 use crate::manager::types::GrantedLease;
@@ -36,6 +36,8 @@ pub struct HttpSettings {
     pub default_ttl: Ttl,
     pub min_ttl: Ttl,
     pub max_ttl: Ttl,
+    /// What an operator may change guard, lock delay and fence TTL to.
+    pub terms: TermsRules,
     /// The maximum `wait`.
     pub max_wait: Duration,
     /// Maximum time for which a lease is renewed for the stream that holds it.
@@ -75,6 +77,7 @@ impl HttpSettings {
             default_ttl: ttl("default_ttl", config.default_ttl)?,
             min_ttl: ttl("min_ttl", config.min_ttl)?,
             max_ttl: ttl("max_ttl", config.max_ttl)?,
+            terms: TermsRules::from_config(config),
             max_wait: config.max_wait,
             max_hold: config.max_hold,
             max_keep: config.max_keep,

@@ -47,7 +47,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub async fn check_fence(&self, resource: &ResourceName, fence: Fence) -> Result<FenceState, NoQuorum> {
         let inspected = self.engine().inspect(resource).await;
         let inspected = inspected.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
-        let (quorum, lock_delay) = (self.engine().quorum(), self.engine().settings.params.lock_delay);
+        let (quorum, lock_delay) = (self.engine().quorum(), self.engine().terms().lock_delay);
         fence_state(&inspected, fence, quorum, lock_delay)
             .ok_or_else(|| self.no_quorum(0, self.engine().outcomes(&inspected.answers)))
     }

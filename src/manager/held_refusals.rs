@@ -58,7 +58,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             (Mode::Permit { .. }, WantedMode::Permit { .. }) => false,
             _ => !refusal.is_intent,
         };
-        waits_for_all && refusal.holder_left.unwrap_or_default() <= self.engine().settings.params.lock_delay
+        waits_for_all && refusal.holder_left.unwrap_or_default() <= self.engine().terms().lock_delay
     }
 
     /// Each resource of a set that was held, in the order of the request.
@@ -97,7 +97,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 // The wait ends with the last shared lease, or with any permit.
                 let ends = || holders.iter().map(|holder| holder.valid_for);
                 let left = if permits_free(&holders).is_some() { ends().min() } else { ends().max() };
-                let left = left.unwrap_or_default().saturating_add(self.engine().settings.params.lock_delay);
+                let left = left.unwrap_or_default().saturating_add(self.engine().terms().lock_delay);
                 let delayed = holders.iter().all(|holder| holder.valid_for.is_zero() && holder.is_confirmed);
                 let reason = if delayed { HeldReason::LockDelay } else { HeldReason::Lease };
                 (reason, holders, Some(left))

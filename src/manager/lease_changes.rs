@@ -141,7 +141,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The TTL that nodes show, or less if no lease of this cluster can have such a long TTL.
     fn possible_ttl(&self, shown: Ttl) -> Ttl {
-        let longest = u64::try_from(self.engine().settings.params.longest_ttl().as_millis()).ok();
+        let longest = u64::try_from(self.engine().params().longest_ttl().as_millis()).ok();
         longest.and_then(|ms| Ttl::from_ms(ms).ok()).map_or(shown, |longest| shown.min(longest))
     }
 
@@ -312,7 +312,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The time left of a lease that nodes show, or less, as [`Self::possible_ttl`].
     fn possible_left(&self, shown: Duration) -> Duration {
-        let params = &self.engine().settings.params;
+        let params = self.engine().params();
         let longest = params.longest_ttl().saturating_add(params.lock_delay);
         if longest.is_zero() { shown } else { shown.min(longest) }
     }

@@ -301,7 +301,7 @@ impl Snapshots {
             return snapshot;
         }
         let fresh = Arc::new(take(engine, now, has_no_vote).await);
-        let (held, oldest_at_ms) = fresh.count(engine.settings.params.lock_delay);
+        let (held, oldest_at_ms) = fresh.count(engine.terms().lock_delay);
         let mut state = self.state.lock();
         state.count = Some(LeaseCount { held, oldest_at_ms, taken: now });
         state.took = fresh.took;

@@ -61,7 +61,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.shared.standstills.observe(late, self.wall_ms());
             self.shared.waiting.give_up_places(Places::expire);
             let now = self.now();
-            let lock_delay = self.engine().settings.params.lock_delay;
+            let lock_delay = self.engine().terms().lock_delay;
             for lease in self.shared.own_leases.sweep(now) {
                 if lapsed.len() < LAPSED_MAX {
                     lapsed.push_back(LapsedLease { check_at: lease.deadline.plus(lock_delay), lease });
@@ -132,7 +132,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let why = self.engine().extend(&params).await;
         if matches!(why, Err(ExtendRefusal::Gone(None) | ExtendRefusal::NotHolder)) {
-            let held = keys_gone.minus(self.engine().settings.params.lock_delay).since(lapsed.end.since);
+            let held = keys_gone.minus(self.engine().terms().lock_delay).since(lapsed.end.since);
             if let Some(observer) = self.shared.end_observer.get() {
                 observer(LeaseOutcome::Lapsed, held);
             }

@@ -2,6 +2,7 @@
 
 use super::service::LockManager;
 use super::types::NodeListState;
+use crate::protocol::Terms;
 use crate::redlock::clock::Clock;
 use crate::redlock::monitor::{ForgetError, ListError, ReplaceError};
 use crate::redlock::node::Node;
@@ -12,7 +13,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// The view of the nodes, and whether their list is being changed.
     pub fn node_list(&self) -> NodeListState {
         let view = Some(self.engine().view_number()).filter(|number| *number > 0);
-        NodeListState { view, change: self.shared.monitor.list_change() }
+        let (monitor, terms) = (&self.shared.monitor, self.terms());
+        let other_terms = Some(terms).filter(|terms| *terms != self.engine().settings.params.terms());
+        NodeListState { view, change: monitor.list_change(), other_terms, terms_change: monitor.terms_change() }
+    }
+
+    /// The terms in force.
+    pub fn terms(&self) -> Terms {
+        self.engine().terms()
+    }
+
+    /// Puts other terms in force: as [`crate::redlock::monitor::NodeMonitor::change_terms`].
+    ///
+    /// Errors and Cancel: the same.
+    pub async fn change_terms(&self, terms: Terms) -> Result<(), ListError> {
+        self.shared.monitor.change_terms(terms).await
     }
 
     /// Records an operator's report that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].

@@ -123,7 +123,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Overview {
             age: now.since(leases.taken),
             leases,
-            lock_delay: self.engine().settings.params.lock_delay,
+            lock_delay: self.engine().terms().lock_delay,
             instance: self.shared.instance.clone(),
             waiting: self.waiting_by_resource().into_iter().map(count).collect(),
             unnamed: others.unnamed,
@@ -214,6 +214,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// How long the nodes keep a lease's keys after its deadline.
     pub fn lock_delay(&self) -> Duration {
-        self.engine().settings.params.lock_delay
+        self.engine().terms().lock_delay
     }
 }

@@ -84,7 +84,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub async fn list_visible(&self, query: ListQuery, is_visible: Option<NameFilter<'_>>) -> ListPage {
         let snapshot = self.shared.snapshots.get(self.engine(), || self.nodes_without_vote()).await;
         let age = self.now().since(snapshot.taken);
-        let lock_delay = self.engine().settings.params.lock_delay;
+        let lock_delay = self.engine().terms().lock_delay;
         let mut waiting = self.waiting_by_resource();
         waiting.retain(|resource, _| resource.as_str().starts_with(&query.prefix));
         let after = query.after.as_deref().unwrap_or("");
@@ -280,7 +280,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// `left` is the TTL of the key: the lease ends a lock delay earlier. A lease that no quorum confirms has no validity.
     pub(super) fn holder(&self, record: &LeaseRecord, left: Duration, is_confirmed: bool) -> HolderInfo {
-        let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
+        let valid_for = left.saturating_sub(self.engine().terms().lock_delay);
         let labels = record.labels();
         HolderInfo {
             token_id: record.token.id(),

@@ -351,7 +351,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         resource: &ResourceName,
         change: impl FnOnce(&dyn Fn(BootTime) -> BootTime) -> LeaseChange,
     ) {
-        let lock_delay = self.engine().settings.params.lock_delay;
+        let lock_delay = self.engine().terms().lock_delay;
         self.shared.snapshots.record(self.now(), resource, || change(&|deadline| deadline.plus(lock_delay)));
     }
 

@@ -9,10 +9,11 @@ use super::badges::{self, Badge, Severity, badge};
 use super::charts::{self, HeatCell, Sparkline};
 use super::format;
 use super::layout::Layout;
+use crate::duration::format_duration;
 use crate::manager::latency::LatencyWindow;
 use crate::manager::overview::ClusterStatus;
 use crate::manager::types::{NodeFinding, NodeSummary};
-use crate::protocol::UnreachableKind;
+use crate::protocol::{Terms, UnreachableKind};
 use crate::types::NodeId;
 
 #[derive(Debug, Clone)]
@@ -147,6 +148,10 @@ pub(crate) struct NodesPage {
     /// The change of the list that is in progress; empty if there is none.
     change: String,
     change_badge: Badge,
+    /// The change of the terms that is in progress; empty if there is none.
+    terms_change: String,
+    /// The terms in force, if this instance is configured with others.
+    other_terms: String,
 }
 
 impl NodesPage {
@@ -168,10 +173,18 @@ impl NodesPage {
         let names = |names: &[NodeId]| names.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
         let change = status.list.change.as_ref();
         let change = change.map(|(from, to)| format!("from {} to {}", names(from), names(to))).unwrap_or_default();
+        let terms = |terms: &Terms| {
+            let [guard, delay, fences] = [terms.guard, terms.lock_delay, terms.fence_ttl].map(format_duration);
+            format!("guard {guard}, lock delay {delay}, fence TTL {fences}")
+        };
+        let terms_change = status.list.terms_change.as_ref();
+        let terms_change =
+            terms_change.map(|(from, to)| format!("from {} to {}", terms(from), terms(to))).unwrap_or_default();
+        let other_terms = status.list.other_terms.as_ref().map(terms).unwrap_or_default();
         let view = status.list.view.map(|number| number.to_string()).unwrap_or_default();
         let (nodes, node_timeout) = (reports.iter().map(card).collect(), format::time(node_timeout));
         let change_badge = badge("being changed", Severity::Warn);
-        Self { layout, nodes, node_timeout, view, change, change_badge }
+        Self { layout, nodes, node_timeout, view, change, change_badge, terms_change, other_terms }
     }
 }
 
@@ -201,7 +214,11 @@ mod tests {
             draining: false,
             instance: crate::protocol::InstanceName::from_random(1),
             situation: Default::default(),
-            list: NodeListState { view: Some(8), change: Some((vec![named("a", "up", true).node], Vec::new())) },
+            list: NodeListState {
+                view: Some(8),
+                change: Some((vec![named("a", "up", true).node], Vec::new())),
+                ..NodeListState::default()
+            },
         };
         let layout = crate::pages::locks::tests::layout();
         let page = NodesPage::new(layout, &status, |_| LatencyWindow::default(), Duration::from_millis(50), NOW_MS);

@@ -27,6 +27,7 @@ mod request;
 mod restore;
 mod revoke;
 mod script;
+mod terms;
 mod ticket;
 mod ticket_exchange;
 mod update;
@@ -53,6 +54,7 @@ pub use reply::*;
 pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
+pub use terms::{ChangedTerms, Terms};
 pub(crate) use ticket::ticket_bytes;
 pub use ticket::{
     StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketCallback, TicketEnd, TicketHead, TicketId,

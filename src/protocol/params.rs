@@ -1,5 +1,6 @@
 //! The parameters on which all instances over one set of nodes agree, values derived from them, and the time of a request.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use parking_lot::RwLock;
 
 use super::reply::{NoVote, NodeResult, Reply};
 use super::request::Request;
+use super::terms::Terms;
 use super::view::{View, ViewId};
+use crate::mutant::{self, Mutant};
 use crate::types::NodeId;
 
 /// How long a release is remembered, so that a late duplicate of its acquire cannot take the lease again.
@@ -70,12 +73,24 @@ pub struct ClusterName {
     /// Shared by all clones.
     name: Arc<RwLock<Arc<str>>>,
     terms: Arc<str>,
+    template: Arc<str>,
 }
 
 impl ClusterName {
     /// From the fingerprint of these settings, and the fingerprint of all of them except the list of nodes: letters and digits.
     pub fn new(name: &str, terms: &str) -> Self {
-        Self { name: Arc::new(RwLock::new(name.into())), terms: terms.into() }
+        Self { name: Arc::new(RwLock::new(name.into())), terms: terms.into(), template: "".into() }
+    }
+
+    /// The name that an instance with these settings declares.
+    pub fn declared(names: &[&str], terms: &Terms, template: &str) -> Self {
+        let name = Self::new(&terms.cluster_name(names, template), &terms.hash(template));
+        Self { template: template.into(), ..name }
+    }
+
+    /// The fingerprint of an instance that is configured with these terms, and else like this one: see [`Self::terms`].
+    pub(crate) fn terms_with(&self, terms: &Terms) -> Arc<str> {
+        terms.hash(&self.template)
     }
 
     /// The present name: it changes when the instance learns it from the nodes.
@@ -132,6 +147,25 @@ pub struct ClusterParams {
 }
 
 impl ClusterParams {
+    /// The configured terms.
+    pub fn terms(&self) -> Terms {
+        Terms { guard: self.guard, lock_delay: self.lock_delay, fence_ttl: self.fence_ttl }
+    }
+
+    /// The parameters in this view: with its terms, if these were changed.
+    pub fn in_view(&self, view: &View) -> Cow<'_, Self> {
+        match view.terms().filter(|terms| **terms != self.terms() && !mutant::is(Mutant::ConfiguredTerms)) {
+            None => Cow::Borrowed(self),
+            Some(Terms { guard, lock_delay, fence_ttl }) => {
+                // A millisecond more than it can be: the length of a quarantine was rounded.
+                let max_ttl = self.longest_ttl().saturating_add(Duration::from_millis(1));
+                let quarantine = quarantine_for(max_ttl, *lock_delay, *guard);
+                let (guard, lock_delay, fence_ttl, cluster) = (*guard, *lock_delay, *fence_ttl, self.cluster.clone());
+                Cow::Owned(Self { cluster, guard, lock_delay, quarantine, fence_ttl })
+            }
+        }
+    }
+
     /// How long the tombstone of an attempt is kept: longer than an acquire can be late and still be accepted (`guard`, on
     /// a clock that may be off by `guard`).
     pub fn attempt_tombstone(&self) -> Duration {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use super::terms::{ChangedTerms, Terms};
 use crate::types::NodeId;
 
 /// A view's number and 64 random bits, compared as a pair. As text: 16 hex digits each, so that scripts compare the texts.
@@ -76,9 +77,11 @@ pub struct View {
 pub struct NodeList {
     /// The names, at least one.
     pub names: BTreeSet<NodeId>,
-    /// A hash of the settings on which all instances must agree ([`ClusterName::terms`](super::ClusterName::terms)).
+    /// A hash of the settings under which the cluster was declared ([`ClusterName::terms`](super::ClusterName::terms)).
     pub terms: Arc<str>,
-    /// The list that this view changes; `None` in every later view.
+    /// The terms in force, once an operator has changed them; before that, those that all instances have configured.
+    pub changed: Option<ChangedTerms>,
+    /// The list that this view changes, or the same list with other terms; `None` in every later view.
     pub old: Option<OldList>,
 }
 
@@ -89,12 +92,19 @@ pub struct OldList {
     pub names: BTreeSet<NodeId>,
     /// The processes that voted under them, each with the minimum view of its last admission.
     pub before: BTreeMap<NodeId, (Arc<str>, ViewId)>,
+    /// The terms, if this view changes them.
+    pub terms: Option<Terms>,
 }
 
 impl View {
     /// The process that votes under this name, if the view names one.
     pub fn entry(&self, name: &NodeId) -> Option<&RosterEntry> {
         self.roster.get(name)
+    }
+
+    /// The terms in force, if they were changed since the cluster was declared.
+    pub fn terms(&self) -> Option<&Terms> {
+        Some(&self.list.as_ref()?.changed.as_ref()?.now)
     }
 
     /// The list that this view changes, if any: a process votes in this view only after it was filled for it.
@@ -119,14 +129,21 @@ impl View {
     }
 
     /// As text: the id, then a line for each name: name, run, `since`, and the address if there is one. If the list was changed:
-    /// lines `=list`, `=terms`, and in the view that changes it `=old` and, for each of its processes, `=before`.
+    /// lines `=list`, `=terms`, and in the view that changes it `=old` and, for each of its processes, `=before`. If the terms
+    /// were changed: also lines `=settings` and `=accepted`, and in the view that changes them `=was` after `=old`.
     pub fn encode(&self) -> String {
         let mut text = self.id.to_string();
         if let Some(list) = &self.list {
             let names = |names: &BTreeSet<NodeId>| names.iter().map(NodeId::as_str).collect::<Vec<_>>().join(" ");
             let _ = write!(text, "\n=list {}\n=terms {}", names(&list.names), list.terms);
+            if let Some(ChangedTerms { now, accepted }) = &list.changed {
+                let _ = write!(text, "\n=settings {now}\n=accepted {}", accepted.join(" "));
+            }
             if let Some(old) = &list.old {
                 let _ = write!(text, "\n=old {}", names(&old.names));
+                if let Some(terms) = &old.terms {
+                    let _ = write!(text, "\n=was {terms}");
+                }
                 for (name, (run, since)) in &old.before {
                     let _ = write!(text, "\n=before {name} {run} {since}");
                 }
@@ -148,9 +165,15 @@ impl View {
         let mut view = Self { id: ViewId::parse(lines.next()?)?, roster: BTreeMap::new(), list: None };
         let mut next = |tag: &str| lines.next_if(|line| line.starts_with(tag)).map(|line| &line[tag.len()..]);
         if let Some(names) = next("=list ") {
-            let mut list = NodeList { names: name_set(names)?, terms: hash(next("=terms ")?)?, old: None };
+            let (names, terms) = (name_set(names)?, hash(next("=terms ")?)?);
+            let mut list = NodeList { names, terms, changed: None, old: None };
+            if let Some(terms) = next("=settings ") {
+                let accepted = next("=accepted ")?.split(' ').map(hash).collect::<Option<_>>()?;
+                list.changed = Some(ChangedTerms { now: Terms::parse(terms)?, accepted });
+            }
             if let Some(names) = next("=old ") {
-                let mut old = OldList { names: name_set(names)?, before: BTreeMap::new() };
+                let terms = next("=was ").map(|terms| Terms::parse(terms).ok_or(())).transpose().ok()?;
+                let mut old = OldList { names: name_set(names)?, before: BTreeMap::new(), terms };
                 while let Some(line) = next("=before ") {
                     let (name, RosterEntry { run, since, address: None }) = words(line)? else { return None };
                     old.before.insert(name, (run, since)).is_none().then_some(())?;
@@ -203,12 +226,16 @@ mod tests {
         let view = View { id: second, roster, list: None };
         assert_eq!(View::parse(&view.encode()), Some(view.clone()));
         let names = |texts: &[&'static str]| texts.iter().map(|text| name(text)).collect::<BTreeSet<_>>();
-        let before = [(name("a/1"), ("0f".into(), first))].into();
-        let old = Some(OldList { names: names(&["a/1"]), before });
-        for old in [None, old] {
-            let list = NodeList { names: names(&["a/1", "b"]), terms: "0a".into(), old };
-            let changed = View { list: Some(Arc::new(list)), ..view.clone() };
-            assert_eq!(View::parse(&changed.encode()), Some(changed));
+        let before: BTreeMap<_, _> = [(name("a/1"), (Arc::from("0f"), first))].into();
+        let terms = Terms { lock_delay: std::time::Duration::from_secs(1), ..Terms::default() };
+        let changed = ChangedTerms { now: Terms::default(), accepted: vec!["0b".into(), "0c".into()] };
+        let old = |terms| Some(OldList { names: names(&["a/1"]), before: BTreeMap::clone(&before), terms });
+        for old in [None, old(None), old(Some(terms))] {
+            for changed in [None, Some(changed.clone())] {
+                let list = NodeList { names: names(&["a/1", "b"]), terms: "0a".into(), changed, old: old.clone() };
+                let of_list = View { list: Some(Arc::new(list)), ..view.clone() };
+                assert_eq!(View::parse(&of_list.encode()), Some(of_list));
+            }
         }
         let twice = format!("{}\nb 00 {first}", view.encode());
         for bad in [
@@ -224,6 +251,11 @@ mod tests {
             &format!("{second}\n=list a"),
             &format!("{second}\n=old a"),
             &format!("{second}\n=list a\n=terms 0\n=before a 0f {first}"),
+            &format!("{second}\n=list a\n=terms 0\n=settings 1 2 3"),
+            &format!("{second}\n=list a\n=terms 0\n=settings 1 2\n=accepted 0"),
+            &format!("{second}\n=list a\n=terms 0\n=settings 1 2 3\n=accepted "),
+            &format!("{second}\n=list a\n=terms 0\n=was 1 2 3"),
+            &format!("{second}\n=list a\n=terms 0\n=old a\n=was 1 2"),
             &format!("{second}\n=list a\n=terms 0\n=old a\n=before a 0f {first} h"),
         ] {
             assert_eq!(View::parse(bad), None, "{bad}");

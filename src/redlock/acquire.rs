@@ -178,7 +178,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
-        let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
+        let keys_gone = started.plus(params.ttl.as_duration()).plus(self.terms().lock_delay);
         let mut undo = Undo::new(self.clone(), withdrawal_of(params, &attempt), keys_gone);
         let request = request_for(params, Mode::Exclusive, attempt, labels.encode());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));

@@ -64,7 +64,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (attempt, labels_text) = (self.entropy.attempt(), labels.encode());
         let withdrawal = withdrawal_of(params, &attempt);
-        let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
+        let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.terms().lock_delay);
         let mut undo = Undo::new(self.clone(), withdrawal.clone(), keys_gone);
         let begun = self.clock.now();
         let request = request_for(params, mode, attempt.clone(), labels_text.clone());

@@ -81,11 +81,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let agreed = Agreement::of(&records, tally.quorum()).map(|agreement| agreement.record);
         match (tally.decision(), agreed, shown.get(tally.quorum().saturating_sub(1))) {
             (Decision::Reached, Some(record), Some((_, left_ms))) => {
-                let delay_ms = u64::try_from(self.settings.params.lock_delay.as_millis()).unwrap_or(u64::MAX);
+                let delay_ms = u64::try_from(self.terms().lock_delay.as_millis()).unwrap_or(u64::MAX);
                 let left_ms = if mutant::is(Mutant::DowngradeLengthens) {
                     record.ttl.as_ms()
                 } else {
-                    left_ms.saturating_sub(delay_ms)
+                    // A key that was written with a larger lock delay lasts longer.
+                    left_ms.saturating_sub(delay_ms).min(record.ttl.as_ms())
                 };
                 let deadline = Ttl::from_ms(left_ms).map_or(started, |left| self.deadline(started, left));
                 let fence = certain_fence(&tally, None, tally.quorum()).unwrap_or(record.fence);

@@ -24,13 +24,13 @@ use super::round_trip::AnswerTimeout;
 use super::spread::PendingSpreads;
 use super::validity;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{ClusterParams, NodeResult, View};
+use crate::protocol::{ClusterParams, NodeResult, Terms, View};
 use crate::types::{NodeId, Ttl};
 
 /// Settings of the algorithm. The configuration checks them against each other.
 #[derive(Debug, Clone)]
 pub struct RedlockSettings {
-    /// The parameters on which all instances agree.
+    /// The configured parameters on which all instances agree. Those in force: [`Engine::terms`].
     pub params: Arc<ClusterParams>,
     /// Minimum time for a node's answer, counted from the start of the round. If nodes are farther away, the timeout
     /// follows their round trips, up to half of the guard.
@@ -98,6 +98,8 @@ pub struct Engine<N, C, E> {
     /// Which processes vote.
     pub(super) views: CurrentView,
     pub(super) answers: AnswerTimeout,
+    /// The terms that were logged last.
+    followed: Mutex<Terms>,
     /// The node that an operator is moving to another server. The process that answers there knows only through a
     /// fill what the former process knew.
     pub(super) replacing: Mutex<Option<usize>>,
@@ -131,6 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         );
         let (configured, nodes) = (nodes.len(), KnownNodes::from(nodes));
         let (opener, list_observers) = (OnceLock::new(), Mutex::default());
+        let followed = Mutex::new(settings.params.terms());
         Self(Arc::new(Engine {
             nodes,
             configured,
@@ -149,6 +152,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             fence_blocks: FenceBlocks::default(),
             views,
             answers,
+            followed,
             replacing: Mutex::default(),
             counts,
         }))
@@ -193,19 +197,52 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.nodes.iter().enumerate().map(bit).fold(0, std::ops::BitOr::bitor)
     }
 
-    /// Takes a view if it is higher and [`Self::may_take`] allows it. `shown_by`: nodes that installed a view with its list.
+    /// Takes a view if it is higher and [`Self::may_take`] allows it. `shown_by`: nodes that installed a view with its list and
+    /// terms.
     pub(super) fn take_view(&self, view: &Arc<View>, shown_by: &[usize]) {
         if self.may_take(view, shown_by) && self.views.take(view) {
             self.list_changed();
         }
     }
 
-    /// A view whose list differs from the present view's counts only if more than a minority of that list shows it:
+    /// The terms in the present view.
+    pub fn terms(&self) -> Terms {
+        self.settings.params.in_view(&self.views.current()).terms()
+    }
+
+    /// The parameters in the present view.
+    pub fn params(&self) -> ClusterParams {
+        self.settings.params.in_view(&self.views.current()).into_owned()
+    }
+
+    /// Adapts timeouts to the terms in force, and logs once when they have changed.
+    pub(super) fn follow_terms(&self) {
+        let terms = self.terms();
+        if std::mem::replace(&mut *self.followed.lock(), terms) == terms {
+            return;
+        }
+        let Terms { guard, lock_delay, fence_ttl } = terms;
+        self.answers.limit(guard);
+        let [guard_ms, lock_delay_ms, fence_ttl_ms] = [guard, lock_delay, fence_ttl].map(|period| period.as_millis());
+        tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, "other terms of the cluster are in force now");
+        if guard <= self.settings.node_timeout {
+            let timeout_ms = self.settings.node_timeout.as_millis();
+            tracing::error!(
+                guard_ms,
+                timeout_ms,
+                "node_timeout is not below the guard in force: slow answers look like wrong clocks"
+            );
+        }
+    }
+
+    /// A view whose list or terms differ from the present view's counts only if more than a minority of that list shows it:
     /// one node could name itself alone.
     pub(super) fn may_take(&self, view: &View, shown_by: &[usize]) -> bool {
         let current = self.views.current();
         let (members, size) = (self.members_in(&current), self.size_in(&current));
-        let is_same = self.members_in(view) == members && self.size_in(view) == size;
+        let is_same = self.members_in(view) == members
+            && self.size_in(view) == size
+            && self.settings.params.in_view(view).terms() == self.terms();
         let witnesses = shown_by.iter().filter(|i| members >> **i & 1 == 1).count();
         is_same || witnesses > size - quorum_of(size) || mutant::is(Mutant::ListOfOneNode)
     }

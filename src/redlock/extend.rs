@@ -208,7 +208,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let is_certain = is_known
             && (member.is_none() || is_one_form() && all().filter(|of| of.fence == fence).count() >= tally.quorum());
         if !missing.is_empty() && is_certain {
-            let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
+            let keys_gone = started.plus(ttl.as_duration()).plus(self.terms().lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
         }
         // The instance that granted the lease may have ended before it added the lease to the index.

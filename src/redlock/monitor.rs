@@ -78,6 +78,8 @@ pub(super) struct MonitorState {
     pub(super) waits_reported: Vec<NodeId>,
     /// The name that an operator is adding or removing.
     pub(super) listing: Option<NodeId>,
+    /// The list or the terms are being changed by an operator at this instance.
+    pub(super) is_listing: bool,
     /// A change of the list that is not complete, and when this instance first saw it.
     pub(super) half_done: Option<(ViewId, BootTime)>,
 }
@@ -113,6 +115,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             refused: None,
             waits_reported: Vec::new(),
             listing: None,
+            is_listing: false,
             half_done: None,
         };
         let state = Arc::new(Mutex::new(state));
@@ -277,7 +280,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let rtt = received.since(*sent);
                     let middle = self.engine.cluster_clock.request_time_at(sent.plus(rtt / 2));
                     // A slow answer, or a process that was stopped in between, shows too little of the clock.
-                    let is_quick = rtt <= self.engine.settings.params.guard / 2;
+                    let is_quick = rtt <= self.engine.terms().guard / 2;
                     health.offset_us = is_quick.then(|| difference(status.now_us, middle.0));
                     (health.latency, health.answered_at, health.error) = (Some(rtt), Some(received), None);
                     // An answer to a probe that was sent before the operator's report does not contradict that report.
@@ -304,6 +307,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// first, if they vote.
     fn adapt_timeout(&self) {
         let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state());
+        engine.follow_terms();
         let members = engine.members();
         let answers = |(i, health): &(usize, &NodeHealth)| members >> i & 1 == 1 && health.error.is_none();
         let answered = state.nodes.iter().enumerate().filter(answers).map(|(_, health)| health);
@@ -363,7 +367,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Since when a quorum refuses this instance's orders without a step of the nodes' clocks. After a step, a report
     /// from before may refuse the order, so counting begins anew (seed 65841).
     fn alone_since(&self, refused: usize, median_us: i64, now: BootTime) -> Option<BootTime> {
-        let guard = self.engine.settings.params.guard.as_micros();
+        let guard = self.engine.terms().guard.as_micros();
         let is_same = |(_, before): &(BootTime, i64)| u128::from(median_us.abs_diff(*before)) <= guard;
         let mut state = self.state.lock();
         let before = state.refused.filter(|before| is_same(before) || mutant::is(Mutant::StepWhileAlone));
@@ -409,7 +413,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
         offsets.sort_unstable();
         let median_us = offsets[(offsets.len() - 1) / 2].0;
-        let guard_us = i64::try_from(self.engine.settings.params.guard.as_micros()).unwrap_or(i64::MAX);
+        let guard_us = i64::try_from(self.engine.terms().guard.as_micros()).unwrap_or(i64::MAX);
         let agrees = |offset: i64| offset.saturating_sub(median_us).saturating_abs() <= guard_us;
         let agreeing = offsets.iter().filter(|(offset, _)| agrees(*offset)).count();
         if agreeing < self.engine.quorum() && !mutant::is(Mutant::FollowOneNode) {

@@ -55,7 +55,7 @@ impl RoundTrip {
 #[derive(Debug)]
 pub(crate) struct AnswerTimeout {
     least: Duration,
-    most: Duration,
+    most_us: AtomicU64,
     measured_us: AtomicU64,
 }
 
@@ -63,12 +63,20 @@ impl AnswerTimeout {
     /// `least`: the setting `node_timeout`. The timeout is at most half of the guard: nodes refuse requests that are
     /// older than the guard, so a request that they answer within this time is not refused for its age.
     pub(crate) fn new(least: Duration, guard: Duration) -> Self {
-        Self { least, most: (guard / 2).max(least), measured_us: AtomicU64::new(0) }
+        let timeout = Self { least, most_us: AtomicU64::new(0), measured_us: AtomicU64::new(0) };
+        timeout.limit(guard);
+        timeout
+    }
+
+    /// Follows another guard.
+    pub(crate) fn limit(&self, guard: Duration) {
+        self.most_us.store(micros((guard / 2).max(self.least)), Ordering::Relaxed);
     }
 
     /// The timeout of a request without a TTL.
     pub(crate) fn present(&self) -> Duration {
-        Duration::from_micros(self.measured_us.load(Ordering::Relaxed)).clamp(self.least, self.most)
+        let load = |us: &AtomicU64| Duration::from_micros(us.load(Ordering::Relaxed));
+        load(&self.measured_us).min(load(&self.most_us)).max(self.least)
     }
 
     /// The timeout of a request with this TTL.
@@ -84,8 +92,12 @@ impl AnswerTimeout {
         let Some(enough) = quorum.checked_sub(1).and_then(|last| longest.get(last)) else { return };
         let far = enough.saturating_mul(FARTHEST);
         let needed = longest.iter().copied().filter(|took| *took <= far).max().unwrap_or(*enough);
-        self.measured_us.store(u64::try_from(needed.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.measured_us.store(micros(needed), Ordering::Relaxed);
     }
+}
+
+fn micros(period: Duration) -> u64 {
+    u64::try_from(period.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

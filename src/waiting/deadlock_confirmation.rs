@@ -15,7 +15,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// in it after the last one, which the queue checks. So there was an instant, that of the first inspection, at
     /// which the whole cycle existed.
     pub(super) async fn is_confirmed(&self, cycle: &[WaitEdge]) -> bool {
-        let lock_delay = self.0.engine.settings.params.lock_delay;
+        let lock_delay = self.0.engine.terms().lock_delay;
         for edge in cycle.iter().filter(|_| !is(Mutant::DeadlockUnverified)) {
             let inspected = self.0.engine.inspect(&edge.resource).await;
             // A lease that has run out ends the cycle by itself.

@@ -26,6 +26,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
 
     /// When the keys of a lease with this deadline are gone from the nodes.
     pub(super) fn keys_gone(&self, deadline: BootTime) -> BootTime {
-        deadline.plus(self.0.engine.settings.params.lock_delay)
+        deadline.plus(self.0.engine.terms().lock_delay)
     }
 }

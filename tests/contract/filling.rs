@@ -669,7 +669,7 @@ fn changed(run: &str, number: u64, before: Option<u64>) -> Arc<View> {
     let of = |text: &str| NodeId::parse(text).expect("valid");
     let (n, m) = (of("n"), of("m"));
     let before = before.map(|since| (n.clone(), (run.into(), view(since, run).id)));
-    let old = OldList { names: [n.clone()].into(), before: before.into_iter().collect() };
-    let list = NodeList { names: [m, n].into(), terms: "0".into(), old: Some(old) };
+    let old = OldList { names: [n.clone()].into(), before: before.into_iter().collect(), terms: None };
+    let list = NodeList { names: [m, n].into(), terms: "0".into(), changed: None, old: Some(old) };
     Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(number, run)) })
 }

@@ -53,6 +53,7 @@ mod schemathesis;
 mod sets;
 mod stress;
 mod support;
+mod terms;
 mod terraform;
 mod tickets;
 mod true_answers;

@@ -16,19 +16,19 @@ fn settings(servers: &[&RedisServer]) -> Vec<String> {
     node_args(servers.iter().map(|server| server.url())).into_iter().chain(more).collect()
 }
 
-fn init(args: &[String]) {
+pub(crate) fn init(args: &[String]) {
     let words: Vec<&str> = std::iter::once("init").chain(args.iter().map(String::as_str)).collect();
     let done = ended(&mut redlockd(&words));
     assert_eq!(done.code, Some(0), "{done:?}");
 }
 
-async fn quorum_is(client: &Client, granted: usize, needed: usize, nodes: usize) {
+pub(crate) async fn quorum_is(client: &Client, granted: usize, needed: usize, nodes: usize) {
     let wanted = serde_json::json!({ "granted": granted, "needed": needed, "nodes": nodes });
     let what = format!("{granted} of {nodes} nodes vote");
     poll::until(&what, || async { (client.get("/nodes").await.json()["quorum"] == wanted).then_some(()) }).await;
 }
 
-async fn change(client: &Client, node: &str, action: &str, url: Option<String>) -> Answer {
+pub(crate) async fn change(client: &Client, node: &str, action: &str, url: Option<String>) -> Answer {
     let mut form = vec![("action", action), ("reason", "the test")];
     form.extend(url.as_deref().map(|url| ("url", url)));
     send(client.request("POST", &format!("/nodes/{node}")).form(&form)).await
@@ -36,7 +36,7 @@ async fn change(client: &Client, node: &str, action: &str, url: Option<String>) 
 
 /// Acquires and releases until it is stopped; returns how long nothing was granted at most.
 #[expect(clippy::disallowed_methods, reason = "measures how long callers wait, and decides nothing about leases")]
-async fn load(client: Client, resource: String, stop: Arc<AtomicBool>) -> Duration {
+pub(crate) async fn load(client: Client, resource: String, stop: Arc<AtomicBool>) -> Duration {
     let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
         let answer = client.acquire(&resource, &[("ttl", "2s"), ("wait", "1s")]).await;
@@ -50,7 +50,7 @@ async fn load(client: Client, resource: String, stop: Arc<AtomicBool>) -> Durati
 }
 
 /// Extends a lease until it is stopped: it may not be confirmed for a moment, and must never be lost.
-async fn renew(client: Client, token: String, stop: Arc<AtomicBool>) {
+pub(crate) async fn renew(client: Client, token: String, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let answer = client.extend("held", &token, &[]).await;
         assert!(matches!(answer.status, 200 | 503), "{answer:?}");

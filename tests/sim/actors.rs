@@ -8,16 +8,13 @@ use std::time::Duration;
 
 use super::network::Link;
 use super::notices::Feed;
-use super::profile::{GUARD_MS, LOCK_DELAY_MS, Profile, Variant};
+use super::profile::{GUARD_MS, Profile, TERMS_MS, Variant};
 use super::rng::Rng;
 use super::world::Us;
 use crate::protocol::reference::ReferenceNode;
-use crate::protocol::{ClusterParams, NodeResult, ViewId, quarantine_for};
+use crate::protocol::{ClusterName, ClusterParams, NodeResult, Terms, ViewId, quarantine_for};
 use crate::redlock::clock::BootTime;
 use crate::types::{AttemptId, ResourceName, TokenHash};
-
-/// Lifetime of unused fence counters: short, so that they do expire.
-const FENCE_TTL: Duration = Duration::from_secs(9);
 
 /// One simulated server.
 #[derive(Debug)]
@@ -180,15 +177,32 @@ pub(super) fn run_id(node: usize, epoch: u32, failovers: u32) -> String {
     format!("{node:020x}{epoch:020x}{failovers:08x}")
 }
 
+/// The terms from milliseconds.
+pub(super) fn terms_of(ms: [u64; 3]) -> Terms {
+    let [guard, lock_delay, fence_ttl] = ms.map(Duration::from_millis);
+    Terms { guard, lock_delay, fence_ttl }
+}
+
+/// The name of the cluster that an instance with these servers and terms declares.
+pub(super) fn declared(profile: &Profile, servers: &[usize], terms: &Terms) -> ClusterName {
+    let names: Vec<String> = servers.iter().map(|server| profile.name_of(*server).to_string()).collect();
+    ClusterName::declared(&names.iter().map(String::as_str).collect::<Vec<_>>(), terms, "")
+}
+
 impl Inst {
     pub(super) fn new(index: usize, profile: &Profile, r: &mut Rng) -> Self {
         let is_variant = index + 1 == profile.instances;
         let cluster = if is_variant && profile.variant == Variant::OtherCluster { "other" } else { "ours" };
         let longer = is_variant && profile.variant == Variant::LongerTtl;
         let max_ttl_ms = profile.max_ttl_ms * if longer { 2 } else { 1 };
-        let (guard, lock_delay) = (Duration::from_millis(GUARD_MS), Duration::from_millis(LOCK_DELAY_MS));
+        let terms = terms_of(TERMS_MS[0]);
+        let Terms { guard, lock_delay, fence_ttl } = terms;
         let params = ClusterParams {
-            cluster: cluster.into(),
+            cluster: if profile.reterms {
+                declared(profile, &(0..profile.nodes).collect::<Vec<_>>(), &terms)
+            } else {
+                cluster.into()
+            },
             guard,
             lock_delay,
             quarantine: if profile.heals_only {
@@ -196,7 +210,7 @@ impl Inst {
             } else {
                 quarantine_for(Duration::from_millis(max_ttl_ms), lock_delay, guard)
             },
-            fence_ttl: FENCE_TTL,
+            fence_ttl,
         };
         let hours = if profile.one_host { 0 } else { r.pick(&[0, 0, 1, -5]) };
         Self {

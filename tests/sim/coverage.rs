@@ -54,6 +54,10 @@ pub(super) enum HardState {
     PlaceTakenOver,
     NodeAdded,
     NodeRemoved,
+    /// An operator changed the terms.
+    TermsChanged,
+    /// An instance was started with the changed terms.
+    StartedWithNewTerms,
     ChangeCompleted,
     SharedTogether,
     PermitsTogether,
@@ -77,7 +81,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 65] = {
+pub(super) const ALL: [HardState; 67] = {
     use HardState::*;
     [
         Granted,
@@ -130,6 +134,8 @@ pub(super) const ALL: [HardState; 65] = {
         PlaceTakenOver,
         NodeAdded,
         NodeRemoved,
+        TermsChanged,
+        StartedWithNewTerms,
         ChangeCompleted,
         SharedTogether,
         PermitsTogether,

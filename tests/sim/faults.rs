@@ -1,13 +1,16 @@
 //! Faults, and how they heal. They happen at random times until the calm; each heals by itself, and the
 //! calm heals all.
 
-use super::actors::{Inst, Server, run_id};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::actors::{Inst, Server, declared, run_id, terms_of};
 use super::coverage::HardState;
 use super::network::address_of;
-use super::profile::{Fault, GUARD_MS, Variant};
+use super::profile::{Fault, GUARD_MS, TERMS_MS, Variant};
 use super::world::{Event, MS, SEC, Todo, Us, World};
-use crate::protocol::View;
 use crate::protocol::reference::{EvictedKey, ReferenceNode};
+use crate::protocol::{ClusterParams, NodeList, Terms, View, quarantine_for};
 use crate::redlock::quorum::quorum_of;
 
 /// What a restarted node remembers.
@@ -475,6 +478,65 @@ impl World {
         self.at(self.now + gap, Event::Replace { inst: next });
     }
 
+    /// An operator changes the terms, at some instance.
+    pub(super) fn reterm(&mut self, inst: usize) {
+        if self.calm {
+            return;
+        }
+        let terms = terms_of(self.fault_rng.pick(&TERMS_MS));
+        self.trace(|| format!("an operator asks i{inst}: terms {terms}"));
+        self.todo.push(Todo::Reterm { inst, terms });
+        let (gap, next) = (self.fault_rng.range(300, 3_500) * MS, self.fault_rng.index(self.insts.len()));
+        self.at(self.now + gap, Event::Reterm { inst: next });
+    }
+
+    /// An instance that starts again has its former configuration, or the terms that the highest view has by now.
+    pub(super) fn configure_terms(&mut self, inst: usize) {
+        if self.calm || !self.profile.reterms {
+            return;
+        }
+        let views: Vec<_> = self.servers.iter().map(|s| s.machine.view()).collect();
+        // Not those of a change that may come to nothing.
+        let is_in_force = |terms: &&Terms| {
+            views.iter().filter(|view| view.terms() == Some(terms)).count() >= quorum_of(self.servers.len())
+        };
+        let Some(terms) = views.iter().find_map(|view| view.terms().filter(is_in_force)).copied() else { return };
+        if self.insts[inst].life > 0 && self.fault_rng.chance(40) {
+            self.configure(inst, &terms);
+            self.coverage.count(HardState::StartedWithNewTerms);
+        }
+    }
+
+    /// An operator starts instances with the terms in force, if they were started with others that the nodes have forgotten.
+    fn correct_terms(&mut self) {
+        let views = self.servers.iter().map(|s| (s.machine.view(), s.machine.cluster()));
+        let Some((highest, cluster)) = views.max_by_key(|(view, _)| view.id) else { return };
+        let accepts = |params: &ClusterParams| {
+            let own = params.cluster.terms();
+            let accepted = |list: &NodeList| {
+                list.terms == *own || list.changed.iter().any(|changed| changed.accepted.contains(own))
+            };
+            params.cluster.get() == cluster || highest.list.as_deref().is_some_and(accepted)
+        };
+        let wrong: Vec<usize> = (0..self.insts.len()).filter(|inst| !accepts(&self.insts[*inst].params)).collect();
+        for inst in wrong {
+            for terms in TERMS_MS.map(terms_of) {
+                if !accepts(&self.insts[inst].params) {
+                    self.configure(inst, &terms);
+                }
+            }
+            self.crash(inst);
+        }
+    }
+
+    fn configure(&mut self, inst: usize, terms: &Terms) {
+        let Terms { guard, lock_delay, fence_ttl } = *terms;
+        let of_max_ttl = Duration::from_millis(self.insts[inst].max_ttl_ms);
+        let quarantine = quarantine_for(of_max_ttl, lock_delay, guard);
+        let cluster = declared(&self.profile, &(0..self.profile.nodes).collect::<Vec<_>>(), terms);
+        self.insts[inst].params = Arc::new(ClusterParams { cluster, guard, lock_delay, quarantine, fence_ttl });
+    }
+
     /// Its process ends and does not come back; two seconds later an operator says so.
     fn end_for_good(&mut self, node: usize) {
         self.kill_node(node, Memory::Nothing);
@@ -596,7 +658,7 @@ impl World {
             self.profile.corrected = Some((0..self.profile.nodes).collect());
             self.crash(self.insts.len() - 1);
         }
-        if self.profile.relists {
+        if self.profile.relists || self.profile.reterms {
             self.correct_configurations(false);
             self.at(now + SETTLES, Event::CorrectAgain);
         }
@@ -648,6 +710,9 @@ impl World {
     /// several changes, and may know too few of its nodes; and those whose view every node has forgotten. Again, where changes that
     /// had begun are over by now.
     pub(super) fn correct_configurations(&mut self, is_again: bool) {
+        if self.profile.reterms {
+            self.correct_terms();
+        }
         let Some(highest) = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id) else { return };
         if self.profile.replaces {
             return self.correct_addresses(&highest);

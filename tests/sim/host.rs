@@ -90,6 +90,7 @@ impl Host {
         let engine = {
             let mut w = lock(world);
             w.connect_all(inst);
+            w.configure_terms(inst);
             let now = w.now;
             let i = &mut w.insts[inst];
             // A stopped instance starts later.
@@ -209,6 +210,18 @@ impl Host {
     /// The operator gives up what is under way.
     pub(super) fn end_replacement(&mut self) {
         self.replacements.drain(..).for_each(|task| task.abort());
+    }
+
+    /// An operator puts these terms in force.
+    pub(super) fn reterm(&self, terms: crate::protocol::Terms) {
+        let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
+        self.runtime.spawn(async move {
+            let done = monitor.change_terms(terms).await;
+            if done.is_ok() {
+                lock(&world).coverage.count(HardState::TermsChanged);
+            }
+            lock(&world).trace(|| format!("terms {terms}: {done:?}"));
+        });
     }
 
     /// Runs its tasks until all of them wait.

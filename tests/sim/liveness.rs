@@ -3,7 +3,7 @@
 //! refusal is a failure.
 
 use super::clients::{Answer, Operation, Requester, token_of};
-use super::profile::{LOCK_DELAY_MS, Variant};
+use super::profile::{LOCK_DELAY_MS, LONGER_MS, Variant};
 use super::world::{Event, MS, SEC, Us, World};
 use crate::types::TokenHash;
 
@@ -37,14 +37,15 @@ impl World {
         let quarantines = 1
             + u64::from(self.checker.clocks_back_us > 0)
             + u64::from(self.profile.one_ends)
-            + u64::from(self.profile.relists || self.profile.replaces);
+            + u64::from(self.profile.relists || self.profile.reterms || self.profile.replaces);
         (self.profile.calm_ms + quarantines * self.quarantine_ms()) * MS + RECOVERY
     }
 
     /// When what clients acquired is over, unless clocks went back.
     fn opens(&self) -> Us {
         let longest = self.insts.iter().map(|i| i.max_ttl_ms).max().unwrap_or_default();
-        self.closing_time() + (longest + longest / 50 + LOCK_DELAY_MS) * MS + 4 * SEC
+        let longer_ms = if self.profile.reterms { LONGER_MS } else { 0 };
+        self.closing_time() + (longest + longest / 50 + LOCK_DELAY_MS + longer_ms) * MS + 4 * SEC
     }
 
     /// After the faults: scans for leases that should be gone, then the liveness checks.

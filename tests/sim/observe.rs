@@ -1,9 +1,12 @@
 //! Observes each request and its answer at the nodes: adds them to the trace and the hash, counts hard
 //! states, and checks what must never happen on a node.
 
+use std::sync::Arc;
+
+use super::actors::{declared, terms_of};
 use super::coverage::HardState;
 use super::network::Packet;
-use super::profile::Variant;
+use super::profile::{TERMS_MS, Variant};
 use super::world::{MS, Us, World};
 use crate::protocol::{
     AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, FillEntry, MemberStatus, NoVote, NodeResult, NodeStatus,
@@ -55,6 +58,12 @@ impl World {
         self.observe_by_kind(node, request, answer, packet.is_late);
     }
 
+    /// The name under which the cluster was declared.
+    fn declared(&self) -> Arc<str> {
+        let servers: Vec<usize> = (0..self.profile.nodes).collect();
+        declared(&self.profile, &servers, &terms_of(TERMS_MS[0])).get()
+    }
+
     /// Orders, witnesses, and whose a node is.
     fn observe_membership(&mut self, packet: &Packet, answer: &NodeResult) {
         let (node, inst, now) = (packet.node, packet.inst, self.now);
@@ -67,11 +76,15 @@ impl World {
         match &*packet.request {
             Request::Probe(args) => {
                 let is_foreign = matches!(status.vote, Vote::NoVote(NoVote::OtherCluster { .. }));
+                // An instance that was started with changed terms learns the cluster's name from the nodes.
+                let is_ours = |theirs: &str| self.profile.reterms && *theirs == *self.declared();
+                let is_claimed =
+                    matches!(&status.vote, Vote::NoVote(NoVote::OtherCluster { theirs }) if !is_ours(theirs));
                 // A node takes no notes of an instance of another cluster.
                 if args.is_witness && !is_clock_off && !is_foreign && !is_other(inst) {
                     self.servers[node].witnessed.insert(inst, now);
                 }
-                if is_foreign && !is_other(inst) && !self.checker.taken_by_other.contains(&node) {
+                if is_claimed && !is_other(inst) && !self.checker.taken_by_other.contains(&node) {
                     self.fail(format!("node {node} was claimed by another cluster at a look"));
                 }
             }

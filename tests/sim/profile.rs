@@ -9,6 +9,17 @@ use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
 pub(super) const GUARD_MS: u64 = 500;
 /// The shipped default.
 pub(super) const LOCK_DELAY_MS: u64 = 1_000;
+/// Lifetime of unused fence counters: short, so that they do expire.
+pub(super) const FENCE_TTL_MS: u64 = 9_000;
+/// Terms that an operator puts in force: guard, lock delay and fence TTL in milliseconds. The first are the configured ones.
+pub(super) const TERMS_MS: [[u64; 3]; 4] = [
+    [GUARD_MS, LOCK_DELAY_MS, FENCE_TTL_MS],
+    [600, 2_500, FENCE_TTL_MS],
+    [600, 1_200, 3_000],
+    [450, LOCK_DELAY_MS, 700],
+];
+/// By how much a quarantine with any of them is at most longer.
+pub(super) const LONGER_MS: u64 = 2_000;
 /// Faults begin when the cluster has been initialised.
 pub(super) const FAULTS_BEGIN_MS: u64 = 600;
 
@@ -178,6 +189,8 @@ pub(super) struct Profile {
     pub(super) replaces: bool,
     /// The last instance, which is of another cluster, does not start any more.
     pub(super) other_is_stopped: bool,
+    /// An operator changes the terms, until the calm.
+    pub(super) reterms: bool,
     /// The list with which instances start from now on.
     pub(super) corrected: Option<Vec<usize>>,
     /// How clients share resources.
@@ -302,6 +315,7 @@ impl Profile {
             relists: false,
             replaces: false,
             other_is_stopped: false,
+            reterms: false,
             corrected: Option::None,
             sharing: Sharing::None,
             has_sets: false,
@@ -350,6 +364,8 @@ impl Profile {
         // Where only others heal, or where instances differ.
         self.relists |= relists && may_change && (self.heals_only || self.variant == Variant::SecondServer);
         self.replaces = replaces && may_change && !self.relists && is_plain && self.nodes > 1;
+        let may_reterm = is_plain && self.initialised && !self.one_ends && !self.heals_only && !self.replaces;
+        self.reterms = may_reterm && Rng::new(seed, 21).chance(20);
         let mut r = Rng::new(seed, 16);
         if r.chance(25) && !LATER_REGRESSIONS.contains(&seed) {
             self.thrifty = r.range(1, (1 << self.instances) - 1);

@@ -170,6 +170,12 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 busy[inst] = true;
             }
         }
+        Todo::Reterm { inst, terms } => {
+            if let Some(host) = &mut hosts[inst] {
+                host.reterm(terms);
+                busy[inst] = true;
+            }
+        }
         Todo::Boot(inst) => {
             let w = lock(world);
             if w.profile.other_is_stopped && inst + 1 == w.insts.len() {
@@ -244,6 +250,7 @@ impl World {
             Event::Forget { inst, node } => self.todo.push(Todo::Forget(inst, node)),
             Event::Relist { inst } => self.relist(inst),
             Event::Replace { inst } => self.replace(inst),
+            Event::Reterm { inst } => self.reterm(inst),
             Event::Done => self.done = true,
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }
@@ -272,8 +279,8 @@ pub(super) fn run_many(
     progress: fn(&Summary),
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
-    let only = |name: &str| std::env::var(name).is_ok();
-    let (only_relists, only_durable, only_thrifty) = (only("SIM_RELISTS"), only("SIM_DURABLE"), only("SIM_THRIFTY"));
+    let [only_relists, only_terms, only_durable, only_thrifty] =
+        ["SIM_RELISTS", "SIM_TERMS", "SIM_DURABLE", "SIM_THRIFTY"].map(|name| std::env::var(name).is_ok());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -284,8 +291,8 @@ pub(super) fn run_many(
                         return;
                     }
                     let profile = Profile::of(seed);
-                    let is_left_out = only_relists && !profile.relists || only_durable && !profile.durable;
-                    if is_left_out || only_thrifty && profile.thrifty == 0 {
+                    let is_left_out = only_relists && !profile.relists || only_terms && !profile.reterms;
+                    if is_left_out || only_durable && !profile.durable || only_thrifty && profile.thrifty == 0 {
                         continue;
                     }
                     let mut outcome = run(seed, None, false);

@@ -14,11 +14,11 @@ use super::faults::Heal;
 use super::invariants::InvariantChecker;
 use super::liveness::LivenessCheck;
 use super::network::Packet;
-use super::profile::{FAULTS_BEGIN_MS, Profile, Variant};
+use super::profile::{FAULTS_BEGIN_MS, LONGER_MS, Profile, Variant};
 use super::queue_check::QueueCheck;
 use super::rng::Rng;
 use super::sets::{self, Sets};
-use crate::protocol::{NodeResult, UnreachableKind};
+use crate::protocol::{NodeResult, Terms, UnreachableKind};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::Notice;
 use crate::redlock::subscriptions::Subscriptions;
@@ -101,6 +101,8 @@ pub(super) enum Event {
     Relist { inst: usize },
     /// An operator replaces the first node's server at an instance.
     Replace { inst: usize },
+    /// An operator changes the terms at an instance.
+    Reterm { inst: usize },
     /// The run is over.
     Done,
     /// An instance starts.
@@ -130,6 +132,8 @@ pub(super) enum Todo {
     EndReplacement(usize),
     /// An operator lets this server take its name's place, at an instance.
     Replace { inst: usize, server: usize },
+    /// An operator changes the terms at an instance.
+    Reterm { inst: usize, terms: Terms },
 }
 
 struct Entry {
@@ -267,13 +271,18 @@ impl World {
             let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
             self.at(at * MS, Event::Replace { inst: 0 });
         }
+        if self.profile.reterms {
+            let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
+            self.at(at * MS, Event::Reterm { inst: 0 });
+        }
     }
 
     /// The longest quarantine of any instance; or how long a healing may take.
     pub(super) fn quarantine_ms(&self) -> u64 {
         let longest = self.insts.iter().map(|i| i.params.quarantine).max().unwrap_or_default();
         let longest = if self.profile.heals_only { HEALING } else { longest };
-        u64::try_from(longest.as_millis()).expect("short")
+        let longer_ms = if self.profile.reterms { LONGER_MS } else { 0 };
+        u64::try_from(longest.as_millis()).expect("short") + longer_ms
     }
 
     /// Schedules an event.

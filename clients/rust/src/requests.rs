@@ -309,6 +309,23 @@ impl Client {
             .json()
     }
 
+    /// `POST /nodes`: changes these terms (`guard`, `lock_delay`, `fence_ttl`). `timeout`: for the answer.
+    ///
+    /// Errors: [`ClientError`]. Cancel: the terms may or may not be changed.
+    pub async fn change_terms(
+        &self,
+        terms: &[(&str, Duration)],
+        reason: &str,
+        timeout: Duration,
+    ) -> Result<api::Nodes, ClientError> {
+        let mut body = json!({ "reason": reason });
+        for (name, to) in terms {
+            body[*name] = json!(format!("{}ms", to.as_millis()));
+        }
+        let body = Some(body);
+        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, "/nodes".to_owned()) }).await?.json()
+    }
+
     /// `GET /health/live` or `/health/ready`.
     ///
     /// Errors: [`ClientError`]; a service that is not ready is a refusal. Cancel: nothing is left behind.

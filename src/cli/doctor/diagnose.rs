@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::collect::{NodeCheck, NodeObservation};
 use super::views::{self, NodeNames};
 use crate::client::error::one_line;
-use crate::protocol::ClusterName;
+use crate::protocol::{ClusterName, Terms};
 use crate::redlock::round_trip::{AnswerTimeout, RoundTrip};
 use crate::types::NodeId;
 
@@ -20,8 +20,8 @@ const SLOWISH: u32 = 2;
 pub(super) struct Thresholds<'a> {
     /// The setting `node_timeout`.
     pub node_timeout: Duration,
-    /// The setting `guard`: maximum clock offset; rounds wait for half of it at most.
-    pub guard: Duration,
+    /// The configured terms. Their guard is the maximum clock offset; rounds wait for half of it at most.
+    pub terms: Terms,
     /// The cluster in the markers that instances with these settings write.
     pub cluster: &'a ClusterName,
 }
@@ -55,6 +55,8 @@ pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds<'_>) -> Dia
     let seen: Vec<(&str, &NodeObservation)> =
         checks.iter().filter_map(|c| Some((c.node.as_str(), c.result.as_ref().ok()?))).collect();
     let names = views::names(checks, &seen, &mut all);
+    let terms = views::terms(&seen, thresholds.terms, &mut all);
+    let thresholds = &Thresholds { terms, ..*thresholds };
     speed(&seen, &names, thresholds, &mut all);
     clocks(&seen, thresholds, &mut all);
     identities(&seen, &mut all);
@@ -126,7 +128,7 @@ fn single(node: &str, seen: &NodeObservation, all: &mut Diagnosis) {
 
 /// Whether rounds of `serve` would wait for the answers of each node.
 fn speed(seen: &[(&str, &NodeObservation)], of: &NodeNames, thresholds: &Thresholds<'_>, all: &mut Diagnosis) {
-    let timeout = AnswerTimeout::new(thresholds.node_timeout, thresholds.guard);
+    let timeout = AnswerTimeout::new(thresholds.node_timeout, thresholds.terms.guard);
     let voters = seen.iter().filter(|(node, _)| of.has(node));
     let trips: Vec<RoundTrip> = voters.map(|(_, seen)| RoundTrip::steady(seen.latency)).collect();
     timeout.follow(&trips, of.quorum());
@@ -159,7 +161,7 @@ fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds<'_>, all: &
     let mut offsets: Vec<i64> = seen.iter().map(|(_, s)| s.offset_us).collect();
     offsets.sort_unstable();
     let Some(median) = offsets.get(offsets.len().saturating_sub(1) / 2).copied() else { return };
-    let guard_us = i64::try_from(thresholds.guard.as_micros()).unwrap_or(i64::MAX);
+    let guard_us = i64::try_from(thresholds.terms.guard.as_micros()).unwrap_or(i64::MAX);
     for (node, seen) in seen {
         let off = seen.offset_us.saturating_sub(median);
         let text = format!(

@@ -8,7 +8,8 @@ use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
 fn diagnose_as(cluster: &str, checks: &[NodeCheck]) -> Diagnosis {
     let cluster = ClusterName::new(cluster, "t");
     let (node_timeout, guard) = (Duration::from_millis(50), Duration::from_millis(500));
-    diagnose(checks, &Thresholds { node_timeout, guard, cluster: &cluster })
+    let terms = Terms { guard, lock_delay: guard * 2, fence_ttl: Duration::from_mins(1) };
+    diagnose(checks, &Thresholds { node_timeout, terms, cluster: &cluster })
 }
 
 /// Three nodes without a fault.
@@ -174,8 +175,8 @@ fn missing_votes_new_and_unreachable_nodes_are_reported() {
 fn in_list(names: &[&str], old: Option<&[&str]>, pending: usize) -> Vec<NodeCheck> {
     let id = ViewId::NONE.above(6);
     let set = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
-    let old = old.map(|names| OldList { names: set(names), before: BTreeMap::new() });
-    let list = NodeList { names: set(names), terms: "t".into(), old };
+    let old = old.map(|names| OldList { names: set(names), before: BTreeMap::new(), terms: None });
+    let list = NodeList { names: set(names), terms: "t".into(), changed: None, old };
     let view = View { id, list: Some(list.into()), roster: BTreeMap::new() };
     let mut checks = healthy();
     for (i, check) in checks.iter_mut().enumerate() {

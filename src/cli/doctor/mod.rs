@@ -11,6 +11,7 @@ use super::exit;
 use super::output::print_line;
 use crate::app::{cluster_name, node_tls};
 use crate::config::{Config, Loaded};
+use crate::protocol::Terms;
 use diagnose::{Diagnosis, Thresholds, diagnose};
 
 /// Checks the nodes and prints the findings; returns the exit code.
@@ -36,7 +37,9 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
         }
     };
     let cluster = cluster_name(config);
-    let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard, cluster: &cluster };
+    let Config { guard, lock_delay, fence_ttl, node_timeout, .. } = *config;
+    let terms = Terms { guard, lock_delay, fence_ttl };
+    let thresholds = Thresholds { node_timeout, terms, cluster: &cluster };
     let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds);
     remarks.extend(loaded.warnings.iter().map(ToString::to_string));
     for line in lines {

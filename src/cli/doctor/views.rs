@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::collect::{NodeCheck, NodeObservation, ObservedMarker};
 use super::diagnose::Diagnosis;
-use crate::protocol::{ClusterName, View};
+use crate::duration::format_duration;
+use crate::protocol::{ClusterName, Terms, View};
 use crate::redlock::quorum::quorum_of;
 
 /// The nodes that vote, according to the nodes themselves.
@@ -83,12 +84,39 @@ pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &m
     if let Some(old) = view.old().filter(|_| votes + of.unchecked.len() < of.quorum()) {
         let names = |names: &BTreeSet<_>| names.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ");
         let list = view.list.as_ref().map(|list| names(&list.names)).unwrap_or_default();
+        let what = old.terms.map_or_else(
+            || format!("the list of nodes is being changed from {} to {list}", names(&old.names)),
+            |was| {
+                format!(
+                    "the terms are being changed from {} to {}",
+                    named(&was),
+                    view.terms().map(named).unwrap_or_default()
+                )
+            },
+        );
         all.problems.push(format!(
-            "the list of nodes is being changed from {} to {list}, and nobody votes until that is done: an instance completes it \
-             within seconds, if it reaches a quorum of the former list",
-            names(&old.names)
+            "{what}, and nobody votes until that is done: an instance completes it \
+             within seconds, if it reaches a quorum of the former list"
         ));
     }
+}
+
+/// Guard, lock delay and fence TTL.
+fn named(terms: &Terms) -> String {
+    let [guard, lock_delay, fence_ttl] = [terms.guard, terms.lock_delay, terms.fence_ttl].map(format_duration);
+    format!("guard {guard}, lock_delay {lock_delay}, fence_ttl {fence_ttl}")
+}
+
+/// The terms in force. A remark if they are not the configured ones.
+pub(super) fn terms(seen: &[(&str, &NodeObservation)], own: Terms, all: &mut Diagnosis) -> Terms {
+    let terms = highest(seen).and_then(View::terms).copied().unwrap_or(own);
+    if terms != own {
+        all.remarks.push(format!(
+            "other terms than the configured ones are in force ({}): instances follow the nodes; correct the configuration",
+            named(&terms)
+        ));
+    }
+    terms
 }
 
 /// Whether an instance with this configuration belongs to the cluster of most nodes.
@@ -107,9 +135,10 @@ pub(super) fn configuration(seen: &[(&str, &NodeObservation)], own: &ClusterName
         return;
     }
     let lists = markers.iter().filter_map(|marker| marker.view.as_ref()?.list.as_ref());
-    let mut terms = lists.map(|list| &list.terms).peekable();
-    if terms.peek().is_some() && terms.any(|terms| terms == own.terms()) {
-        return; // the list was changed since: an instance takes the cluster's name from the nodes
+    let mut accepted =
+        lists.flat_map(|list| list.changed.iter().flat_map(|changed| &changed.accepted).chain([&list.terms]));
+    if accepted.any(|terms| terms == own.terms()) {
+        return; // the list or the terms were changed since: an instance takes the cluster's name from the nodes
     }
     all.problems.push(format!(
         "{}: other settings than these (node list, guard, lock_delay, key_template) are in force: an instance with these gets no \

@@ -19,6 +19,7 @@ use crate::manager::types::{
     AcquireRequest, ExtendRequest, ForceMode, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };
 use crate::nodes::redis::NodeUrl;
+use crate::protocol::Terms;
 use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, ResourceName, Token, TokenId};
 
 /// The formats of answers under `/locks/{resource}`.
@@ -263,14 +264,47 @@ pub(crate) async fn change_node(
         ("replace" | "add", None) => fields.wrong("url", "is required: where the new server is"),
         _ => fields.wrong("action", "must be forget (the node has ended for good), replace, add or remove"),
     }
+    let reason = reason(&mut fields);
+    fields.finish(&["action", "url", "reason"])?;
+    Ok((node, change, reason))
+}
+
+/// Parses `POST /nodes`: the terms, of which the request names those that change, and the reason. `present`: the others.
+///
+/// Errors: as of [`change_node`].
+pub(crate) async fn change_terms(
+    request: Request,
+    settings: &HttpSettings,
+    present: Terms,
+) -> Result<(Terms, String), Problem> {
+    request_headers::accepted(request.headers(), &[ResponseFormat::Json])?;
+    let (_, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
+    let [guard, lock_delay, fence_ttl] = ["guard", "lock_delay", "fence_ttl"].map(|field| fields.duration(field));
+    if guard.or(lock_delay).or(fence_ttl).is_none() {
+        fields.wrong("guard", "is required, or lock_delay, or fence_ttl: what is to change");
+    }
+    let terms = Terms {
+        guard: guard.unwrap_or(present.guard),
+        lock_delay: lock_delay.unwrap_or(present.lock_delay),
+        fence_ttl: fence_ttl.unwrap_or(present.fence_ttl),
+    };
+    for (field, why) in settings.terms.check(&terms) {
+        fields.wrong(field, why);
+    }
+    let reason = reason(&mut fields);
+    fields.finish(&["guard", "lock_delay", "fence_ttl", "reason"])?;
+    Ok((terms, reason))
+}
+
+/// Why an operator changes something.
+fn reason(fields: &mut Fields) -> String {
     let reason = fields.text("reason").unwrap_or_default();
     if reason.trim().is_empty() {
-        fields.wrong("reason", "is required: what became of the node, for the log");
+        fields.wrong("reason", "is required: why, for the log");
     } else if reason.len() > REASON_MAX_BYTES {
         fields.wrong("reason", format!("{} bytes; at most {REASON_MAX_BYTES} are allowed", reason.len()));
     }
-    fields.finish(&["action", "url", "reason"])?;
-    Ok((node, change, reason))
+    reason
 }
 
 fn no_fields(request: &Request) -> Result<(), Problem> {

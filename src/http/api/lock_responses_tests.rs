@@ -371,7 +371,8 @@ fn report(name: &str, votes: bool) -> NodeSummary {
 #[tokio::test]
 async fn nodes_are_shown_with_the_vote_that_they_make() {
     let names = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
-    let list = NodeListState { view: Some(8), change: Some((names(&["n1", "n2"]), names(&["n1", "n2", "n3"]))) };
+    let change = Some((names(&["n1", "n2"]), names(&["n1", "n2", "n3"])));
+    let list = NodeListState { view: Some(8), change, ..NodeListState::default() };
     let json = value(nodes(
         &[report("n1", true), report("n2", false), report("n3", true)],
         &list,

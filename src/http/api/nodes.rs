@@ -1,5 +1,5 @@
-//! The handlers of `/nodes`: each node's state, votes, latency and findings; and an operator's report that a node has ended, or
-//! is now another server.
+//! The handlers of `/nodes`: each node's state, votes, latency and findings; an operator's report that a node has ended, or is now
+//! another server; and changes of the list and of the terms.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -12,6 +12,7 @@ use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
+use crate::protocol::Terms;
 use crate::redlock::monitor::{ForgetError, ListError, ReplaceError};
 use crate::types::NodeId;
 
@@ -42,20 +43,42 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
     Box::pin(carry_out(&state, &node, &change)).await?;
     tracing::warn!(%node, action, principal, reason, "an operator changed what is known of a node");
     audit_scope.note(|record| record.outcome = outcome.to_owned());
-    Ok(lock_responses::nodes(
-        &state.manager.nodes(),
-        &state.manager.node_list(),
-        state.manager.node_timeout(),
-        ResponseFormat::Json,
-    ))
+    Ok(present(&state))
+}
+
+/// `POST /nodes`: answers as `GET /nodes`.
+///
+/// Cancel: the terms may or may not be changed.
+pub(crate) async fn change_terms(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let audit_scope = AuditScope::of(&request);
+    let principal = Access::of(&request).principal().map(|p| p.name.to_string());
+    let (terms, reason) = lock_requests::change_terms(request, &state.settings, state.manager.terms()).await?;
+    audit_scope.note(|record| {
+        record.action = "change-terms".to_owned();
+        record.reason = Some(reason.clone());
+    });
+    Box::pin(state.manager.change_terms(terms)).await.map_err(|error| match error {
+        ListError::Timeout(_) => Problem::new(ProblemKind::QuorumUnavailable, error.to_string()),
+        _ => Problem::invalid_field("guard", error.to_string()),
+    })?;
+    let Terms { guard, lock_delay, fence_ttl } = terms;
+    let [guard_ms, lock_delay_ms, fence_ttl_ms] = [guard, lock_delay, fence_ttl].map(|period| period.as_millis());
+    tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, principal, reason, "an operator changed the terms");
+    audit_scope.note(|record| record.outcome = "changed".to_owned());
+    Ok(present(&state))
+}
+
+fn present(state: &AppState) -> Response {
+    let (nodes, list) = (state.manager.nodes(), state.manager.node_list());
+    lock_responses::nodes(&nodes, &list, state.manager.node_timeout(), ResponseFormat::Json)
 }
 
 async fn carry_out(state: &AppState, node: &NodeId, change: &NodeChange) -> Result<(), Problem> {
+    // The input was right: the nodes did not do it in time.
     let of_list = |error: ListError| match error {
         ListError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
-        ListError::Address | ListError::Timeout(_) if matches!(change, NodeChange::Add { .. }) => {
-            Problem::invalid_field("url", error.to_string())
-        }
+        ListError::Timeout(_) => Problem::new(ProblemKind::QuorumUnavailable, error.to_string()),
+        ListError::Address => Problem::invalid_field("url", error.to_string()),
         _ => Problem::invalid_field("node", error.to_string()),
     };
     match change {
@@ -70,10 +93,10 @@ async fn carry_out(state: &AppState, node: &NodeId, change: &NodeChange) -> Resu
             replaced.map_err(|error| match error {
                 ReplaceError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
                 ReplaceError::Busy | ReplaceError::Only => Problem::invalid_field("node", error.to_string()),
-                ReplaceError::Address
-                | ReplaceError::SameServer
-                | ReplaceError::OtherName
-                | ReplaceError::Timeout(_) => Problem::invalid_field("url", error.to_string()),
+                ReplaceError::Address | ReplaceError::SameServer | ReplaceError::OtherName => {
+                    Problem::invalid_field("url", error.to_string())
+                }
+                ReplaceError::Timeout(_) => Problem::new(ProblemKind::QuorumUnavailable, error.to_string()),
             })?;
         }
     }

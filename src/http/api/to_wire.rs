@@ -7,7 +7,7 @@ use crate::manager::types::{
     BlockingResource, HolderInfo, InstanceQueue, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, mode_of,
     permits_free,
 };
-use crate::protocol::NoVote;
+use crate::protocol::{NoVote, Terms};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::PermitLimit;
 
@@ -17,6 +17,12 @@ pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
 }
 
 /// A period of which events may be missing.
+/// The terms in milliseconds.
+pub(crate) fn terms(terms: &Terms) -> api::NodeTerms {
+    let Terms { guard, lock_delay, fence_ttl } = *terms;
+    api::NodeTerms { guard_ms: ms(guard), lock_delay_ms: ms(lock_delay), fence_ttl_ms: ms(fence_ttl) }
+}
+
 pub(crate) fn event_gap(gap: &Gap) -> api::EventGap {
     let from_ms = Some(gap.from_ms).filter(|from_ms| *from_ms > 0);
     let (from, to) = (from_ms.map(time), time(gap.to_ms));

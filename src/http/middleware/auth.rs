@@ -53,9 +53,11 @@ impl Requirement {
             Operation::AcquireSet | Operation::ExtendSet | Operation::ReleaseSet => Self::Somewhere(Right::Acquire),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
-            Operation::ChangeNode | Operation::Hooks | Operation::TestHook | Operation::ReplayHook => {
-                Self::Somewhere(Right::Admin)
-            }
+            Operation::ChangeNode
+            | Operation::ChangeTerms
+            | Operation::Hooks
+            | Operation::TestHook
+            | Operation::ReplayHook => Self::Somewhere(Right::Admin),
             Operation::Nodes | Operation::Metrics => Self::Somewhere(Right::Metrics),
             Operation::Ui(page) => Self::of_page(page),
             Operation::Live | Operation::Ready | Operation::OpenApi | Operation::ProblemPage | Operation::Root => {

@@ -273,7 +273,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         match Box::pin(self.kept_ticket_lease(&found.ticket, found.head, false)).await {
             LeaseSeen::Stands(records, left) => {
-                let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
+                let valid_for = left.saturating_sub(self.engine().terms().lock_delay);
                 let ends = records.iter().map(LeaseRecord::labels);
                 let Some(labels) = ends.min_by_key(|labels| labels.kept_until_ms) else {
                     return Err(self.ticket_no_quorum());

@@ -210,7 +210,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 LeaseSeen::Unknown if promised_until.is_some_and(|until| self.now() < until) => RETRY,
                 LeaseSeen::Unknown => return self.clock().sleep(RETRY).await,
                 LeaseSeen::Stands(records, left) => {
-                    promised_until = Some(begun.plus(left.saturating_sub(self.engine().settings.params.lock_delay)));
+                    promised_until = Some(begun.plus(left.saturating_sub(self.engine().terms().lock_delay)));
                     let kept_until_ms = records.iter().map(|record| record.labels().kept_until_ms).min().unwrap_or(0);
                     served.set_leases(records.iter().map(|record| (record.fence, record.mode)));
                     if std::mem::replace(&mut announced_ms, kept_until_ms) != kept_until_ms || announcement.is_none() {

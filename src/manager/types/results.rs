@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::quarantine_counts::QuarantineCounts;
 use crate::auth::quota::CountedName;
-use crate::protocol::{InstanceName, LeaseRecord};
+use crate::protocol::{InstanceName, LeaseRecord, Terms};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::MemoryLosses;
 use crate::redlock::quorum::Verdict;
@@ -343,6 +343,10 @@ pub struct NodeListState {
     pub view: Option<u64>,
     /// The change that is under way: the former names, and the names that are to vote. No node votes meanwhile.
     pub change: Option<(Vec<NodeId>, Vec<NodeId>)>,
+    /// The terms in force, if they are not those that this instance is configured with.
+    pub other_terms: Option<Terms>,
+    /// The change of the terms that is under way: the former ones, and those that are to count. No node votes meanwhile.
+    pub terms_change: Option<(Terms, Terms)>,
 }
 
 impl NodeSummary {

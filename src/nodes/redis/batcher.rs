@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use super::request_queue::PendingRequest;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, Command, ScriptContext, ScriptRef};
 use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, Reply, Request, RequestTime, ViewId};
+use crate::protocol::{ClusterParams, Reply, Request, RequestTime, View, ViewId};
 use crate::types::NodeId;
 
 /// The data for building commands, besides the requests.
 #[derive(Debug, Clone)]
 pub(super) struct CommandContext {
-    /// The parameters on which all instances agree.
+    /// The configured parameters on which all instances agree. Each command has those of its view.
     pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub template: KeyTemplate,
@@ -43,25 +43,26 @@ impl CommandContext {
         Self { params, template, id, fingerprint: Arc::default() }
     }
 
-    fn fingerprint(&self, run: &Arc<str>, view: ViewId) -> Arc<str> {
-        let (mut last, cluster) = (self.fingerprint.lock(), self.params.cluster.get());
+    fn fingerprint(&self, params: &ClusterParams, run: &Arc<str>, view: ViewId) -> Arc<str> {
+        let (mut last, cluster) = (self.fingerprint.lock(), params.cluster.get());
         let is_same =
             |known: &&Fingerprint| known.view == view && known.run == *run && Arc::ptr_eq(&known.cluster, &cluster);
         if let Some(known) = last.as_ref().filter(is_same) {
             return Arc::clone(&known.text);
         }
-        let text: Arc<str> = commands::marker_fingerprint(&self.params, run, view).into();
+        let text: Arc<str> = commands::marker_fingerprint(params, run, view).into();
         *last = Some(Fingerprint { run: Arc::clone(run), view, cluster, text: Arc::clone(&text) });
         text
     }
 
     /// The command for a batch that is sent to the process `run`.
     pub(super) fn command(&self, run: &Arc<str>, batch: &[PendingRequest], script_ref: ScriptRef) -> Command {
-        let view = batch.first().map_or(ViewId::NONE, |p| p.stamp.view.id);
-        let marker_fingerprint = self.fingerprint(run, view);
+        let none = View::default();
+        let view = batch.first().map_or(&none, |p| &*p.stamp.view);
+        let params = &*self.params.in_view(view);
+        let marker_fingerprint = self.fingerprint(params, run, view.id);
         let requests: Vec<(RequestTime, &_)> = batch.iter().map(|p| (p.stamp.sent_at, &*p.request)).collect();
-        let (params, template) = (&*self.params, &self.template);
-        let context = ScriptContext { params, template, marker_fingerprint: &marker_fingerprint };
+        let context = ScriptContext { params, template: &self.template, marker_fingerprint: &marker_fingerprint };
         commands::build_batch(&context, &requests, script_ref)
     }
 }
@@ -147,8 +148,12 @@ pub(super) fn ordering_key(request: &Request) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::protocol::{AcquireArgs, CancelArgs, EndReason, ReleaseArgs};
+    use crate::protocol::{
+        AcquireArgs, CancelArgs, ChangedTerms, EndReason, NodeList, ReleaseArgs, RequestStamp, Terms,
+    };
     use crate::types::{AttemptId, ResourceName, Token, Ttl};
 
     fn resource(name: &str) -> ResourceName {
@@ -215,6 +220,35 @@ mod tests {
         // The release of 2 may not join the first command: its acquire was enqueued before it.
         assert_eq!(commands(&["r1", "a1", "a2", "r2"]), ["r1", "a1 a2", "r2"]);
         assert_eq!(commands(&["a1", "i2", "a2", "a3"]), ["a1", "i2", "a2 a3"]);
+    }
+
+    #[test]
+    fn a_command_has_the_terms_of_its_view() {
+        let ms = Duration::from_millis;
+        let (guard, lock_delay, fence_ttl) = (ms(500), ms(1_000), ms(60_000));
+        let params = ClusterParams { cluster: "c".into(), guard, lock_delay, quarantine: ms(10_000), fence_ttl };
+        let context = CommandContext::new(NodeId::parse("n").expect("valid"), Arc::new(params), KeyTemplate::default());
+        let now = Terms { guard: ms(700), lock_delay: ms(5_000), fence_ttl: ms(90_000) };
+        let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });
+        let list = Arc::new(NodeList { changed, ..NodeList::default() });
+        let with_terms = View { id: ViewId::NONE.above(1), list: Some(list), ..View::default() };
+        let words = |view: View, abbreviation: &str| -> Vec<String> {
+            let stamp = RequestStamp { sent_at: RequestTime(1), view: Arc::new(view) };
+            let (pending, _caller) = PendingRequest::new(stamp, Arc::new(request(abbreviation)));
+            let command = context.command(&"0f".into(), &[pending], ScriptRef::Hash).to_cmd();
+            let text = String::from_utf8(command.get_packed_command()).expect("text");
+            text.split("\r\n").map(str::to_owned).collect()
+        };
+        let has = |words: &[String], text: &str| words.iter().any(|word| word == text);
+        let (before, after) = (words(View::default(), "a1"), words(with_terms.clone(), "a1"));
+        // Guard, fence TTL, and a TTL of a second with the lock delay.
+        assert!(["500000", "60000", "2000"].iter().all(|word| has(&before, word)), "{before:?}");
+        assert!(["700000", "90000", "6000"].iter().all(|word| has(&after, word)), "{after:?}");
+        // The quarantine that is asked for covers the longest lease: 7,871 ms of TTL.
+        let asked = after.iter().find_map(|word| word.strip_prefix("0f|c|")?.split('|').nth(1)?.parse::<u64>().ok());
+        assert!(asked.is_some_and(|asked| (14_400..14_500).contains(&asked)), "{asked:?}");
+        let cancel = |view: View| words(view, "c1");
+        assert!(has(&cancel(View::default()), "2000") && has(&cancel(with_terms), "2400"));
     }
 
     #[test]

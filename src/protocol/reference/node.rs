@@ -82,6 +82,7 @@ impl ReferenceNode {
         request: &Request,
     ) -> NodeResult {
         let RequestStamp { sent_at, view } = stamp.into();
+        let params = &*params.in_view(&view);
         let own = Arc::clone(&self.run);
         let run = if run.is_empty() { &*own } else { run };
         let context = &CallContext { now_us, run, sent_at, view: view.id, params };
@@ -150,8 +151,9 @@ impl ReferenceNode {
         params: &ClusterParams,
         request: &Request,
     ) -> EffectBound {
-        let view = self.memory.marker.0.as_ref().map_or(ViewId::NONE, |m| m.view.id);
-        let context = &CallContext { now_us, run: &self.run, sent_at, view, params };
+        let view = self.memory.marker.0.as_ref().map(|m| Arc::clone(&m.view)).unwrap_or_default();
+        let params = &*params.in_view(&view);
+        let context = &CallContext { now_us, run: &self.run, sent_at, view: view.id, params };
         let known = self.memory.marker.high_water().max(self.memory.marker.base());
         // Later times of sending, and written-back fences beyond the highest plausible one, are refused.
         let soon = now_us.saturating_add(context.guard_us());

@@ -33,6 +33,12 @@ pub enum EvictedKey {
 
 /// Changes to a server that this service does not make.
 impl ReferenceNode {
+    /// The cluster of the node; empty on one that was blank.
+    #[cfg(test)]
+    pub(crate) fn cluster(&self) -> std::sync::Arc<str> {
+        self.memory.marker.0.as_ref().map_or_else(|| "".into(), |m| std::sync::Arc::clone(&m.cluster))
+    }
+
     /// A client's `SET key value [PX ttl]`, regardless of the old value.
     pub fn foreign_set(&mut self, now_us: u64, resource: &ResourceName, value: &ForeignValue, ttl_ms: Option<u64>) {
         let value = match value {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
-    AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote, NodeList,
-    OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, UpdateArgs, View, Vote,
+    AcquireArgs, AcquireSharedArgs, CancelArgs, ChangedTerms, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote,
+    NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs, View, Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token, WantedMode};
 
@@ -218,11 +218,29 @@ fn is_filled_without_its_keys() -> bool {
 fn votes_unfilled_in_a_changed_list() -> bool {
     let mut node = active();
     let name = NodeId::parse("n").expect("valid");
-    let old = OldList { names: [name.clone()].into(), before: [(name, ("run1".into(), ViewId::NONE))].into() };
-    let list = NodeList { names: old.names.clone(), terms: "0".into(), old: Some(old) };
+    let old =
+        OldList { names: [name.clone()].into(), before: [(name, ("run1".into(), ViewId::NONE))].into(), terms: None };
+    let list = NodeList { names: old.names.clone(), terms: "0".into(), changed: None, old: Some(old) };
     let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(3)) });
     call(&mut node, NOW_US, &Request::Install { view: Arc::clone(&view) });
     matches!(call_in(&mut node, NOW_US, 3, &acquire(1, 100)), Reply::Granted { .. })
+}
+
+/// In a view with other terms than the configured ones: how long a lease's key lasts, and whether a request is too late.
+fn has_the_terms_of_its_view() -> bool {
+    let (mut node, params) = (active(), params());
+    let now = Terms { guard: Duration::from_millis(50), lock_delay: Duration::from_secs(9), fence_ttl: Duration::ZERO };
+    let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });
+    let list = NodeList { names: [NodeId::parse("n").expect("valid")].into(), changed, ..NodeList::default() };
+    let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&node.view()) });
+    let mut ask = |sent_us, request: &Request| {
+        let stamp = RequestStamp { sent_at: RequestTime(sent_us), view: Arc::clone(&view) };
+        node.apply(NOW_US, "", stamp, &params, request).expect("a reply")
+    };
+    let late = ask(NOW_US - 100_000, &acquire(1, 100));
+    let granted = ask(NOW_US, &acquire(1, 100));
+    matches!((late, granted), (Reply::NoVote(NoVote::ClockOff { .. }), Reply::Granted { .. }))
+        && node.last_lease_end_us() > NOW_US + 9_000_000
 }
 
 fn acquire_mode(i: u64, by: u64, mode: Mode, ttl_ms: u64) -> Request {
@@ -313,6 +331,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert!(!votes_unfilled_in_a_changed_list());
     assert!(!is_filled_without_its_keys());
     assert!(!inherits_what_was_not_synced());
+    assert!(has_the_terms_of_its_view());
     for mutant in FOUND_BY_REFERENCE {
         let before = mutant::plant(Some(*mutant), false);
         let is_found = blocks_stand().is_err()
@@ -320,7 +339,8 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
             || members_stand().is_err()
             || is_filled_without_its_keys()
             || inherits_what_was_not_synced()
-            || votes_unfilled_in_a_changed_list();
+            || votes_unfilled_in_a_changed_list()
+            || !has_the_terms_of_its_view();
         mutant::restore(before);
         assert!(is_found, "{mutant:?} is not found");
     }

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::fill_node::NodePages;
 use super::next_view::{Change, Member, NodeAnswers, plausible};
 use crate::mutant::{self, Mutant};
-use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, View, ViewId};
+use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, Terms, View, ViewId};
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::Redlock;
 use crate::redlock::node::Node;
@@ -46,6 +46,8 @@ pub(crate) enum ViewPurpose<'a> {
     Admission(usize),
     /// These names are to vote.
     List(&'a BTreeSet<NodeId>),
+    /// These terms are to count.
+    Terms(&'a Terms),
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
@@ -102,6 +104,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 place.and_then(|place| known.derive(id, place))
             }
             ViewPurpose::List(names) => known.relist(id, names.clone(), self.settings.params.cluster.terms()),
+            ViewPurpose::Terms(terms) => known.with_terms(id, terms, &self.settings.params),
         };
         let Some(mut change) = change else { return Outcome::Nothing };
         self.name_addresses(&mut change, &known.base().0);

@@ -104,10 +104,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// What these nodes know, in the view that they have installed. They are read at the same time, each completely if possible.
     /// Once `least` were, the others have a few seconds: an endless read would stop all nodes while the list changes.
     pub(super) async fn read_all(&self, readers: &[usize], least: usize, view: &Arc<View>) -> Vec<NodePages> {
-        let limits = ReadLimits {
-            end: Mutex::new(self.clock.now().plus(self.settings.params.quarantine)),
-            left: Mutex::new(least),
-        };
+        let limits =
+            ReadLimits { end: Mutex::new(self.clock.now().plus(self.params().quarantine)), left: Mutex::new(least) };
         let read = join_all(readers.iter().map(|index| self.read_node(*index, view, &limits))).await;
         let pages = readers.iter().zip(read);
         pages.map(|(index, (pages, is_complete))| NodePages { node: *index, pages, is_complete }).collect()
@@ -124,7 +122,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         target: usize,
         view: &Arc<View>,
     ) -> Option<Filled> {
-        let without_ttl = self.settings.params.quarantine;
+        let without_ttl = self.params().quarantine;
         let voted = view.old().map_or_else(|| self.size_in(view), |old| old.names.len());
         let (mut plan, mut keeps) = (FillPlan::new(voted, target, without_ttl).of_at_least(least), false);
         if let Some(old) = view.old() {
@@ -134,6 +132,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let was_there = read.iter().any(|of| of.node == target);
             keeps = was_there && old.before.get(name).map(|(run, _)| run) == run;
             plan = plan.for_change(keeps);
+            if let (Some(terms), Some(former)) = (view.terms(), &old.terms) {
+                plan = plan.lengthened(terms.lock_delay.saturating_sub(former.lock_delay));
+            }
         }
         for NodePages { node, pages, is_complete } in read.iter().filter(|pages| self.is_plausible(pages, read)) {
             for (high_water, now_us, entries) in pages {

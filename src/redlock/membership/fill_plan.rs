@@ -32,6 +32,8 @@ pub(crate) struct FillPlan {
     least: usize,
     /// Set for a change of the list, see [`Self::for_change`].
     change: Option<bool>,
+    /// By how much each lease becomes longer, see [`Self::lengthened`]. Milliseconds.
+    longer_ms: u64,
     /// How many nodes must show a tombstone before it removes anything: more than a minority, which may lie.
     witnesses: usize,
     target: usize,
@@ -92,6 +94,7 @@ impl FillPlan {
             quorum,
             least: quorum,
             change: None,
+            longer_ms: 0,
             witnesses: if mutant::is(Mutant::TombstoneOfOneNode) { 1 } else { nodes - quorum + 1 },
             target,
             without_ttl_ms: u64::try_from(without_ttl.as_millis()).unwrap_or(u64::MAX),
@@ -116,10 +119,20 @@ impl FillPlan {
         self
     }
 
+    /// The lock delay becomes larger by this: every lease gets it, also those that only the target knows. A larger guard
+    /// allows that clocks differ by more than the former delay covers.
+    pub(crate) fn lengthened(mut self, by: Duration) -> Self {
+        let by_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.longer_ms = if mutant::is(Mutant::DelayNotLengthened) { 0 } else { by_ms };
+        self
+    }
+
     /// Adds a page that `node` answered after it installed the view, with its highest fence and its clock
-    /// (microseconds since 1970). What the target itself shows is ignored. A node may show a key on two pages.
+    /// (microseconds since 1970). What the target itself shows is ignored, unless its keys are kept and become longer. A node
+    /// may show a key on two pages.
     pub(crate) fn add(&mut self, node: usize, high_water: Fence, now_us: u64, page: Vec<ReadEntry>) {
-        if node == self.target && !mutant::is(Mutant::TargetCounts) {
+        let is_own_longer = self.change == Some(true) && self.longer_ms > 0 && !mutant::is(Mutant::OwnNotLengthened);
+        if node == self.target && !is_own_longer && !mutant::is(Mutant::TargetCounts) {
             return;
         }
         self.seed = self.seed.max(high_water);
@@ -243,7 +256,11 @@ impl FillPlan {
             let smallest = mutant::is(Mutant::CopySmallestTtl);
             if let Some(record) = of.keys.values().max_by_key(|record| record.recency()) {
                 let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
-                entries.push(FillEntry::Copy { resource: resource.clone(), record, left_ms: of.left_ms(smallest) });
+                entries.push(FillEntry::Copy {
+                    resource: resource.clone(),
+                    record,
+                    left_ms: self.left_ms(of, smallest),
+                });
                 return;
             }
         }
@@ -252,10 +269,10 @@ impl FillPlan {
             entries.push(match latest.filter(|_| self.change == Some(true)) {
                 Some(record) => {
                     let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
-                    let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
+                    let left_ms = self.left_ms(of, mutant::is(Mutant::BlockSmallestTtl));
                     FillEntry::Keep { resource: resource.clone(), record, left_ms }
                 }
-                None => block(resource, token, of, claims),
+                None => self.block(resource, token, of, claims),
             });
         }
         // Other Redlock clients know no lists: a process that keeps its keys still has what they set on it.
@@ -287,10 +304,10 @@ impl FillPlan {
             return false;
         }
         for ((token, of, claims), copy) in live.iter().zip(copies) {
-            let left_ms = of.left_ms(mutant::is(Mutant::CopySmallestTtl));
+            let left_ms = self.left_ms(of, mutant::is(Mutant::CopySmallestTtl));
             entries.push(match copy {
                 Some(record) => FillEntry::Copy { resource: resource.clone(), record, left_ms },
-                None => block(resource, token, of, claims),
+                None => self.block(resource, token, of, claims),
             });
         }
         true
@@ -338,6 +355,17 @@ impl FillPlan {
         tombstones.is_some_and(|all| all.iter().filter(counts).count() >= self.witnesses)
     }
 
+    /// An entry that blocks the resource for the sake of this token: the process has no opinion on it.
+    fn block(&self, resource: &ResourceName, token: &TokenHash, of: &ShownToken, claims: &str) -> FillEntry {
+        let left_ms = self.left_ms(of, mutant::is(Mutant::BlockSmallestTtl));
+        FillEntry::Block { resource: resource.clone(), token: token.clone(), claims: claims.into(), left_ms }
+    }
+
+    /// The lifetime that the target gives to a lease.
+    fn left_ms(&self, of: &ShownToken, smallest: bool) -> u64 {
+        of.left_ms(smallest).saturating_add(self.longer_ms)
+    }
+
     /// All these claims, each once, without claims of attempts that were cancelled.
     fn standing_claims<'a>(
         &self,
@@ -358,12 +386,6 @@ impl FillPlan {
         }
         all
     }
-}
-
-/// An entry that blocks the resource for the sake of this token: the process has no opinion on it.
-fn block(resource: &ResourceName, token: &TokenHash, of: &ShownToken, claims: &str) -> FillEntry {
-    let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
-    FillEntry::Block { resource: resource.clone(), token: token.clone(), claims: claims.into(), left_ms }
 }
 
 impl Shown {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
 use super::*;
-use crate::mutant::{FOUND_BY_FILL_PLAN, FOUND_BY_MEMBER_FILLS, plant, restore};
+use crate::mutant::{FOUND_BY_FILL_PLAN, FOUND_BY_LONGER_FILLS, FOUND_BY_MEMBER_FILLS, plant, restore};
 use crate::types::{Mode, PermitLimit, Token, Ttl};
 
 /// Every mutant is found within them.
@@ -483,4 +483,34 @@ fn every_mutant_of_a_fill_of_members_is_found() {
         restore(before);
         assert!(outcome.is_err(), "{mutant:?} is not found");
     }
+}
+
+/// The lock delay becomes larger by 5 s: the process keeps its keys, and knows a lease that no other one shows.
+fn check_longer() -> Result<(), String> {
+    let mut plan = FillPlan::new(3, 2, Duration::ZERO).for_change(true).lengthened(Duration::from_secs(5));
+    for (node, by) in [(0, 0), (1, 0), (2, 0), (2, 1)] {
+        let (resource, record) = (resource(by), record(by, by, 1, 0));
+        plan.add(node, Fence(9), NOW_US, vec![ReadEntry::Lease { resource, record, left_ms: Some(9_000) }]);
+        plan.complete(node);
+    }
+    let entries = plan.finish().expect("the others were read").pages.concat();
+    let longer = entries.iter().filter(|entry| matches!(entry, FillEntry::Keep { left_ms, .. } if *left_ms >= 14_000));
+    if entries.len() == 2 && longer.count() == 2 { Ok(()) } else { Err(format!("{entries:?}")) }
+}
+
+#[test]
+fn every_lease_becomes_longer_with_the_lock_delay() {
+    assert_eq!(check_longer(), Ok(()));
+    for mutant in FOUND_BY_LONGER_FILLS {
+        let before = plant(Some(*mutant), false);
+        let outcome = check_longer();
+        restore(before);
+        assert!(outcome.is_err(), "{mutant:?} is not found");
+    }
+    // What does not grow is filled from the others alone.
+    let mut plan = FillPlan::new(3, 2, Duration::ZERO).for_change(true).lengthened(Duration::ZERO);
+    let lease = ReadEntry::Lease { resource: resource(0), record: record(0, 0, 1, 0), left_ms: Some(9_000) };
+    plan.add(2, Fence(9), NOW_US, vec![lease]);
+    [0, 1].into_iter().for_each(|node| plan.complete(node));
+    assert_eq!(plan.finish().expect("the others were read").pages, [vec![]]);
 }

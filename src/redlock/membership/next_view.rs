@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 pub(crate) use super::member::{Member, may_count, plausible};
 use crate::mutant::{self, Mutant};
-use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
+use crate::protocol::{ChangedTerms, ClusterParams, NodeList, OldList, RosterEntry, Terms, View, ViewId};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
@@ -97,8 +97,8 @@ impl NodeAnswers<'_> {
     /// Whether the view can derive from the view in which a quorum votes, and leaves each of these voters its vote.
     fn follows(&self, view: &View, chosen: &View) -> bool {
         let voters = self.voters(view);
-        let names = |view: &View| view.list.as_ref().map(|list| list.names.clone());
-        let is_above = view.id > chosen.id && self.is_promised(view.id, chosen) && names(view) == names(chosen);
+        let list = |view: &View| view.list.as_ref().map(|list| (list.names.clone(), list.changed.clone()));
+        let is_above = view.id > chosen.id && self.is_promised(view.id, chosen) && list(view) == list(chosen);
         is_above && self.voters(chosen).iter().all(|i| voters.contains(i))
     }
 
@@ -370,10 +370,26 @@ impl NodeAnswers<'_> {
         before.extend(named.iter().filter_map(|i| self.life(*i)));
         before.retain(|name, _| old_names.contains(name));
         let added: Vec<NodeId> = names.difference(&old_names).cloned().collect();
-        let old = OldList { names: old_names, before };
-        let list = NodeList { names, terms: Arc::clone(terms), old: Some(old) };
+        let old = Some(OldList { names: old_names, before, terms: None });
+        let list = match base.list.as_deref() {
+            Some(list) => NodeList { names, old, ..list.clone() },
+            None => NodeList { names, terms: Arc::clone(terms), changed: None, old },
+        };
         let change = self.anew(id, &base, list, named, readers);
         added.iter().all(|name| change.view.entry(name).is_some()).then_some(change)
+    }
+
+    /// The view `id`, with the same list and these terms. As after a change of the list, no process votes before it was filled.
+    pub(crate) fn with_terms(&self, id: ViewId, terms: &Terms, own: &ClusterParams) -> Option<Change> {
+        let (base, _) = self.base();
+        let names = self.list(&base).into_iter().map(|i| self.names[i].clone()).collect();
+        let names = base.list.as_ref().map_or(names, |list| list.names.clone());
+        let mut change = self.relist(id, names, own.cluster.terms())?;
+        let list = Arc::make_mut(Arc::make_mut(&mut change.view).list.as_mut()?);
+        let former = own.in_view(&base).terms();
+        list.changed = Some(ChangedTerms::after(list.changed.as_ref(), *terms, own.cluster.terms_with(terms)));
+        list.old.as_mut()?.terms = Some(former);
+        Some(change)
     }
 
     fn life(&self, i: usize) -> Option<(NodeId, (Arc<str>, ViewId))> {

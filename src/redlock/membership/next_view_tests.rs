@@ -1,7 +1,10 @@
 //! Who is named by a new view, and when there is none.
 
+use std::time::Duration;
+
 use super::*;
 use crate::mutant::{FOUND_BY_DERIVE, plant, restore};
+use crate::protocol::ClusterName;
 use crate::redlock::membership::view_monitor::Latest;
 
 fn names() -> Vec<NodeId> {
@@ -250,7 +253,7 @@ fn with_mutant<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
 #[test]
 fn a_node_that_names_itself_alone_is_no_quorum() {
     let real = view(1, ["a1", "b1", "c1"]);
-    let list = NodeList { names: [names()[2].clone()].into(), terms: "0".into(), old: None };
+    let list = NodeList { names: [names()[2].clone()].into(), terms: "0".into(), changed: None, old: None };
     let alone = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(2, ["a1", "b1", "c1"])) });
     let members = [votes("a1", &real), votes("b1", &real), votes("c1", &alone)];
     assert_eq!(seen(&members, &[]).0, real.id);
@@ -265,7 +268,7 @@ fn a_view_that_one_node_makes_up_takes_nobodys_vote_while_a_change_is_under_way(
     let real = view(1, ["a1", "b1", "c1"]);
     let mut unknown = View::clone(&view(2, ["a1", "b1", "c1"]));
     let many = ["a", "b", "c", "x", "y", "z"].map(|name| NodeId::parse(name).expect("valid"));
-    unknown.list = Some(Arc::new(NodeList { names: many.into(), terms: "0".into(), old: None }));
+    unknown.list = Some(Arc::new(NodeList { names: many.into(), terms: "0".into(), changed: None, old: None }));
     for made_up in [view(2, ["a9", "b9", "c1"]), Arc::new(unknown)] {
         let members = [promised("a1", &real, &made_up), promised("b1", &real, &made_up), votes("c1", &made_up)];
         let (id, voters, _, _) = seen(&members, &[]);
@@ -322,9 +325,9 @@ fn a_number_far_above_all_others_is_left_out() {
 /// The same processes in a view that changes the list from all three names to these.
 fn changed(number: u64, names_of: &[usize]) -> Arc<View> {
     let (before, all) = (view(number, ["a1", "b1", "c1"]), names());
-    let old = OldList { names: all.iter().cloned().collect(), before: BTreeMap::new() };
+    let old = OldList { names: all.iter().cloned().collect(), before: BTreeMap::new(), terms: None };
     let listed: BTreeSet<NodeId> = names_of.iter().map(|i| all[*i].clone()).collect();
-    let list = NodeList { names: listed, terms: "0".into(), old: Some(old) };
+    let list = NodeList { names: listed, terms: "0".into(), changed: None, old: Some(old) };
     Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&before) })
 }
 
@@ -462,7 +465,7 @@ fn a_view_by_the_clock_that_was_left_half_done_is_made_again_with_those_that_the
     let mut list = NodeList::clone(half.list.as_ref().expect("a list"));
     let former: BTreeSet<NodeId> = names()[..2].iter().cloned().collect();
     let before = names().into_iter().zip(["a1", "b1", "c1"]).map(|(name, run)| (name, (run.into(), ViewId::NONE)));
-    list.old = Some(OldList { names: former, before: before.collect() });
+    list.old = Some(OldList { names: former, before: before.collect(), terms: None });
     half.list = Some(Arc::new(list));
     half.roster.values_mut().for_each(|entry| entry.since = half.id);
     let half = Arc::new(half);
@@ -480,4 +483,43 @@ fn a_view_by_the_clock_that_was_left_half_done_is_made_again_with_those_that_the
     assert!(known.is_cold() && known.waited_for().is_empty() && known.to_give_up().is_empty());
     let change = known.derive(half.id.above(1), 0).expect("a view");
     assert_eq!((change.sound, change.targets, change.readers), (vec![1, 2], vec![0, 1, 2], 2));
+}
+
+#[test]
+fn other_terms_keep_the_list_and_every_process_is_filled_for_them() {
+    let ms = Duration::from_millis;
+    let (all, own, base) = (names(), Arc::default(), view(1, ["a1", "b1", "c1"]));
+    let (cluster, terms) =
+        (ClusterName::from("c"), |guard| Terms { guard: ms(guard), lock_delay: ms(1_000), fence_ttl: ms(9) });
+    let Terms { guard, lock_delay, fence_ttl } = terms(500);
+    let params = ClusterParams { cluster, guard, lock_delay, quarantine: ms(9_000), fence_ttl };
+    let none = [false; 3];
+    let known = |members: &[Option<Member>], to: u64, above: ViewId| {
+        let known =
+            NodeAnswers { names: &all, members, rivals: &none, ended: &none, addresses: &[], configured: 3, own: &own };
+        known.with_terms(above.above(1), &terms(to), &params)
+    };
+    assert_eq!(known(&[votes("a1", &base), None, forgot("c1", false)], 400, base.id), None, "too few vote");
+    let first = known(&[votes("a1", &base), votes("b1", &base), None], 400, base.id).expect("a view");
+    let list = first.view.list.as_deref().expect("a list");
+    let old = list.old.as_ref().expect("a former list");
+    assert_eq!((list.names.len(), &old.names, old.terms), (3, &list.names, Some(terms(500))));
+    assert_eq!(first.view.terms(), Some(&terms(400)));
+    assert!(first.view.roster.values().all(|entry| entry.since == first.view.id), "also the silent one");
+    // They stay when the list changes, and are the former ones of the next change.
+    let now = settled(&first.view);
+    let members = [votes("a1", &now), votes("b1", &now), votes("c1", &now)];
+    let next = known(&members, 300, now.id).expect("a view");
+    let of_next = next.view.list.as_deref().expect("a list");
+    assert_eq!(of_next.old.as_ref().and_then(|old| old.terms), Some(terms(400)));
+    let accepted = of_next.changed.as_ref().map(|changed| changed.accepted.clone());
+    assert_eq!(accepted, Some(vec![params.cluster.terms_with(&terms(400)), params.cluster.terms_with(&terms(300))]));
+}
+
+/// The view that follows a change, with the admissions that [`votes`] has: the former list is left out.
+fn settled(view: &View) -> Arc<View> {
+    let list = NodeList { old: None, ..NodeList::clone(view.list.as_ref().expect("a list")) };
+    let mut settled = View { id: view.id.above(0), list: Some(Arc::new(list)), ..view.clone() };
+    settled.roster.values_mut().for_each(|entry| entry.since = ViewId::NONE.above(7));
+    Arc::new(settled)
 }

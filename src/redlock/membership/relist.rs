@@ -1,4 +1,4 @@
-//! Adding and removing names while the service runs (`docs/views.md`, *Changing the view*). All instances follow the
+//! Adding and removing names, and changing terms, while the service runs (`docs/views.md`, *Changing the view*). All instances follow the
 //! view's list: they open nodes that are new, and close nodes that left.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::change::{Outcome, ViewPurpose};
 use super::next_view::NodeAnswers;
 use super::view_monitor::Latest;
-use crate::protocol::{NoVote, View, Vote};
+use crate::protocol::{NoVote, NodeList, Terms, View, Vote, quarantine_for};
 use crate::redlock::clock::Clock;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
@@ -44,12 +44,24 @@ pub enum ListError {
     /// The node is the only one of the list.
     #[error("the last node cannot be removed")]
     Last,
+    /// The nodes are embedded, so their terms are the configured ones.
+    #[error("the nodes are embedded: change the configuration and start the service again")]
+    Embedded,
+    /// Fences may be ahead by more than a quarantine under the new terms lasts.
+    #[error("the guard is to become smaller by more than a quarantine covers: make it smaller in steps")]
+    GuardTooSmall,
     /// Another change is under way at this instance.
-    #[error("the list of nodes is being changed already")]
+    #[error("the list of nodes or their terms are being changed already")]
     Busy,
-    /// Why the list was not changed in time. If a quorum of nodes has taken it before, every instance still follows it.
-    #[error("the list was not changed within 30 s: {0}")]
+    /// Why the list or the terms were not changed in time. If a quorum of nodes has taken it before, every instance still follows it.
+    #[error("this was not done within 30 s: {0}")]
     Timeout(String),
+}
+
+/// What a change is to bring about.
+enum Wanted {
+    Names(BTreeSet<NodeId>),
+    Terms(Terms),
 }
 
 /// Ends the change at this instance when dropped. Connections that were opened for it are closed with the next probe.
@@ -57,7 +69,8 @@ struct Listing<'a, N, C, E>(&'a NodeMonitor<N, C, E>);
 
 impl<N, C, E> Drop for Listing<'_, N, C, E> {
     fn drop(&mut self) {
-        self.0.state.lock().listing = None;
+        let mut state = self.0.state.lock();
+        (state.is_listing, state.listing) = (false, None);
     }
 }
 
@@ -67,7 +80,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     ///
     /// Errors: [`ListError`]. Cancel: if the nodes have taken a view with the new list, every instance completes and follows it.
     pub async fn add(&self, name: &NodeId, address: &str) -> Result<(), ListError> {
-        let _listing = self.begin(name)?;
+        let _listing = self.begin(Some(name))?;
         let engine = &self.engine;
         if engine.member(name).is_some() {
             return Err(ListError::Exists);
@@ -76,7 +89,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             return Err(ListError::TooMany);
         }
         let index = engine.open(name, address).ok_or(ListError::Address)?;
-        self.until_listed(name, true, |latest, current| {
+        let wanted = |latest: &Latest, current: &View| {
             let member = latest.members.get(index).and_then(Option::as_ref).ok_or("the new node does not answer")?;
             if latest.rivals[index] {
                 return Err("another process was seen under this name just now");
@@ -86,68 +99,89 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 true if !latest.known().may_be_filled(current, index) => {
                     Err("the server at this address is one that votes already, under another name")
                 }
-                true => Ok(latest.names_of(current).into_iter().chain([name.clone()]).collect()),
+                true => Ok(Wanted::Names(latest.names_of(current).into_iter().chain([name.clone()]).collect())),
             }
-        })
-        .await
+        };
+        self.until_listed(|latest, base| latest.names_of(base).contains(name), wanted).await
     }
 
     /// Removes a name from the list. Its process, alive or not, has no vote from then on. Otherwise as [`Self::add`].
     ///
     /// Errors and Cancel: as of [`Self::add`].
     pub async fn remove(&self, name: &NodeId) -> Result<(), ListError> {
-        let _listing = self.begin(name)?;
+        let _listing = self.begin(Some(name))?;
         if self.engine.member(name).is_none() {
             return Err(ListError::Unknown);
         }
         if self.engine.size() == 1 {
             return Err(ListError::Last);
         }
-        self.until_listed(name, false, |latest, current| {
+        let wanted = |latest: &Latest, current: &View| {
             let names: BTreeSet<_> = latest.names_of(current).into_iter().filter(|other| other != name).collect();
-            if names.is_empty() { Err("it is the last node, which cannot be removed") } else { Ok(names) }
-        })
-        .await
+            if names.is_empty() {
+                Err("it is the last node, which cannot be removed")
+            } else {
+                Ok(Wanted::Names(names))
+            }
+        };
+        self.until_listed(|latest, base| !latest.names_of(base).contains(name), wanted).await
     }
 
-    fn begin(&self, name: &NodeId) -> Result<Listing<'_, N, C, E>, ListError> {
+    /// Puts other terms in force. At least a quorum of the list must vote. Otherwise as [`Self::add`].
+    ///
+    /// Errors and Cancel: as of [`Self::add`].
+    pub async fn change_terms(&self, terms: Terms) -> Result<(), ListError> {
+        let _listing = self.begin(None)?;
+        if self.engine.nodes.iter().all(|node| node.address().is_none()) {
+            return Err(ListError::Embedded);
+        }
+        let (own, present) = (&self.engine.settings.params, self.engine.params());
+        let quarantine = quarantine_for(present.longest_ttl(), terms.lock_delay, terms.guard);
+        if quarantine < present.guard.saturating_mul(2) {
+            return Err(ListError::GuardTooSmall);
+        }
+        self.until_listed(|_, base| own.in_view(base).terms() == terms, |_, _| Ok(Wanted::Terms(terms))).await
+    }
+
+    fn begin(&self, name: Option<&NodeId>) -> Result<Listing<'_, N, C, E>, ListError> {
         let mut state = self.state();
-        if state.listing.is_some() || self.engine.replacing.lock().is_some() {
+        if state.is_listing || self.engine.replacing.lock().is_some() {
             return Err(ListError::Busy);
         }
-        state.listing = Some(name.clone());
+        (state.is_listing, state.listing) = (true, name.cloned());
         Ok(Listing(self))
     }
 
-    /// Changes the list until a quorum votes in a list that has the name, or does not have it.
+    /// Changes the list or the terms until a quorum votes in a view that `is_wanted`.
     async fn until_listed(
         &self,
-        name: &NodeId,
-        is_wanted: bool,
-        names: impl Fn(&Latest, &View) -> Result<BTreeSet<NodeId>, &'static str>,
+        is_wanted: impl Fn(&Latest, &View) -> bool,
+        wanted: impl Fn(&Latest, &View) -> Result<Wanted, &'static str>,
     ) -> Result<(), ListError> {
         let end = self.engine.clock.now().plus(LIST_TIMEOUT);
         loop {
             self.probe_all().await;
             let latest = self.latest();
             let (base, voters) = latest.known().base();
-            let names_now = latest.names_of(&base);
-            let votes = voters.len() >= quorum_of(names_now.len());
-            let is_done = votes && names_now.contains(name) == is_wanted;
+            let votes = voters.len() >= quorum_of(latest.names_of(&base).len());
+            let is_done = votes && is_wanted(&latest, &base);
             if is_done {
                 self.engine.take_view(&base, &latest.who_show_list(&base));
                 if base.old().is_none() {
                     return Ok(());
                 }
             }
-            let why = match names(&latest, &base) {
+            let why = match wanted(&latest, &base) {
                 Err(why) if !is_done => why,
                 Ok(_) if !votes => "fewer than a quorum of the nodes vote",
-                names => {
-                    let wanted =
-                        names.as_ref().ok().filter(|_| !is_done).map_or(ViewPurpose::Healing, ViewPurpose::List);
+                wanted => {
+                    let purpose = match &wanted {
+                        Ok(Wanted::Names(names)) if !is_done => ViewPurpose::List(names),
+                        Ok(Wanted::Terms(terms)) if !is_done => ViewPurpose::Terms(terms),
+                        _ => ViewPurpose::Healing,
+                    };
                     let above = self.highest_seen();
-                    match self.engine.change_view(above, &latest.rivals, &latest.ended, &latest.followed, wanted).await
+                    match self.engine.change_view(above, &latest.rivals, &latest.ended, &latest.followed, purpose).await
                     {
                         Outcome::Done(_) => continue,
                         Outcome::Displaced => "another change of the nodes' view came first, or a node did not answer",
@@ -176,10 +210,21 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     /// The change of the list that is under way: the former names, and the names that are to vote.
     pub fn list_change(&self) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
-        self.state().half_done?;
-        let (view, _) = self.latest().known().base();
+        let list = self.half_done_list()?;
+        let old = list.old.as_ref().filter(|old| old.terms.is_none())?;
         let names = |names: &BTreeSet<NodeId>| names.iter().cloned().collect();
-        Some((names(&view.old()?.names), names(&view.list.as_ref()?.names)))
+        Some((names(&old.names), names(&list.names)))
+    }
+
+    /// The change of the terms that is under way: the former ones, and those that are to count.
+    pub fn terms_change(&self) -> Option<(Terms, Terms)> {
+        let list = self.half_done_list()?;
+        Some((list.old.as_ref()?.terms?, list.changed.as_ref()?.now))
+    }
+
+    fn half_done_list(&self) -> Option<Arc<NodeList>> {
+        self.state().half_done?;
+        self.latest().known().base().0.list.clone()
     }
 
     /// Connects to the names of the view's list, and to the former names until the change is complete (`is_complete`).
@@ -207,9 +252,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Takes the cluster's name from the nodes if this configuration's list is later than the list under which the cluster was
-    /// declared. A quorum of the configured nodes must show the name, with the same terms, and so must a quorum of a list that
-    /// one of them shows, or of the list that it changes. Nodes may be in several views if a change of the list is half done.
+    /// Takes the cluster's name from the nodes if this configuration's list or terms are later than those under which the cluster
+    /// was declared. A quorum of the configured nodes must show the name, with the same terms, or terms that it accepts, and so must
+    /// a quorum of a list that one of them shows, or of the list that it changes. Nodes may be in several views if a change of the
+    /// list is half done.
     pub(super) fn learn_cluster(&self) {
         let (engine, health) = (&self.engine, self.health());
         let own = &engine.settings.params.cluster;
@@ -218,7 +264,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             .filter_map(|(node, health)| {
                 let status = health.status.as_ref()?;
                 let Vote::NoVote(NoVote::OtherCluster { theirs }) = &status.vote else { return None };
-                let list = status.view.list.as_ref().filter(|list| list.terms == *own.terms())?;
+                let accepts = |list: &&Arc<NodeList>| {
+                    let changed = list.changed.iter().flat_map(|changed| &changed.accepted);
+                    changed.chain([&list.terms]).any(|terms| terms == own.terms())
+                };
+                let list = status.view.list.as_ref().filter(accepts)?;
                 Some((node.id(), theirs.as_str(), Arc::clone(list)))
             })
             .collect();
@@ -236,7 +286,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         {
             tracing::warn!(
                 cluster = theirs,
-                "the list of nodes was changed since this cluster was declared: its name is used"
+                "the list of nodes or their terms were changed since this cluster was declared: its name is used"
             );
             own.learn(theirs);
         }

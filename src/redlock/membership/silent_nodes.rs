@@ -73,7 +73,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     fn quarantine(&self, nodes: &[NodeHealth]) -> Duration {
         let served = nodes.iter().filter_map(|health| health.status.as_ref()).filter(|status| is_waiting(status));
         let longest = served.map(|status| Duration::from_micros(status.until_us.saturating_sub(status.since_us))).max();
-        longest.unwrap_or_default().max(self.engine.settings.params.quarantine)
+        longest.unwrap_or_default().max(self.engine.params().quarantine)
     }
 
     /// Logs once the nodes that others wait for after their quarantine: only that node, or an operator, ends the waiting.

@@ -73,8 +73,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let highest = shown.unwrap_or(&base).clone();
         self.engine.take_view(&highest, &latest.who_show_list(&highest));
         let current = self.engine.views.current();
+        // Also in a view: an instance whose own clock was off has taken it before any node compared its cluster.
+        self.learn_cluster();
         if current.id == ViewId::NONE {
-            self.learn_cluster();
             if base.list.is_some() {
                 self.follow_list(&base, &latest, false);
             }
@@ -162,13 +163,13 @@ impl Latest {
         NodeAnswers { names, members, rivals, ended, addresses, configured: *configured, own }
     }
 
-    /// The nodes that have installed a view with the same list. Not necessarily this view: the view that settles a change of the
+    /// The nodes that have installed a view with the same list and terms. Not necessarily this view: the view that settles a change of the
     /// list is installed only by the new list, so a node that left shows the view before (seed 3101 of the simulation).
     pub(super) fn who_show_list(&self, view: &View) -> Vec<usize> {
         let list = self.names_of(view);
         let shows = |(i, member): (usize, &Option<Member>)| {
             let shown = member.as_ref().map(|m| &m.view).filter(|shown| shown.id != ViewId::NONE)?;
-            (self.names_of(shown) == list).then_some(i)
+            (self.names_of(shown) == list && shown.terms() == view.terms()).then_some(i)
         };
         self.members.iter().enumerate().filter_map(shows).collect()
     }

@@ -41,6 +41,7 @@ const ASKS: &[Ask] = &[
     ask("GET", "/nodes", &["metrics", "admin"], 200),
     // Nobody's name, so that nothing is changed.
     ask("POST", "/nodes/none?action=forget&reason=test", &["admin"], 404),
+    ask("POST", "/nodes?reason=test", &["admin"], 400),
     ask("GET", "/metrics", &["metrics", "admin"], 200),
     ask("GET", "/events", &["events", "admin"], 200),
     ask("GET", "/health/live", &[], 200),

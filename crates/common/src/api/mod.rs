@@ -16,7 +16,7 @@ pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
 pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, LockDetails, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };
-pub use nodes::{Finding, Health, NodeListChange, NodeState, Nodes};
+pub use nodes::{Finding, Health, NodeListChange, NodeState, NodeTerms, NodeTermsChange, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
 pub use tickets::{TicketFence, TicketStatus};

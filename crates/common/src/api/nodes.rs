@@ -58,6 +58,26 @@ pub struct NodeListChange {
     pub to: Vec<String>,
 }
 
+/// Settings on which all instances agree. Milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTerms {
+    /// The setting `guard`.
+    pub guard_ms: u64,
+    /// The setting `lock_delay`.
+    pub lock_delay_ms: u64,
+    /// The setting `fence_ttl`.
+    pub fence_ttl_ms: u64,
+}
+
+/// An incomplete change of the terms: no node votes until it is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTermsChange {
+    /// The terms that counted.
+    pub from: NodeTerms,
+    /// The terms that will count.
+    pub to: NodeTerms,
+}
+
 /// The answer to `GET /nodes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nodes {
@@ -74,6 +94,12 @@ pub struct Nodes {
     /// The change of the list that is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<NodeListChange>,
+    /// The terms in force, if the instance that answers is configured with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<NodeTerms>,
+    /// The change of the terms that is in progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms_change: Option<NodeTermsChange>,
 }
 
 /// The successful answer to `GET /health/live` and `/health/ready`.
