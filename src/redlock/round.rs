@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -228,9 +228,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let calls = order.first.into_iter().filter(is_member).map(call).collect();
         let mut fanout = Fanout { sent, calls, ready: VecDeque::new() };
         let mut ends = deadline;
-        let mut timer = std::pin::pin!(self.clock.sleep_until(ends));
-        let patience = (!rest.is_empty()).then(|| self.clock.sleep(REST_AFTER));
-        let mut patience = std::pin::pin!(OptionFuture::from(patience));
+        let mut timer = pin!(self.clock.sleep_until(ends));
+        let mut patience = pin!(OptionFuture::from((!rest.is_empty()).then(|| self.clock.sleep(REST_AFTER))));
         loop {
             let next = tokio::select! {
                 biased;
@@ -247,7 +246,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             };
             self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
-            // Whoever joins a lease does not know which nodes have it.
+            // A request that joins a lease does not know which nodes have it.
             if !rest.is_empty() && (!yes || joined(&answer, 0)) && !mutant::is(Mutant::RestUnasked) {
                 fanout.add(std::mem::take(&mut rest).into_iter().map(to_rest)).await;
             }
@@ -298,7 +297,7 @@ async fn await_late<F: Future<Output = NodeResult>>(
     mut fanout: Fanout<F>,
     timer: impl Future<Output = ()>,
 ) -> Vec<usize> {
-    let (mut timer, mut failed) = (std::pin::pin!(timer), Vec::new());
+    let (mut timer, mut failed) = (pin!(timer), Vec::new());
     loop {
         tokio::select! {
             biased;
