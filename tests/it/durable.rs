@@ -156,7 +156,7 @@ async fn a_policy_that_is_changed_ends_it() {
     let nodes = node_args(servers.iter().map(RedisServer::url));
     let words: Vec<&str> = std::iter::once("doctor").chain(nodes.iter().map(String::as_str)).chain(DURABLE).collect();
     let said = ended(&mut redlockd(&words));
-    assert!(said.stdout.matches("appendfsync is everysec").count() == 2, "{said:?}");
+    assert!(said.out.matches("appendfsync is everysec").count() == 2, "{said:?}");
     power_cut(&mut servers, |_, _| {}).await;
     until_they_have_waited(&servers[..2], one.client()).await;
 }

@@ -27,7 +27,7 @@ pub(super) struct Server {
     /// Each write is synced before its reply.
     pub(super) syncs: bool,
     /// The latest clock of this node that each instance's process has received in answers to its probes.
-    pub(super) heard: BTreeMap<(usize, u32), u64>,
+    pub(super) received: BTreeMap<(usize, u32), u64>,
     pub(super) up: bool,
     /// Number of its processes so far.
     pub(super) epoch: u32,
@@ -134,7 +134,7 @@ impl Server {
             disk: machine.clone(),
             copy: machine.clone(),
             syncs: true,
-            heard: BTreeMap::new(),
+            received: BTreeMap::new(),
             machine,
             up: true,
             epoch: 0,

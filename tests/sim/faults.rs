@@ -589,7 +589,7 @@ impl World {
     }
 
     /// What a node is started with. A durable one never loses the end of its log; a copy, or a log that was not synced, that no
-    /// instance could tell from the latest is excluded from the guarantee: each that lives must have had a later answer.
+    /// instance could distinguish from the latest is excluded from the guarantee: each that lives must have had a later answer.
     fn remembered(&self, node: usize, memory: Memory) -> Memory {
         let server = &self.servers[node];
         let data = match memory {
@@ -598,10 +598,10 @@ impl World {
             other => return other,
         };
         let has_later = |(inst, i): (usize, &Inst)| {
-            !i.alive || server.heard.get(&(inst, i.life)).is_none_or(|heard| *heard > data.last_beat_us())
+            !i.alive || server.received.get(&(inst, i.life)).is_none_or(|received| *received > data.last_beat_us())
         };
-        let is_told_apart = self.insts.iter().enumerate().all(has_later);
-        if self.profile.durable && !is_told_apart { Memory::All } else { memory }
+        let is_distinct = self.insts.iter().enumerate().all(has_later);
+        if self.profile.durable && !is_distinct { Memory::All } else { memory }
     }
 
     /// By how much a durable node's clock is ahead while it loads its data.

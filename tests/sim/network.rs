@@ -329,7 +329,7 @@ impl World {
         if let Ok(Reply::Status(status)) = &*answer
             && self.insts[inst].calls.contains_key(&call)
         {
-            self.servers[node].heard.insert((inst, life), status.now_us);
+            self.servers[node].received.insert((inst, life), status.now_us);
         }
         self.resolve(inst, call, *answer);
     }
