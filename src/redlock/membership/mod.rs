@@ -3,6 +3,7 @@
 mod change;
 pub(crate) mod current_view;
 mod fill_node;
+mod fill_pages;
 mod fill_plan;
 mod member;
 mod next_view;
