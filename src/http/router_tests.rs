@@ -99,7 +99,7 @@ async fn an_unknown_method_is_405_and_lists_the_known_ones() {
     allowed.sort_unstable();
     assert_eq!(allowed, ["DELETE", "GET", "HEAD", "PATCH", "POST"]);
     assert!(body.contains("/problems/method-not-allowed"), "{body}");
-    for (method, path) in [("POST", "/nodes"), ("DELETE", "/nodes"), ("OPTIONS", "/"), ("BREW", "/metrics")] {
+    for (method, path) in [("POST", "/hooks"), ("DELETE", "/hooks"), ("OPTIONS", "/"), ("BREW", "/metrics")] {
         let (status, headers, _) = send(method, path, &[]).await;
         assert_eq!((status, &headers[header::ALLOW]), (405, &HeaderValue::from_static("GET,HEAD")), "{method} {path}");
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, EndReason, FillArgs, FillEntry, Found, LeaseRecord,
-    NoVote, NodeList, OldList, ReadArgs, ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs,
-    StoredLock, Tombstone, UpdateArgs, View, Vote,
+    AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ChangedTerms, ClusterParams, EndReason, FillArgs, FillEntry, Found,
+    LeaseRecord, NoVote, NodeList, OldList, ReadArgs, ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime,
+    RestoreArgs, StoredLock, Tombstone, UpdateArgs, View, Vote,
 };
 use redlockd::types::{Fence, Mode, NodeId};
 
@@ -669,7 +669,11 @@ fn changed(run: &str, number: u64, before: Option<u64>) -> Arc<View> {
     let of = |text: &str| NodeId::parse(text).expect("valid");
     let (n, m) = (of("n"), of("m"));
     let before = before.map(|since| (n.clone(), (run.into(), view(since, run).id)));
-    let old = OldList { names: [n.clone()].into(), before: before.into_iter().collect(), terms: None };
-    let list = NodeList { names: [m, n].into(), terms: "0".into(), changed: None, old: Some(old) };
+    // Some views change the terms, too: the record then has more lines.
+    let terms = params().terms();
+    let changed = (number % 2 == 0).then(|| ChangedTerms { now: terms, accepted: vec!["1".into(), "2".into()] });
+    let terms = changed.is_some().then_some(terms);
+    let old = OldList { names: [n.clone()].into(), before: before.into_iter().collect(), terms };
+    let list = NodeList { names: [m, n].into(), terms: "0".into(), changed, old: Some(old) };
     Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&view(number, run)) })
 }

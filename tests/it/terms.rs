@@ -94,10 +94,10 @@ async fn terms_are_changed_under_load_and_all_instances_follow() {
             service.client().acquire(resource, &[("ttl", "2s")]).await.expect_status(423);
         }
     }
-    let stranger = Service::start(&other).await;
-    quorum_is(stranger.client(), 0, 2, 3).await;
-    assert_eq!(stranger.client().get("/nodes").await.json()["nodes"][0]["state"], "other-cluster");
-    drop(stranger);
+    let unlike = Service::start(&other).await;
+    quorum_is(unlike.client(), 0, 2, 3).await;
+    assert_eq!(unlike.client().get("/nodes").await.json()["nodes"][0]["state"], "other-cluster");
+    drop(unlike);
     let words: Vec<&str> = std::iter::once("doctor").chain(args.iter().map(String::as_str)).collect();
     let doctor = ended(&mut redlockd(&words));
     assert_eq!(doctor.code, Some(0), "{doctor:?}");

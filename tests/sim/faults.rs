@@ -63,7 +63,8 @@ impl World {
             let kinds = self.profile.faults.clone();
             let fault = self.fault_rng.pick(&kinds);
             let (node, inst) = (self.fault_rng.index(self.servers.len()), self.fault_rng.index(self.insts.len()));
-            if fault.costs_the_vote() && (!self.may_lose_another(node) || self.is_stopped(node)) {
+            let is_kept = self.is_stopped(node) || self.is_needed_for_terms(node);
+            if fault.costs_the_vote() && (!self.may_lose_another(node) || is_kept) {
                 return self.next_fault();
             }
             self.mix(&[fault as u64, node as u64, inst as u64]);
@@ -79,6 +80,17 @@ impl World {
         self.profile.relists
             && node < self.profile.nodes
             && !(0..self.profile.nodes).any(|server| self.is_listed(server))
+    }
+
+    /// Without it, no more than a minority of the nodes would show the latest terms: an instance that is started then, with others,
+    /// would not take them (docs/views.md, *Changing the terms*; seed 23950).
+    fn is_needed_for_terms(&self, node: usize) -> bool {
+        let views: Vec<_> = self.servers.iter().map(|s| s.machine.view()).collect();
+        let highest = views.iter().max_by_key(|view| view.id).expect("a server");
+        let Some(terms) = highest.terms() else { return false };
+        let size = highest.list.as_ref().map_or(self.profile.nodes, |list| list.names.len());
+        let others = views.iter().enumerate().filter(|(i, view)| *i != node && view.terms() == Some(terms)).count();
+        others <= size - quorum_of(size)
     }
 
     /// Whether it is of the list of the highest view.

@@ -360,9 +360,7 @@ pub(crate) fn nodes(
             let change = list.change.as_ref();
             let change = change.map(|(from, to)| api::NodeListChange { from: names(from), to: names(to) });
             let quorum = to_wire::quorum(voting(reports));
-            let terms_change = list.terms_change.as_ref();
-            let terms_change = terms_change
-                .map(|(from, to)| api::NodeTermsChange { from: to_wire::terms(from), to: to_wire::terms(to) });
+            let terms_change = list.terms_change.as_ref().map(to_wire::terms_change);
             let (view, terms) = (list.view, list.other_terms.as_ref().map(to_wire::terms));
             json(StatusCode::OK, &api::Nodes { nodes, quorum, node_timeout_ms, view, change, terms, terms_change })
         }

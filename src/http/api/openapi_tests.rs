@@ -14,6 +14,7 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::routes::ROUTES;
 use crate::http::state::shipped_settings;
+use crate::protocol::Terms;
 
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
@@ -178,6 +179,11 @@ async fn every_example_of_a_request_body_is_accepted() {
                     }
                     "POST" if path.starts_with("/nodes/") => {
                         lock_requests::change_node(request, &settings).await.map(drop)
+                    }
+                    "POST" if path == "/nodes" => {
+                        let second = std::time::Duration::from_secs(1);
+                        let present = Terms { guard: second / 2, lock_delay: second, fence_ttl: second * 60 };
+                        lock_requests::change_terms(request, &settings, present).await.map(drop)
                     }
                     "POST" => lock_requests::acquire(request, &settings).await.map(drop),
                     "PATCH" if path.starts_with("/tickets/") => tickets::read_keep(request, &settings).await.map(drop),

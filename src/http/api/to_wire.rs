@@ -16,13 +16,18 @@ pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
     api::Quorum { granted: count.granted, needed: count.needed, nodes: count.nodes }
 }
 
-/// A period of which events may be missing.
 /// The terms in milliseconds.
 pub(crate) fn terms(terms: &Terms) -> api::NodeTerms {
     let Terms { guard, lock_delay, fence_ttl } = *terms;
     api::NodeTerms { guard_ms: ms(guard), lock_delay_ms: ms(lock_delay), fence_ttl_ms: ms(fence_ttl) }
 }
 
+/// The former terms and the new ones.
+pub(crate) fn terms_change((from, to): &(Terms, Terms)) -> api::NodeTermsChange {
+    api::NodeTermsChange { from: terms(from), to: terms(to) }
+}
+
+/// A period of which events may be missing.
 pub(crate) fn event_gap(gap: &Gap) -> api::EventGap {
     let from_ms = Some(gap.from_ms).filter(|from_ms| *from_ms > 0);
     let (from, to) = (from_ms.map(time), time(gap.to_ms));

@@ -5,15 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::fill_pages::pages;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{EndReason, FillEntry, LeaseRecord, ReadEntry, TOKEN_TOMBSTONE, Tombstone};
 use crate::redlock::quorum::quorum_of;
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
-/// Maximum number of entries of one page: a page occupies the process that is filled for at most two milliseconds.
-const PAGE_ENTRIES_MAX: usize = 250;
-/// Bytes of values in one page after which the next page begins.
-const PAGE_BYTES_MAX: usize = 128 * 1024;
 /// Allowance for clock rates: a node may count slower by one part in this many, and by the milliseconds below.
 const DRIFT_PART: u64 = 100;
 const DRIFT_FLOOR_MS: u64 = 2;
@@ -416,31 +413,6 @@ fn padded(left_ms: u64) -> u64 {
         return left_ms;
     }
     left_ms.saturating_add(left_ms.div_ceil(DRIFT_PART)).saturating_add(DRIFT_FLOOR_MS)
-}
-
-/// The entries in pages of bounded size, in this order.
-fn pages(entries: Vec<FillEntry>) -> Vec<Vec<FillEntry>> {
-    let mut pages: Vec<Vec<FillEntry>> = vec![Vec::new()];
-    let mut bytes = 0;
-    for entry in entries {
-        let size = match &entry {
-            FillEntry::Copy { record, .. } | FillEntry::Keep { record, .. } => {
-                record.labels.len() + record.claims.len()
-            }
-            FillEntry::Block { claims, .. } => claims.len(),
-            FillEntry::Foreign { value, .. } => value.as_ref().map_or(0, |value| value.len()),
-            FillEntry::Tombstone(_) => 0,
-        };
-        if pages.last().is_some_and(|page| page.len() >= PAGE_ENTRIES_MAX) || bytes + size > PAGE_BYTES_MAX {
-            pages.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += size;
-        if let Some(page) = pages.last_mut() {
-            page.push(entry);
-        }
-    }
-    pages
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
 use super::*;
 use crate::mutant::{FOUND_BY_FILL_PLAN, FOUND_BY_LONGER_FILLS, FOUND_BY_MEMBER_FILLS, plant, restore};
+use crate::redlock::membership::fill_pages::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use crate::types::{Mode, PermitLimit, Token, Ttl};
 
 /// Every mutant is found within them.

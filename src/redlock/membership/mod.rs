@@ -4,6 +4,7 @@ mod by_disk;
 mod change;
 pub(crate) mod current_view;
 mod fill_node;
+mod fill_pages;
 mod fill_plan;
 mod member;
 mod next_view;
