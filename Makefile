@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance measure
+.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance maintenance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -128,6 +128,10 @@ docs: ## write the generated documents again: config/redlockd.toml, docs/setting
 acceptance: deps ## 300 real curls over two instances, with a node, an instance and some of them killed (a minute)
 	cargo build --locked --release
 	tests/acceptance.py
+
+maintenance: deps ## all nodes restarted, one replaced, an instance with yesterday's configuration, under the load of a build farm (a minute)
+	cargo build --locked --release
+	tests/maintenance.py $(REDLOCKD)
 
 measure: deps target/venv/stamp ## the figures of docs/waiting.md and docs/command-line.md (minutes; on a quiet machine)
 	cargo build --locked --release --bin redlockd --example handover --example waiters_memory

@@ -7,6 +7,7 @@ use axum::extract::Request;
 use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, any, delete, get, patch, post};
+use tower_http::compression::CompressionLayer;
 
 use super::api::{documents, events, fences, health, hooks, list, locks, metrics, nodes, sets, terraform, tickets};
 use super::middleware::auth::AuthLayer;
@@ -93,7 +94,7 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::ReplayHook => post(hooks::replay),
         Operation::Live => get(health::live),
         Operation::Ready => get(health::ready),
-        Operation::Metrics => get(metrics::metrics),
+        Operation::Metrics => get(metrics::metrics).layer(CompressionLayer::new()),
         Operation::OpenApi => get(documents::openapi),
         Operation::ProblemPage => get(documents::problem_page),
         Operation::Root => get(root),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +104,23 @@ async fn exposed_and_documented_metrics_are_the_same() {
     for name in documented.keys().filter(|name| !elsewhere.contains(&name.as_str())) {
         assert!(exposed.contains_key(name), "{name} is documented and not exposed");
     }
+}
+
+#[tokio::test]
+async fn a_scrape_is_compressed_for_a_client_that_asks_for_it() {
+    let service = Service::embedded(&[]).await;
+    let plain = send(service.client().request("GET", "/metrics")).await.expect_status(200);
+    assert_eq!((plain.header("content-encoding"), plain.header("vary")), ("", "accept-encoding"));
+    let asks = service.client().request("GET", "/metrics").header("accept-encoding", "gzip;q=1.0,identity;q=0.5");
+    let answer = asks.send().await.expect("an answer");
+    assert_eq!(answer.headers()["content-encoding"], "gzip");
+    let compressed = answer.bytes().await.expect("a body");
+    assert!(compressed.len() * 5 < plain.text.len(), "{} of {} bytes", compressed.len(), plain.text.len());
+    let mut gunzip = Command::new("gunzip").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gunzip runs");
+    gunzip.stdin.take().expect("piped").write_all(&compressed).expect("gunzip reads");
+    let output = gunzip.wait_with_output().expect("gunzip ends");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(families(&text), families(&plain.text));
 }
 
 #[tokio::test]

@@ -72,6 +72,8 @@ pub(super) struct Inst {
     pub(super) local: Us,
     /// The time of its last request, minus the world's: what it takes for the nodes' time. Microseconds.
     pub(super) reckoned_us: Option<i64>,
+    /// The server to which it connects under the first node's name.
+    pub(super) first_server: usize,
     /// The view of its last request.
     pub(super) asks_in: ViewId,
     /// For how long its boot clock stood still.
@@ -210,6 +212,7 @@ impl Inst {
             local: 0,
             boot_lost: 0,
             reckoned_us: None,
+            first_server: 0,
             asks_in: ViewId::NONE,
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,

@@ -69,10 +69,13 @@ pub(super) enum HardState {
     SharedSetGranted,
     SetRefused,
     SetWaited,
+    /// A lease was evicted.
+    LeaseEvicted,
+    NodeReplaced,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 62] = {
+pub(super) const ALL: [HardState; 64] = {
     use HardState::*;
     [
         Granted,
@@ -137,6 +140,8 @@ pub(super) const ALL: [HardState; 62] = {
         SharedSetGranted,
         SetRefused,
         SetWaited,
+        LeaseEvicted,
+        NodeReplaced,
     ]
 };
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::actors::{Inst, Server, declared, run_id, terms_of};
 use super::coverage::HardState;
-use super::profile::{Fault, GUARD_MS, TERMS_MS};
+use super::network::address_of;
+use super::profile::{Fault, GUARD_MS, TERMS_MS, Variant};
 use super::world::{Event, MS, SEC, Todo, Us, World};
-use crate::protocol::reference::ReferenceNode;
-use crate::protocol::{ClusterParams, NodeList, Terms, quarantine_for};
+use crate::protocol::reference::{EvictedKey, ReferenceNode};
+use crate::protocol::{ClusterParams, NodeList, Terms, View, quarantine_for};
 use crate::redlock::quorum::quorum_of;
 
 /// What a restarted node remembers.
@@ -45,6 +46,8 @@ const FOLLOWED: Us = 5_000 * MS;
 /// no instance detects is excluded from the guarantee.
 const NOTICED: u32 = 1;
 
+/// From the last fault until instances follow the addresses that their nodes show.
+const FOLLOWS: Us = 4 * SEC;
 /// From the last fault until changes of the list that had begun are over.
 const SETTLES: Us = 10 * SEC;
 
@@ -93,19 +96,26 @@ impl World {
         let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
         match &highest.list {
             Some(list) => list.names.contains(&self.profile.name_of(server)),
-            None => server < self.profile.nodes,
+            None => server < self.profile.nodes || self.profile.second_server() == Some(server),
         }
     }
 
     /// Usually a quorum keeps its vote, so that leases are granted at all.
     fn may_lose_another(&mut self, node: usize) -> bool {
         let quarantine = self.quarantine_ms() * MS;
-        let (now, least) = (self.now, self.profile.nodes / 2 + 1);
+        let now = self.now;
+        let is_listed = |server: usize| !self.profile.relists || self.is_listed(server);
+        let listed = (0..self.servers.len())
+            .filter(|server| Some(*server) != self.profile.second_server() && is_listed(*server));
+        let least = quorum_of(if self.profile.heals_only { listed.count() } else { self.profile.nodes });
         let in_doubt = |at: Option<Us>| at.is_some_and(|at| at + quarantine + SEC > now);
         // One that votes in a lower view may not be named by the highest.
         let highest = self.servers.iter().map(|s| s.machine.view().id).max();
-        let votes = |s: &Server| s.machine.is_active() && Some(s.machine.view().id) == highest;
-        let is_sure = |s: &Server| if self.profile.heals_only { votes(s) } else { !in_doubt(s.doubted) };
+        let votes = |s: &Server| {
+            s.machine.is_active() && !s.machine.has_unseen_eviction() && Some(s.machine.view().id) == highest
+        };
+        let must_vote = self.profile.heals_only || self.profile.replaces;
+        let is_sure = |s: &Server| if must_vote { votes(s) } else { !in_doubt(s.doubted) };
         let others = self.servers.iter().enumerate().filter(|(i, s)| *i != node && s.up && is_sure(s)).count();
         others >= least || !self.profile.heals_only && self.fault_rng.chance(12)
     }
@@ -133,6 +143,7 @@ impl World {
                 self.servers[node].disturb(now);
                 (self.servers[node].forgot, self.servers[node].doubted) = (Some(now), Some(now));
             }
+            Fault::Evict => self.evict(node),
             Fault::NodeStep => self.step_node(node),
             Fault::NodeJolt => self.jolt_node(node),
             Fault::JointStep => self.step_host(),
@@ -221,6 +232,39 @@ impl World {
         }
         let up = self.now + self.fault_rng.range(20, 1_500) * MS;
         self.at(up, Event::Heal(Heal::NodeUp { node, memory }));
+    }
+
+    /// One key. Not a lease that fewer than a quorum of others have with as much time.
+    fn evict(&mut self, node: usize) {
+        if !self.servers[node].up {
+            return;
+        }
+        let quorum = quorum_of(self.servers.len());
+        let others: Vec<usize> = (0..self.servers.len()).filter(|other| *other != node).collect();
+        let mut keys: Vec<_> =
+            self.servers[node].ended.iter().map(|(of, by)| EvictedKey::Ended(of.clone(), by.clone())).collect();
+        for resource in self.resources.iter().cloned().chain(self.sets.own_name()) {
+            let leases = self.leases_on(node, &resource);
+            let have_it =
+                |token| others.iter().filter(|other| self.lease_on(**other, &resource, token).is_some()).count();
+            if !leases.is_empty() && leases.iter().all(|(record, _)| have_it(&record.token) >= quorum) {
+                keys.push(EvictedKey::Lock(resource));
+            }
+        }
+        keys.push(EvictedKey::Marker);
+        let (now, clock, drawn) = (self.now, self.node_clock(node), self.fault_rng.index(keys.len()));
+        let key = keys.swap_remove(drawn);
+        self.trace(|| format!("n{node} evicts {key:?}"));
+        let server = &mut self.servers[node];
+        server.machine.evict(clock, &key);
+        server.disturb(now);
+        server.doubted = Some(now);
+        match key {
+            EvictedKey::Marker => server.forgot = Some(now),
+            EvictedKey::Lock(_) => self.coverage.count(HardState::LeaseEvicted),
+            EvictedKey::Counter(_) | EvictedKey::Ended(..) => {}
+        }
+        self.checker.lost_tail.insert(node);
     }
 
     fn step_node(&mut self, node: usize) {
@@ -321,9 +365,14 @@ impl World {
     }
 
     fn crash(&mut self, inst: usize) {
-        if !self.insts[inst].alive {
-            return;
+        if self.insts[inst].alive {
+            self.end(inst);
+            let back = self.now + self.fault_rng.range(30, 2_000) * MS;
+            self.at(back, Event::Start { inst });
         }
+    }
+
+    fn end(&mut self, inst: usize) {
         self.insts[inst].alive = false;
         for node in 0..self.servers.len() {
             for connection in 0..self.profile.connections {
@@ -331,8 +380,6 @@ impl World {
             }
         }
         self.todo.push(Todo::Kill(inst));
-        let back = self.now + self.fault_rng.range(30, 2_000) * MS;
-        self.at(back, Event::Start { inst });
     }
 
     fn cut(&mut self, inst: usize) {
@@ -410,6 +457,24 @@ impl World {
         }
         let (gap, next) = (self.fault_rng.range(300, 3_500) * MS, self.fault_rng.index(self.insts.len()));
         self.at(self.now + gap, Event::Relist { inst: next });
+    }
+
+    /// An operator replaces the first node's server by the other one, at some instance.
+    pub(super) fn replace(&mut self, inst: usize) {
+        let Some(second) = self.profile.second_server().filter(|_| !self.calm) else { return };
+        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
+        let is_named = highest
+            .entry(&self.profile.name_of(0))
+            .is_some_and(|entry| *entry.run == *self.servers[second].machine.run());
+        let server = if is_named { 0 } else { second };
+        if self.servers[server].up {
+            // What the other one has of released leases is nobody's business.
+            self.checker.lost_tail.extend([0, second]);
+            self.trace(|| format!("an operator asks i{inst}: server {server} is n0"));
+            self.todo.push(Todo::Replace { inst, server });
+        }
+        let (gap, next) = (self.fault_rng.range(300, 4_500) * MS, self.fault_rng.index(self.insts.len()));
+        self.at(self.now + gap, Event::Replace { inst: next });
     }
 
     /// An operator changes the terms, at some instance.
@@ -546,11 +611,57 @@ impl World {
                 (link.cut_in, link.cut_out) = (link.cut_in.min(now), link.cut_out.min(now));
             }
         }
+        if self.profile.variant == Variant::SecondServer {
+            // The name leads the last instance to the same server as the others.
+            self.profile.corrected = Some((0..self.profile.nodes).collect());
+            self.crash(self.insts.len() - 1);
+        }
         if self.profile.relists || self.profile.reterms {
             self.correct_configurations(false);
             self.at(now + SETTLES, Event::CorrectAgain);
         }
+        self.todo.extend((0..self.insts.len()).map(Todo::EndReplacement));
+        if self.profile.replaces {
+            self.at(now + FOLLOWS, Event::CorrectAgain);
+        }
         self.plan_liveness_checks();
+    }
+
+    /// Both clusters lost a majority, and the other one was first: an operator stops its instance, and empties the nodes that it took.
+    pub(super) fn part_clusters(&mut self) {
+        let now = self.now;
+        self.trace(|| "an operator stops the other cluster".into());
+        self.profile.other_is_stopped = true;
+        self.end(self.insts.len() - 1);
+        for node in self.checker.taken_by_other.clone() {
+            let server = &mut self.servers[node];
+            server.machine.flush_all();
+            server.disturb(now);
+            (server.forgot, server.doubted) = (Some(now), Some(now));
+        }
+    }
+
+    /// Of two servers of the first name, the one that was added, or took its place, with its address.
+    fn named_server(&self, view: &View) -> usize {
+        let address = view.entry(&self.profile.name_of(0)).and_then(|entry| entry.address.as_deref());
+        self.profile.second_server().filter(|second| address == Some(&*address_of(*second))).unwrap_or(0)
+    }
+
+    /// An operator starts again the instances that reach another server than the last view names, unless a quorum of what an instance
+    /// reaches shows that address: then it follows by itself.
+    fn correct_addresses(&mut self, view: &View) {
+        let (named, name) = (self.named_server(view), self.profile.name_of(0));
+        self.profile.corrected = Some(std::iter::once(named).chain(1..self.profile.nodes).collect());
+        let entry = view.entry(&name).filter(|entry| entry.address.is_some());
+        for inst in 0..self.insts.len() {
+            let used = self.insts[inst].first_server;
+            let shows = |server: &usize| self.servers[*server].machine.view().entry(&name) == entry;
+            let shown = std::iter::once(used).chain(1..self.profile.nodes).filter(shows).count();
+            let follows = entry.is_some() && shown >= quorum_of(self.profile.nodes);
+            if used != named && !follows {
+                self.crash(inst);
+            }
+        }
     }
 
     /// An operator starts instances with the present list: those that were started with an old one, or were cut off during
@@ -561,6 +672,9 @@ impl World {
             self.correct_terms();
         }
         let Some(highest) = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id) else { return };
+        if self.profile.replaces {
+            return self.correct_addresses(&highest);
+        }
         let (id, first, list) = (highest.id, self.profile.nodes, highest.list.clone());
         let is_listed = |server: &usize| match &list {
             Some(list) => {
@@ -569,7 +683,11 @@ impl World {
             }
             None => *server < first,
         };
-        let corrected: Vec<usize> = (0..self.servers.len()).filter(is_listed).collect();
+        let named = self.named_server(&highest);
+        let is_other = |server: &usize| Some(*server) == self.profile.second_server() || *server == 0;
+        let corrected: Vec<usize> = (0..self.servers.len())
+            .filter(|server| is_listed(server) && (*server == named || !is_other(server)))
+            .collect();
         let left = corrected.iter().filter(|server| **server < first).count();
         let are_too_few = first == 1 || left <= first - quorum_of(first);
         self.profile.corrected = Some(corrected);

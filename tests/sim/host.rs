@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::clients::{ClientRequest, Operation, Requester, keeps_place, kept_for_ms};
 use super::clock::SimClock;
@@ -69,6 +69,7 @@ pub(super) struct Host {
     waiting: Waiting,
     keeper: KeeperOfHost,
     handlers: BTreeMap<u64, JoinHandle<()>>,
+    replacements: Vec<AbortHandle>,
 }
 
 impl Host {
@@ -110,8 +111,8 @@ impl Host {
             let nodes: Vec<_> = list.into_iter().map(|node| Arc::new(SimNode::new(world, inst, node))).collect();
             let clock = SimClock { world: Arc::clone(world), inst };
             for node in &nodes {
-                let (node, channel) = node.feed();
-                runtime.spawn(notices::subscribe(clock.clone(), node, channel));
+                let (server, channel) = node.feed();
+                runtime.spawn(notices::subscribe(clock.clone(), server, channel));
             }
             let (shared, subscriber, handle) = (Arc::clone(world), clock.clone(), runtime.handle().clone());
             let engine = Redlock::new(nodes, clock, entropy, settings);
@@ -133,7 +134,16 @@ impl Host {
         if lock(world).profile.keeps {
             runtime.spawn(async move { kept.run(&observer).await });
         }
-        let host = Self { runtime, idle, engine, monitor, waiting, keeper, handlers: BTreeMap::new() };
+        let host = Self {
+            runtime,
+            idle,
+            engine,
+            monitor,
+            waiting,
+            keeper,
+            handlers: BTreeMap::new(),
+            replacements: Vec::new(),
+        };
         let clock = host.engine.clock.clone();
         host.runtime.spawn(async move {
             clock.sleep(Duration::from_millis(20)).await;
@@ -179,6 +189,25 @@ impl Host {
             }
             lock(&world).trace(|| format!("{name} added: {is_added}: {done:?}"));
         });
+    }
+
+    /// An operator replaces the server of a name.
+    pub(super) fn replace(&mut self, server: usize) {
+        let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
+        let name = lock(&world).profile.name_of(server);
+        let task = self.runtime.spawn(async move {
+            let done = monitor.replace(&name, &address_of(server)).await;
+            if done.is_ok() {
+                lock(&world).coverage.count(HardState::NodeReplaced);
+            }
+            lock(&world).trace(|| format!("{name} replaced by server {server}: {done:?}"));
+        });
+        self.replacements.push(task.abort_handle());
+    }
+
+    /// The operator gives up what is under way.
+    pub(super) fn end_replacement(&mut self) {
+        self.replacements.drain(..).for_each(|task| task.abort());
     }
 
     /// An operator puts these terms in force.

@@ -25,6 +25,8 @@ pub(super) struct LivenessCheck {
     first: Option<TokenHash>,
     second: Option<TokenHash>,
     released: Us,
+    /// The operator's word on two clusters was waited for.
+    waited: bool,
     pub(super) passed: bool,
 }
 
@@ -35,7 +37,7 @@ impl World {
         let quarantines = 1
             + u64::from(self.checker.clocks_back_us > 0)
             + u64::from(self.profile.one_ends)
-            + u64::from(self.profile.relists || self.profile.reterms);
+            + u64::from(self.profile.relists || self.profile.reterms || self.profile.replaces);
         (self.profile.calm_ms + quarantines * self.quarantine_ms()) * MS + RECOVERY
     }
 
@@ -63,10 +65,9 @@ impl World {
         self.liveness[resource].req = req;
     }
 
-    /// Instances that share a node list, and the servers of it.
+    /// Instances of the cluster.
     pub(super) fn good_insts(&self) -> usize {
-        let is_alone = matches!(self.profile.variant, Variant::OtherCluster | Variant::SecondServer);
-        self.insts.len() - usize::from(is_alone)
+        self.insts.len() - usize::from(self.profile.variant == Variant::OtherCluster)
     }
 
     /// Whether a lease lasts longer because all clocks went back: an end is a time of the nodes' clocks, and so is that of a kept
@@ -79,15 +80,17 @@ impl World {
 
     /// The next step of a resource's check.
     pub(super) fn check_liveness(&mut self, resource: usize) {
-        if self.profile.variant == Variant::SecondServer {
-            // While instances reach two servers under a name, neither may be admitted where too few others vote.
-            self.done = true;
-            return;
-        }
-        if !self.checker.taken_by_other.is_empty() {
-            // Both clusters lost a majority, and one of them was first, which an operator has to resolve.
-            self.done = true;
-            return;
+        if !self.checker.taken_by_other.is_empty()
+            && self.liveness[resource].step == 0
+            && !self.liveness[resource].waited
+        {
+            if !self.profile.other_is_stopped {
+                self.part_clusters();
+            }
+            self.liveness[resource].waited = true;
+            let longest = self.opens() - self.closing_time();
+            let at = self.now + RECOVERY + self.quarantine_ms() * MS + longest;
+            return self.at(at, Event::CheckLiveness { resource });
         }
         let good = self.good_insts();
         let (a, b) = (resource % good, (resource + 1) % good);

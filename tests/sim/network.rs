@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use super::actors::Call;
@@ -58,7 +59,9 @@ pub(super) struct Packet {
 pub(super) struct SimNode {
     world: Shared,
     inst: usize,
-    node: usize,
+    /// The server that it connects to.
+    server: Arc<AtomicUsize>,
+    is_moved: AtomicBool,
     id: NodeId,
     subscriptions: Arc<Subscriptions>,
 }
@@ -66,15 +69,29 @@ pub(super) struct SimNode {
 impl SimNode {
     /// The node with this index.
     pub(super) fn new(world: &Shared, inst: usize, node: usize) -> Self {
-        let id = lock(world).profile.name_of(node);
         let subscriptions = Arc::new(Subscriptions::default());
-        lock(world).insts[inst].feeds.insert(node, Feed::new(&subscriptions));
-        Self { world: Arc::clone(world), inst, node, id, subscriptions }
+        let mut w = lock(world);
+        let id = w.profile.name_of(node);
+        w.insts[inst].feeds.insert(node, Feed::new(&subscriptions));
+        w.uses(inst, node);
+        drop(w);
+        Self {
+            world: Arc::clone(world),
+            inst,
+            server: Arc::new(node.into()),
+            is_moved: false.into(),
+            id,
+            subscriptions,
+        }
     }
 
     /// The server's index, and the channel of its notices.
-    pub(super) fn feed(&self) -> (usize, Arc<Subscriptions>) {
-        (self.node, Arc::clone(&self.subscriptions))
+    pub(super) fn feed(&self) -> (Arc<AtomicUsize>, Arc<Subscriptions>) {
+        (Arc::clone(&self.server), Arc::clone(&self.subscriptions))
+    }
+
+    fn server(&self) -> usize {
+        self.server.load(Ordering::Relaxed)
     }
 }
 
@@ -84,11 +101,26 @@ impl Node for SimNode {
     }
 
     fn address(&self) -> Option<Arc<str>> {
-        Some(address_of(self.node))
+        Some(address_of(self.server()))
+    }
+
+    fn moved_to(&self) -> Option<Arc<str>> {
+        self.is_moved.load(Ordering::Relaxed).then(|| address_of(self.server()))
     }
 
     fn move_to(&self, address: &str) -> bool {
-        *address == *address_of(self.node)
+        let (mut world, before) = (lock(&self.world), self.server());
+        let Some(to) = (0..world.servers.len()).find(|server| *address == *address_of(*server)) else { return false };
+        if to != before && world.profile.name_of(to) == self.id {
+            world.insts[self.inst].feeds.insert(to, Feed::new(&self.subscriptions));
+            world.connect_to(self.inst, to);
+            world.uses(self.inst, to);
+            self.server.store(to, Ordering::Relaxed);
+            world.break_feed(self.inst, before);
+        }
+        let has_moved = self.server() == to;
+        self.is_moved.fetch_or(has_moved, Ordering::Relaxed);
+        has_moved
     }
 
     fn notifications(&self) -> NotificationSource<'_> {
@@ -104,7 +136,7 @@ impl Node for SimNode {
     }
 }
 
-/// Where a server is.
+/// A server's address.
 pub(super) fn address_of(server: usize) -> Arc<str> {
     format!("server:{server}").into()
 }
@@ -172,7 +204,7 @@ impl World {
         request: &Arc<Request>,
         waker: &Waker,
     ) -> Result<u64, Box<NodeResult>> {
-        let (inst, node) = (to.inst, to.node);
+        let (inst, node) = (to.inst, to.server());
         self.stall(inst);
         let connection = self.connection_of(request);
         if !self.insts[inst].alive || !self.insts[inst].links[node][connection].up {
@@ -362,6 +394,13 @@ impl World {
     /// An instance's process starts: all its connections are opened.
     pub(super) fn connect_all(&mut self, inst: usize) {
         self.profile.list_of(inst).into_iter().for_each(|node| self.connect_to(inst, node));
+    }
+
+    /// Notes which of the two servers of the first name it uses.
+    fn uses(&mut self, inst: usize, server: usize) {
+        if self.profile.name_of(server) == self.profile.name_of(0) {
+            self.insts[inst].first_server = server;
+        }
     }
 
     /// An instance uses a node from now on.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -138,12 +139,12 @@ impl World {
 }
 
 /// What a node's subscriber does in an instance: connects, subscribes, and again when the connection broke.
-pub(super) async fn subscribe(clock: SimClock, node: usize, channel: Arc<Subscriptions>) {
+pub(super) async fn subscribe(clock: SimClock, server: Arc<AtomicUsize>, channel: Arc<Subscriptions>) {
     let (world, inst) = (Arc::clone(&clock.world), clock.inst);
     loop {
         let pause = lock(&world).net_rng.range(1, 60) * MS;
         clock.sleep(Duration::from_micros(pause)).await;
-        let topics = channel.reconnect();
+        let (topics, node) = (channel.reconnect(), server.load(Ordering::Relaxed));
         let Some(broken) = lock(&world).connect_feed(inst, node, &topics) else { continue };
         channel.confirm(&topics);
         channel.connected();

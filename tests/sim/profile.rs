@@ -2,6 +2,7 @@
 //! profile or not (swarm testing), so that common ones do not hide rare ones.
 
 use super::rng::Rng;
+use super::suite::REGRESSIONS;
 use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
 
 /// Clock offset, or age of a request, beyond which a node does not vote: the shipped default.
@@ -61,17 +62,21 @@ pub(super) enum Fault {
     Break,
     /// A node answers slowly.
     Slow,
+    /// A node that runs out of memory evicts a key: its marker, a tombstone, or a lease that a quorum of others has. (An eviction that
+    /// takes a lease from its quorum is outside of the guarantee until a probe notices it.)
+    Evict,
 }
 
 impl Fault {
     /// The node has no vote for a whole quarantine.
     pub(super) fn costs_the_vote(self) -> bool {
-        use Fault::{Failover, Flush, JointStep, NodeStep, RestartAll, RestartEmpty, RestartKept, RestartTail};
-        matches!(self, Failover | RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep)
+        use Fault::{Evict, Failover, Flush, JointStep, NodeStep, RestartAll, RestartEmpty, RestartKept, RestartTail};
+        let restarts = matches!(self, RestartEmpty | RestartKept | RestartTail | RestartAll);
+        restarts || matches!(self, Evict | Failover | Flush | NodeStep | JointStep)
     }
 }
 
-/// Every kind but [`Fault::JointStep`], which is for one-host worlds.
+/// Every kind but [`Fault::JointStep`], which is for one-host worlds, and [`Fault::Evict`], which came later.
 const KINDS: [Fault; 16] = [
     Fault::RestartEmpty,
     Fault::RestartKept,
@@ -174,6 +179,10 @@ pub(super) struct Profile {
     pub(super) relists: bool,
     /// An operator changes the terms, until the calm.
     pub(super) reterms: bool,
+    /// An operator replaces the first node's server by another one, there and back, until the calm. Both servers live.
+    pub(super) replaces: bool,
+    /// The last instance, which is of another cluster, does not start any more.
+    pub(super) other_is_stopped: bool,
     /// The list with which instances start from now on.
     pub(super) corrected: Option<Vec<usize>>,
     /// How clients share resources.
@@ -187,8 +196,18 @@ pub(super) struct Profile {
 impl Profile {
     /// How many servers there are: the nodes, and one more where an instance has another list.
     pub(super) fn servers(&self) -> usize {
-        let has_more = self.relists || matches!(self.variant, Variant::OtherCluster | Variant::SecondServer);
-        self.nodes + usize::from(has_more)
+        let has_more = self.relists || self.variant == Variant::OtherCluster;
+        self.nodes + usize::from(has_more) + usize::from(self.has_second_server())
+    }
+
+    /// Two servers may answer under the first node's name.
+    fn has_second_server(&self) -> bool {
+        self.replaces || self.variant == Variant::SecondServer
+    }
+
+    /// The second server of the first node's name: the last one.
+    pub(super) fn second_server(&self) -> Option<usize> {
+        self.has_second_server().then(|| self.servers() - 1)
     }
 
     /// What the client with this token asks for.
@@ -211,7 +230,7 @@ impl Profile {
         match self.variant {
             Variant::OtherCluster if inst + 1 == self.instances => (1..self.nodes + 1).collect(),
             Variant::SecondServer if inst + 1 == self.instances => {
-                std::iter::once(self.nodes).chain(1..self.nodes).collect()
+                self.second_server().into_iter().chain(1..self.nodes).collect()
             }
             _ => (0..self.nodes).collect(),
         }
@@ -219,7 +238,7 @@ impl Profile {
 
     /// The servers that an instance may use: those of its configured list, and those that are added.
     pub(super) fn reach_of(&self, inst: usize) -> Vec<usize> {
-        if self.relists { (0..self.servers()).collect() } else { self.list_of(inst) }
+        if self.relists || self.replaces { (0..self.servers()).collect() } else { self.list_of(inst) }
     }
 
     /// The length of the shortest list.
@@ -229,8 +248,8 @@ impl Profile {
 
     /// What instances call a server.
     pub(super) fn name_of(&self, server: usize) -> NodeId {
-        let is_second = self.variant == Variant::SecondServer && server == self.nodes;
-        NodeId::parse(&format!("n{}", if is_second { 0 } else { server })).expect("valid")
+        let named_as = if self.second_server() == Some(server) { 0 } else { server };
+        NodeId::parse(&format!("n{named_as}")).expect("valid")
     }
 
     /// Draws the profile of `seed`.
@@ -283,6 +302,8 @@ impl Profile {
             keeps: false,
             relists: false,
             reterms: false,
+            replaces: false,
+            other_is_stopped: false,
             corrected: Option::None,
             sharing: Sharing::None,
             has_sets: false,
@@ -315,6 +336,21 @@ impl Profile {
         profile.has_sets = r.chance(50);
         // Not drawn, so that other seeds stay as they are.
         profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;
-        profile
+        if REGRESSIONS.contains(&seed) { profile } else { profile.with_later_faults(seed) }
+    }
+
+    /// The faults that came after the first findings, and the combinations that those seeds do not have.
+    fn with_later_faults(mut self, seed: u64) -> Self {
+        let mut r = Rng::new(seed, 20);
+        if r.chance(20) && self.nodes > 1 {
+            self.faults.push(Fault::Evict);
+        }
+        let is_plain = matches!(self.variant, Variant::No | Variant::LongerTtl);
+        let may_change = self.initialised && !self.one_ends && !self.relists;
+        let (relists, replaces) = (r.chance(8), r.chance(12));
+        // Where only others heal, or where instances differ.
+        self.relists |= relists && may_change && (self.heals_only || self.variant == Variant::SecondServer);
+        self.replaces = replaces && may_change && !self.relists && is_plain && self.nodes > 1;
+        self
     }
 }

@@ -164,8 +164,23 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 busy[inst] = true;
             }
         }
+        Todo::EndReplacement(inst) => {
+            if let Some(host) = &mut hosts[inst] {
+                host.end_replacement();
+                busy[inst] = true;
+            }
+        }
+        Todo::Replace { inst, server } => {
+            if let Some(host) = &mut hosts[inst] {
+                host.replace(server);
+                busy[inst] = true;
+            }
+        }
         Todo::Boot(inst) => {
             let w = lock(world);
+            if w.profile.other_is_stopped && inst + 1 == w.insts.len() {
+                return;
+            }
             let initialises = w.profile.initialised && inst == 0 && w.now < 100 * MS;
             drop(w);
             hosts[inst] = Some(Host::boot(world, inst, seed, initialises));
@@ -235,6 +250,7 @@ impl World {
             Event::Forget { inst, node } => self.todo.push(Todo::Forget(inst, node)),
             Event::Relist { inst } => self.relist(inst),
             Event::Reterm { inst } => self.reterm(inst),
+            Event::Replace { inst } => self.replace(inst),
             Event::Done => self.done = true,
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }

@@ -99,6 +99,8 @@ pub(super) enum Event {
     Forget { inst: usize, node: usize },
     /// An operator changes the list of nodes at an instance.
     Relist { inst: usize },
+    /// An operator replaces the first node's server at an instance.
+    Replace { inst: usize },
     /// An operator changes the terms at an instance.
     Reterm { inst: usize },
     /// The run is over.
@@ -125,15 +127,13 @@ pub(super) enum Todo {
     /// An operator says to an instance that a node has ended.
     Forget(usize, usize),
     /// An operator adds a server to the list at an instance, or removes it.
-    Relist {
-        inst: usize,
-        server: usize,
-        is_added: bool,
-    },
-    Reterm {
-        inst: usize,
-        terms: Terms,
-    },
+    Relist { inst: usize, server: usize, is_added: bool },
+    /// The operator gives up a replacement at an instance.
+    EndReplacement(usize),
+    /// An operator lets this server take its name's place, at an instance.
+    Replace { inst: usize, server: usize },
+    /// An operator changes the terms at an instance.
+    Reterm { inst: usize, terms: Terms },
 }
 
 struct Entry {
@@ -266,6 +266,10 @@ impl World {
         if self.profile.relists {
             let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
             self.at(at * MS, Event::Relist { inst: 0 });
+        }
+        if self.profile.replaces {
+            let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);
+            self.at(at * MS, Event::Replace { inst: 0 });
         }
         if self.profile.reterms {
             let at = FAULTS_BEGIN_MS + self.fault_rng.below(2_000);

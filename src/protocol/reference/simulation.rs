@@ -158,7 +158,12 @@ impl ReferenceNode {
 
     /// Whether the process has a vote, or had it at the last request.
     pub(crate) fn is_active(&self) -> bool {
-        self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.run == self.run)
+        self.memory.marker.0.as_ref().is_some_and(|m| m.active && !m.pending && m.run == self.run)
+    }
+
+    /// Whether keys were evicted since the last probe.
+    pub(crate) fn has_unseen_eviction(&self) -> bool {
+        self.memory.marker.0.as_ref().is_some_and(|m| m.evicted.is_some_and(|seen| seen < self.evicted))
     }
 
     /// Drops every expired key, as Redis does by itself many times a second.

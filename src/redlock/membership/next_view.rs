@@ -135,6 +135,12 @@ impl NodeAnswers<'_> {
         views.max_by_key(|view| view.id)
     }
 
+    /// The highest view that a process shows, whether or not it votes, with no address that is not confirmed.
+    pub(crate) fn last_shown(&self) -> Option<&Arc<View>> {
+        let views = self.members.iter().flatten().filter(|m| m.is_ours).map(|m| &m.view);
+        views.filter(|view| self.unconfirmed(view).is_none()).max_by_key(|view| view.id)
+    }
+
     /// Whether a quorum of this base's list has promised, or installed, this view or a higher one.
     fn is_promised(&self, id: ViewId, base: &View) -> bool {
         let promised = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.promised.max(m.view.id) >= id);
