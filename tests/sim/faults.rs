@@ -10,7 +10,7 @@ use super::network::address_of;
 use super::profile::{Fault, GUARD_MS, TERMS_MS, Variant};
 use super::world::{Event, MS, SEC, Todo, Us, World};
 use crate::protocol::reference::{EvictedKey, ReferenceNode};
-use crate::protocol::{ClusterParams, NodeList, Terms, View, quarantine_for};
+use crate::protocol::{ClusterParams, NodeList, RosterEntry, Terms, View, quarantine_for};
 use crate::redlock::quorum::quorum_of;
 
 /// What a restarted node remembers.
@@ -666,9 +666,14 @@ impl World {
             }
         }
         if self.profile.variant == Variant::SecondServer {
-            // The name leads the last instance to the same server as the others.
-            self.profile.corrected = Some((0..self.profile.nodes).collect());
-            self.crash(self.insts.len() - 1);
+            // The name leads all instances to the server that the last view names.
+            let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
+            let named = self.named_server(&highest);
+            self.profile.corrected = Some(std::iter::once(named).chain(1..self.profile.nodes).collect());
+            for inst in (0..self.insts.len()).filter(|inst| self.insts[*inst].first_server != named).collect::<Vec<_>>()
+            {
+                self.crash(inst);
+            }
         }
         if self.profile.relists || self.profile.reterms {
             self.correct_configurations(false);
@@ -695,10 +700,14 @@ impl World {
         }
     }
 
-    /// Of two servers of the first name, the one that was added, or took its place, with its address.
+    /// Of two servers of the first name, the one that the view names, by its address or else by its run.
     fn named_server(&self, view: &View) -> usize {
-        let address = view.entry(&self.profile.name_of(0)).and_then(|entry| entry.address.as_deref());
-        self.profile.second_server().filter(|second| address == Some(&*address_of(*second))).unwrap_or(0)
+        let (entry, second) = (view.entry(&self.profile.name_of(0)), self.profile.second_server());
+        let is_second = |(entry, second): (&RosterEntry, usize)| match entry.address.as_deref() {
+            Some(address) => *address == *address_of(second),
+            None => entry.run[..20] == run_id(second, 0, 0)[..20],
+        };
+        entry.zip(second).filter(|of| is_second(*of)).map_or(0, |(_, second)| second)
     }
 
     /// An operator starts again the instances that reach another server than the last view names, unless a quorum of what an instance
