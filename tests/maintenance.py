@@ -2,10 +2,10 @@
 """An operator's maintenance day under the load of a build farm: tests/maintenance.py target/release/redlockd
 
 Five Redis servers and two instances on free ports of loopback. Every node is restarted without its data as `docs/operating.md`
-says (`nodes --margin 1`, restart, `nodes --wait NAME --votes`), one is replaced by a new server, and one instance is started with
-the configuration from before. Meanwhile jobs acquire, extend and release at both instances, and a lease of four
-minutes that nobody renews must keep all others out. Prints what was refused for how long, and exits with 1 if anything was
-refused for more than a second, was held twice, or had a fence that did not rise."""
+says (`nodes --margin 1`, restart, `nodes --wait NAME --votes`), one is replaced by a new server, guard and lock delay are
+changed, and one instance is started with the configuration from before. Meanwhile jobs acquire, extend and release at both
+instances, and a lease of four minutes that nobody renews must keep all others out. Prints what was refused for how long, and
+exits with 1 if anything was refused for more than a second, was held twice, or had a fence that did not rise."""
 import http.client
 import json
 import os
@@ -132,6 +132,8 @@ def main(binary):
             nodes[4].terminate()
             nodes[4].wait()
             said("n4 is another server, and the former one is off")
+            operator("nodes", "settings", "--reason", "clocks of two sites", "--guard", "700ms", "--lock-delay", "2s")
+            said("guard and lock delay are larger")
             instances[1].terminate()
             instances[1].wait()
             instances[1] = serve(1, yesterday)
