@@ -63,7 +63,8 @@ impl World {
             let kinds = self.profile.faults.clone();
             let fault = self.fault_rng.pick(&kinds);
             let (node, inst) = (self.fault_rng.index(self.servers.len()), self.fault_rng.index(self.insts.len()));
-            let is_kept = self.is_stopped(node) || self.is_needed_for_terms(node);
+            let is_beside_replacement = self.profile.heals_only && !self.replacing.is_empty();
+            let is_kept = is_beside_replacement || self.is_stopped(node) || self.is_needed_for_terms(node);
             if fault.costs_the_vote() && (!self.may_lose_another(node) || is_kept) {
                 return self.next_fault();
             }
@@ -480,7 +481,12 @@ impl World {
             .entry(&self.profile.name_of(0))
             .is_some_and(|entry| *entry.run == *self.servers[second].machine.run());
         let server = if is_named { 0 } else { second };
-        if self.servers[server].up {
+        // Where only others heal, a fault beside a replacement may leave too few that know anything.
+        let others = || (1..self.profile.nodes).map(|other| &self.servers[other]);
+        let all_vote = others().all(|s| s.up && s.machine.is_active() && s.machine.view().id == highest.id);
+        let may_begin = !self.profile.heals_only || all_vote && self.replacing.is_empty();
+        if self.servers[server].up && may_begin {
+            self.replacing.insert(inst);
             // What the other one has of released leases is nobody's business.
             self.checker.lost_tail.extend([0, second]);
             self.trace(|| format!("an operator asks i{inst}: server {server} is n0"));

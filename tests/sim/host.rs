@@ -196,13 +196,15 @@ impl Host {
     /// An operator replaces the server of a name.
     pub(super) fn replace(&mut self, server: usize) {
         let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
-        let name = lock(&world).profile.name_of(server);
+        let (inst, name) = (self.engine.clock.inst, lock(&world).profile.name_of(server));
         let task = self.runtime.spawn(async move {
             let done = monitor.replace(&name, &address_of(server)).await;
             if done.is_ok() {
                 lock(&world).coverage.count(HardState::NodeReplaced);
             }
-            lock(&world).trace(|| format!("{name} replaced by server {server}: {done:?}"));
+            let mut world = lock(&world);
+            world.replacing.remove(&inst);
+            world.trace(|| format!("{name} replaced by server {server}: {done:?}"));
         });
         self.replacements.push(task.abort_handle());
     }

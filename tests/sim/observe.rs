@@ -1,8 +1,6 @@
 //! Observes each request and its answer at the nodes: adds them to the trace and the hash, counts hard
 //! states, and checks what must never happen on a node.
 
-use std::sync::Arc;
-
 use super::actors::{declared, terms_of};
 use super::coverage::HardState;
 use super::network::Packet;
@@ -58,10 +56,11 @@ impl World {
         self.observe_by_kind(node, request, answer, packet.is_late);
     }
 
-    /// The name under which the cluster was declared.
-    fn declared(&self) -> Arc<str> {
+    /// Whether the cluster may have this name: with changed terms it has another one if it is begun anew after all nodes forgot.
+    fn may_be_ours(&self, name: &str) -> bool {
         let servers: Vec<usize> = (0..self.profile.nodes).collect();
-        declared(&self.profile, &servers, &terms_of(TERMS_MS[0])).get()
+        let of = |terms| declared(&self.profile, &servers, &terms_of(terms)).get();
+        self.profile.reterms && TERMS_MS.into_iter().any(|terms| *of(terms) == *name)
     }
 
     /// Orders, witnesses, and whose a node is.
@@ -77,9 +76,8 @@ impl World {
             Request::Probe(args) => {
                 let is_foreign = matches!(status.vote, Vote::NoVote(NoVote::OtherCluster { .. }));
                 // An instance that was started with changed terms learns the cluster's name from the nodes.
-                let is_ours = |theirs: &str| self.profile.reterms && *theirs == *self.declared();
                 let is_claimed =
-                    matches!(&status.vote, Vote::NoVote(NoVote::OtherCluster { theirs }) if !is_ours(theirs));
+                    matches!(&status.vote, Vote::NoVote(NoVote::OtherCluster { theirs }) if !self.may_be_ours(theirs));
                 // A node takes no notes of an instance of another cluster.
                 if args.is_witness && !is_clock_off && !is_foreign && !is_other(inst) {
                     self.servers[node].witnessed.insert(inst, now);

@@ -189,6 +189,8 @@ pub(super) struct World {
     pub(super) settled_until: Us,
     /// Nodes whose clocks were stepped together with all others, and that were not yet ordered into quarantine.
     pub(super) unnoticed: BTreeSet<usize>,
+    /// Instances at which a replacement is under way.
+    pub(super) replacing: BTreeSet<usize>,
     /// Tokens with which an acquire was asked for.
     pub(super) asked_with: BTreeSet<TokenHash>,
     pub(super) calm: bool,
@@ -231,6 +233,7 @@ impl World {
             joint_us: 0,
             settled_until: 0,
             unnoticed: BTreeSet::new(),
+            replacing: BTreeSet::new(),
             asked_with: BTreeSet::new(),
             calm: false,
             done: false,
@@ -407,6 +410,7 @@ impl World {
         i.feeds.clear();
         let calls = std::mem::take(&mut i.calls).into_values().map(|c| c.waker);
         let timers = std::mem::take(&mut i.timers).into_values();
+        self.replacing.remove(&inst);
         calls.chain(timers).collect()
     }
 }
