@@ -75,11 +75,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let current = self.engine.views.current();
         // Also in a view: an instance whose own clock was off has taken it before any node compared its cluster.
         self.learn_cluster();
-        // Nobody votes: the last view's addresses, lest instances reach two servers under a name, and no process is admitted by the
+        // If nobody votes, the last view's addresses: else instances reach two servers under a name, and no process is admitted by the
         // clock (seed 279 of the simulation).
-        if let Some(last) = latest.known().last_shown().filter(|last| base.id == ViewId::NONE && last.id > current.id) {
-            self.follow_addresses(last);
-        }
+        let last = latest.known().last_shown().filter(|last| base.id == ViewId::NONE && last.id > current.id).cloned();
+        self.follow_addresses(last.as_ref().unwrap_or(&current));
         if current.id == ViewId::NONE {
             if base.list.is_some() {
                 self.follow_list(&base, &latest, false);
@@ -89,7 +88,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let is_everybody = named.len() == latest.configured || self.is_older_than(FIRST_VIEW_WAITS);
             return is_first && is_everybody && matches!(self.change().await, Outcome::Done(_));
         }
-        self.follow_addresses(&current);
         self.follow_list(&current, &latest, named.len() >= quorum && base.id == current.id);
         // Nodes left of this instance's list may know a later list, whose nodes are unknown here (seed 3113 of the simulation).
         if base.list.is_some() && base.id != current.id && self.engine.may_take(&base, &latest.who_show_list(&base)) {
