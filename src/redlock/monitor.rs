@@ -303,26 +303,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Rounds wait as long as the nodes that can be part of a quorum need; a node that needs longer is slow. The others are asked
-    /// first, if they vote.
-    fn adapt_timeout(&self) {
-        let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state());
-        engine.follow_terms();
-        let members = engine.members();
-        let answers = |(i, health): &(usize, &NodeHealth)| members >> i & 1 == 1 && health.error.is_none();
-        let answered = state.nodes.iter().enumerate().filter(answers).map(|(_, health)| health);
-        let measured: Vec<RoundTrip> = answered.filter_map(|health| health.round_trip).collect();
-        engine.answers.follow(&measured, engine.quorum());
-        let timeout = engine.answers.present();
-        for (node, health) in engine.nodes.iter().zip(&mut state.nodes) {
-            node.expect_answers_within(timeout);
-            health.check_speed(timeout, now);
-        }
-        let is_ready = |(_, health): &(usize, &NodeHealth)| health.votes(now) && !health.is_slow;
-        let ready = state.nodes.iter().enumerate().filter(is_ready).map(|(i, _)| 1 << i);
-        engine.ready.set(ready.fold(0, std::ops::BitOr::bitor));
-    }
-
     /// Keeps the cluster clock at the median of the nodes' clocks. If the median has jumped by more than the guard,
     /// and a second probe confirms it, those nodes' clocks were stepped while leases were held: the cluster clock
     /// follows only once a quorum has confirmed a quarantine, because requests with the new time would make the

@@ -1,9 +1,12 @@
-//! What the node monitor knows of each node.
+//! What the node monitor knows of each node, and how long rounds wait because of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clock::BootTime;
+use super::clock::{BootTime, Clock};
+use super::monitor::NodeMonitor;
+use super::node::Node;
+use super::random::Entropy;
 use super::round_trip::RoundTrip;
 use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
 use crate::types::NodeId;
@@ -170,6 +173,28 @@ pub(super) fn rival(names: &[NodeId], states: &[Option<NodeStatus>], node: usize
     let (name, own) = (names.get(node)?, states.get(node)?.as_ref()?);
     let mut seen = states.iter().flatten().flat_map(|s| &s.alive);
     seen.find(|(of, run)| of == name && **run != *own.run).map(|(_, run)| Arc::clone(run))
+}
+
+impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
+    /// Rounds wait as long as the nodes that can be part of a quorum need; a node that needs longer is slow. The others are asked
+    /// first, if they vote.
+    pub(super) fn adapt_timeout(&self) {
+        let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state());
+        engine.follow_terms();
+        let members = engine.members();
+        let answers = |(i, health): &(usize, &NodeHealth)| members >> i & 1 == 1 && health.error.is_none();
+        let answered = state.nodes.iter().enumerate().filter(answers).map(|(_, health)| health);
+        let measured: Vec<RoundTrip> = answered.filter_map(|health| health.round_trip).collect();
+        engine.answers.follow(&measured, engine.quorum());
+        let timeout = engine.answers.present();
+        for (node, health) in engine.nodes.iter().zip(&mut state.nodes) {
+            node.expect_answers_within(timeout);
+            health.check_speed(timeout, now);
+        }
+        let is_ready = |(_, health): &(usize, &NodeHealth)| health.votes(now) && !health.is_slow;
+        let ready = state.nodes.iter().enumerate().filter(is_ready).map(|(i, _)| 1 << i);
+        engine.ready.set(ready.fold(0, std::ops::BitOr::bitor));
+    }
 }
 
 #[cfg(test)]
