@@ -121,12 +121,16 @@ def main(binary):
                 thread.start()
             began = time.monotonic()
             said = lambda what: print(f"{time.monotonic() - began:6.1f} s  {what}; {farm.done} jobs done", flush=True)
-            for k in range(5):
+
+            def restart(k):
                 operator("nodes", "--margin", "1", "--timeout", "1m")
                 nodes[k].terminate()
                 nodes[k].wait()
                 nodes[k] = servers.redis(ports[k], directory)
                 operator("nodes", "--wait", f"n{k}", "--votes", "--timeout", "1m")
+
+            for k in range(5):
+                restart(k)
                 said(f"n{k} was restarted")
             operator("nodes", "replace", "--reason", "a new machine", "n4", f"redis://127.0.0.1:{ports[5]}")
             nodes[4].terminate()
@@ -141,11 +145,7 @@ def main(binary):
             cluster.wait_for_votes(5)
             said("the second instance was started with yesterday's configuration")
             for k in range(4):
-                operator("nodes", "--margin", "1", "--timeout", "1m")
-                nodes[k].terminate()
-                nodes[k].wait()
-                nodes[k] = servers.redis(ports[k], directory)
-                operator("nodes", "--wait", f"n{k}", "--votes", "--timeout", "1m")
+                restart(k)
             said("four nodes were restarted once more")
             status, answer = farm.ask(1, "POST", "/locks/release/train", "ttl=10s")
             if status != 423:

@@ -67,6 +67,8 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
 
 impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
     /// Asks the nodes that were not asked. Must be called before anything is written to the lease.
+    ///
+    /// Cancel: not possible in between, since it never waits; the grant still undoes itself on all nodes.
     pub(crate) async fn spread(&mut self) {
         if let Some((.., unasked)) = self.unasked.take() {
             self.engine.spread_now(unasked).await;

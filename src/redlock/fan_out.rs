@@ -92,11 +92,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// leases are asked for in an order: shared leases, permits and sets agree on slots, fences and free names by what all nodes show.
     pub(super) fn acquire_order(&self, params: &AcquireParams, timeout: Duration) -> Option<Order> {
         let [resource] = &*params.resources else { return None };
-        let is_long = params.ttl.as_duration() >= 3 * self.spread_after();
-        if self.settings.fan_out == FanOut::All || params.mode != WantedMode::Exclusive || !is_long {
+        if self.settings.fan_out == FanOut::All || params.mode != WantedMode::Exclusive {
             return None;
         }
-        if timeout < 2 * REST_AFTER || (self.foreign.may_have(resource) && !mutant::is(Mutant::ForeignIgnored)) {
+        let is_short = params.ttl.as_duration() < 3 * self.spread_after();
+        if is_short
+            || timeout < 2 * REST_AFTER
+            || (self.foreign.may_have(resource) && !mutant::is(Mutant::ForeignIgnored))
+        {
             return None;
         }
         let view = self.views.current();

@@ -112,7 +112,7 @@ impl PendingSpreads {
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// How long a lease may stand on a quorum only.
     pub(super) fn spread_after(&self) -> Duration {
-        SPREAD_AFTER.min(self.settings.params.guard / 4)
+        SPREAD_AFTER.min(self.terms().guard / 4)
     }
 
     /// Reserves a place among the leases to be spread. `None`: there are too many.
@@ -142,6 +142,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// Asks the remaining nodes for the lease now, if they were not asked: requests that are sent from now on reach each node
     /// after this one.
+    ///
+    /// Cancel: as of [`Self::spread_now`].
     pub(super) async fn spread_first(&self, resource: &ResourceName, token: &TokenHash) {
         if self.settings.fan_out == FanOut::Quorum
             && let Some(unasked) = self.spreads.take(&(resource.clone(), token.clone()))
@@ -152,6 +154,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// Hands the request to the remaining nodes; their answers are awaited in a tracked task.
+    ///
+    /// Cancel: not possible in between, since it never waits. The lease is on the remaining nodes that took the request.
     pub(super) async fn spread_now(&self, unasked: Box<Unasked>) {
         let mut spread = Box::pin(self.clone().spread(unasked));
         let first = poll_fn(|cx| Poll::Ready(spread.as_mut().poll(cx))).await;
@@ -162,6 +166,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// No answer counts: the lease has its quorum. A node that does not take it gets it with the first extend that a quorum
     /// confirms.
+    ///
+    /// Cancel: each of the remaining nodes may have the lease or not, until its TTL.
     async fn spread(self, unasked: Box<Unasked>) {
         let Unasked { request, stamp, order, slot, .. } = *unasked;
         let now = self.clock.now();

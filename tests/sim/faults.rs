@@ -94,9 +94,13 @@ impl World {
         others <= size - quorum_of(size)
     }
 
+    fn highest_view(&self) -> Arc<View> {
+        self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server")
+    }
+
     /// Whether it is of the list of the highest view.
     fn is_listed(&self, server: usize) -> bool {
-        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
+        let highest = self.highest_view();
         match &highest.list {
             Some(list) => list.names.contains(&self.profile.name_of(server)),
             None => server < self.profile.nodes || self.profile.second_server() == Some(server),
@@ -476,7 +480,7 @@ impl World {
     /// An operator replaces the first node's server by the other one, at some instance.
     pub(super) fn replace(&mut self, inst: usize) {
         let Some(second) = self.profile.second_server().filter(|_| !self.calm) else { return };
-        let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
+        let highest = self.highest_view();
         let is_named = highest
             .entry(&self.profile.name_of(0))
             .is_some_and(|entry| *entry.run == *self.servers[second].machine.run());
@@ -673,7 +677,7 @@ impl World {
         }
         if self.profile.variant == Variant::SecondServer {
             // The name leads all instances to the server that the last view names.
-            let highest = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id).expect("a server");
+            let highest = self.highest_view();
             let named = self.named_server(&highest);
             self.profile.corrected = Some(std::iter::once(named).chain(1..self.profile.nodes).collect());
             for inst in (0..self.insts.len()).filter(|inst| self.insts[*inst].first_server != named).collect::<Vec<_>>()
@@ -740,7 +744,7 @@ impl World {
         if self.profile.reterms {
             self.correct_terms();
         }
-        let Some(highest) = self.servers.iter().map(|s| s.machine.view()).max_by_key(|view| view.id) else { return };
+        let highest = self.highest_view();
         if self.profile.replaces {
             return self.correct_addresses(&highest);
         }
