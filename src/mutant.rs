@@ -188,6 +188,10 @@ mutants! {
         SharedUnderIntent,
         /// A vote has the terms that are configured, not those of its view.
         ConfiguredTerms,
+        /// A process is read and filled for a view with another key template before its leases have their new names.
+        ReadBeforeRename,
+        /// Only the first page of leases leaves the former names.
+        PartOfNames,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
         /// A process leaves its data to the next one although Redis does not sync each write.

@@ -67,7 +67,6 @@ fn redis_node(
 ) -> RedisNodeConfig {
     RedisNodeConfig {
         tls: tls.filter(|_| url.is_tls()).cloned(),
-        key_template: config.key_template.clone(),
         identity: config.identity,
         connect_timeout: config.connect_timeout,
         connections: config.connections_per_node,
@@ -128,13 +127,14 @@ pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
 pub(super) fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     let names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
     let Config { guard, lock_delay, fence_ttl, .. } = *config;
-    let terms = Terms { guard, lock_delay, fence_ttl };
+    let terms = Terms { guard, lock_delay, fence_ttl, template: None };
     ClusterParams {
         cluster: ClusterName::declared(&names, &terms, &config.key_template.to_string()),
         guard,
         lock_delay,
         quarantine: quarantine_for(config.max_ttl, lock_delay, guard),
         fence_ttl,
+        template: config.key_template.clone(),
     }
 }
 

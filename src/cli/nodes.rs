@@ -66,7 +66,7 @@ pub(super) enum NodesAction {
     Add(AddCommand),
     /// Let a node vote no more: a list of N nodes becomes one of N - 1
     Remove(RemoveCommand),
-    /// Change guard, lock delay or fence TTL for all instances
+    /// Change guard, lock delay, fence TTL or key template for all instances
     Settings(SettingsCommand),
 }
 
@@ -128,7 +128,7 @@ pub(super) struct ForgetCommand {
 /// Arguments of `nodes settings`.
 #[derive(Debug, Args)]
 #[command(after_help = SETTINGS_EXAMPLES)]
-#[group(id = "terms", required = true, multiple = true, args = ["guard", "lock_delay", "fence_ttl"])]
+#[group(id = "terms", required = true, multiple = true, args = ["guard", "lock_delay", "fence_ttl", "key_template"])]
 pub(super) struct SettingsCommand {
     /// Maximum clock offset, and maximum age of a request, at which a node votes
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -139,6 +139,9 @@ pub(super) struct SettingsCommand {
     /// How long the nodes know the last fence of a resource
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) fence_ttl: Option<Duration>,
+    /// How a lock's key is made from the name of its resource, such as lock:{resource}
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(super) key_template: Option<String>,
     /// Why, for the service's log
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: String,
@@ -265,9 +268,13 @@ fn change_list<E: Environment>(
 fn change_terms<E: Environment>(args: &SettingsCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = client_from_args::client(&args.service, io.env, io.err)?;
     let terms = [("guard", args.guard), ("lock_delay", args.lock_delay), ("fence_ttl", args.fence_ttl)];
-    let terms: Vec<_> = terms.into_iter().filter_map(|(name, to)| Some((name, to?))).collect();
-    io.send(client.change_terms(&terms, &args.reason, REPLACE_TIMEOUT))?;
-    let named: Vec<String> = terms.iter().map(|(name, to)| format!("{name} is {}", format_duration(*to))).collect();
+    let periods: Vec<_> = terms.into_iter().filter_map(|(name, to)| Some((name, to?))).collect();
+    let template = args.key_template.iter().map(|template| ("key_template", template.clone()));
+    let sent = periods.iter().map(|(name, to)| (*name, format!("{}ms", to.as_millis())));
+    let sent: Vec<_> = sent.chain(template.clone()).collect();
+    io.send(client.change_terms(&sent, &args.reason, REPLACE_TIMEOUT))?;
+    let named = periods.into_iter().map(|(name, to)| (name, format_duration(to))).chain(template);
+    let named: Vec<String> = named.map(|(name, to)| format!("{name} is {to}")).collect();
     print_line(io.err, &format!("redlockd: {} now; correct the configuration of all instances", named.join(", ")));
     Ok(exit::OK)
 }

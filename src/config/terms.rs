@@ -28,7 +28,7 @@ impl TermsRules {
     /// What is wrong with these terms: the setting and a sentence, for each.
     pub fn check(&self, terms: &Terms) -> Vec<(&'static str, String)> {
         let show = |ms: u64| format_duration(Duration::from_millis(ms));
-        let Terms { guard, lock_delay, fence_ttl } = *terms;
+        let Terms { guard, lock_delay, fence_ttl, .. } = *terms;
         let ranges =
             [("guard", guard, GUARD), ("lock_delay", lock_delay, LOCK_DELAY), ("fence_ttl", fence_ttl, FENCE_TTL)];
         let is_outside = |(_, value, range): &(_, Duration, RangeInclusive<u64>)| {
@@ -54,15 +54,15 @@ mod tests {
     fn terms_obey_the_rules_of_the_configuration() {
         let rules = TermsRules::from_config(&Config::default());
         let Config { guard, lock_delay, fence_ttl, .. } = Config::default();
-        let terms = Terms { guard, lock_delay, fence_ttl };
+        let terms = Terms { guard, lock_delay, fence_ttl, template: None };
         assert_eq!(rules.check(&terms), []);
         let ms = Duration::from_millis;
         for (wrong, keys) in [
-            (Terms { guard: ms(50), ..terms }, &["guard"][..]),
-            (Terms { guard: ms(501), ..terms }, &["lock_delay"]),
-            (Terms { guard: ms(40_000), lock_delay: ms(90_000), ..terms }, &["guard"]),
-            (Terms { fence_ttl: ms(59_999), ..terms }, &["fence_ttl"]),
-            (Terms { guard: ms(9), lock_delay: ms(17), ..terms }, &["guard", "lock_delay", "guard", "lock_delay"]),
+            (Terms { guard: ms(50), ..terms.clone() }, &["guard"][..]),
+            (Terms { guard: ms(501), ..terms.clone() }, &["lock_delay"]),
+            (Terms { guard: ms(40_000), lock_delay: ms(90_000), ..terms.clone() }, &["guard"]),
+            (Terms { fence_ttl: ms(59_999), ..terms.clone() }, &["fence_ttl"]),
+            (Terms { guard: ms(9), lock_delay: ms(17), ..terms.clone() }, &["guard", "lock_delay", "guard", "lock_delay"]),
         ] {
             let found = rules.check(&wrong);
             assert_eq!(found.iter().map(|(key, _)| *key).collect::<Vec<_>>(), keys, "{found:?}");

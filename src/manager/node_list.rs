@@ -14,7 +14,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn node_list(&self) -> NodeListState {
         let view = Some(self.engine().view_number()).filter(|number| *number > 0);
         let (monitor, terms) = (&self.shared.monitor, self.terms());
-        let other_terms = Some(terms).filter(|terms| *terms != self.engine().settings.params.terms());
+        let own = self.engine().settings.params.terms();
+        let template = terms.template.clone().filter(|template| own.template.as_ref() != Some(template));
+        let other_terms = Some(Terms { template, ..terms.clone() }).filter(|_| terms != own);
         NodeListState { view, change: monitor.list_change(), other_terms, terms_change: monitor.terms_change() }
     }
 

@@ -175,7 +175,8 @@ impl NodesPage {
         let change = change.map(|(from, to)| format!("from {} to {}", names(from), names(to))).unwrap_or_default();
         let terms = |terms: &Terms| {
             let [guard, delay, fences] = [terms.guard, terms.lock_delay, terms.fence_ttl].map(format_duration);
-            format!("guard {guard}, lock delay {delay}, fence TTL {fences}")
+            let keys = terms.template.as_ref().map(|template| format!(", key template {template}")).unwrap_or_default();
+            format!("guard {guard}, lock delay {delay}, fence TTL {fences}{keys}")
         };
         let terms_change = status.list.terms_change.as_ref();
         let terms_change =

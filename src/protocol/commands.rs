@@ -12,7 +12,7 @@ use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
     acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list,
-    read_all, release, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
+    read_all, release, rename, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -38,7 +38,7 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 21] {
+pub fn all_scripts() -> [&'static NodeScript; 22] {
     [
         &acquire::SCRIPT,
         &acquire_shared::SCRIPT,
@@ -61,6 +61,7 @@ pub fn all_scripts() -> [&'static NodeScript; 21] {
         &ticket_exchange::SCRIPT,
         &read_all::SCRIPT,
         &fill::SCRIPT,
+        &rename::SCRIPT,
     ]
 }
 
@@ -106,6 +107,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::Tickets(args) => ticket_exchange::build(args, script_ref),
         Request::Read(args) => read_all::build(context, sent_at, args, script_ref),
         Request::Fill(args) => fill::build(context, sent_at, args, script_ref),
+        Request::Rename(args) => rename::build(context, sent_at, args, script_ref),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => {
             admin::build(context, sent_at, request, script_ref)
         }
@@ -160,6 +162,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::Tickets(args) => ticket_exchange::parse(args, value),
         Request::Read(_) => read_all::parse(value),
         Request::Fill(_) => fill::parse(value),
+        Request::Rename(_) => rename::parse(value),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => admin::parse(value),
         Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => view_change::parse(value),
     }

@@ -31,6 +31,7 @@ fn params() -> ClusterParams {
         lock_delay: Duration::from_secs(1),
         quarantine: Duration::from_secs(305),
         fence_ttl: Duration::from_hours(1),
+        template: Default::default(),
     }
 }
 

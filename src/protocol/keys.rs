@@ -2,6 +2,7 @@
 //! documentation use the same names.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::types::{AttemptId, Invalid, RESERVED_PREFIX, ResourceName, TokenHash};
 
@@ -24,6 +25,9 @@ pub const BLOCKS_KEY: &str = "redlockd:blocks";
 /// String with a TTL: exists while any instance listens for the ends of leases, so that notices are published only if some
 /// instance receives them.
 pub const NOTICES_KEY: &str = "redlockd:notices";
+/// String without a TTL, from the first change of the key template on: the template by which this process names locks, then ` o`
+/// while its leases leave these names, and ` i` while they receive them.
+pub const NAMES_KEY: &str = "redlockd:names";
 /// Hashes: the last fence of each resource that had one in this generation or the one before, alternately.
 pub const FENCES_KEYS: [&str; 2] = ["redlockd:fences:0", "redlockd:fences:1"];
 /// The prefix of the hash of a resource's shared leases or permits; the name follows.
@@ -45,10 +49,10 @@ pub const TEMPLATE_MAX_BYTES: usize = 128;
 
 /// How the key of a resource's lock is made from its name: `{resource}` with a fixed prefix and suffix, as in other Redlock
 /// libraries. All other keys have fixed names.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyTemplate {
-    head: String,
-    tail: String,
+    head: Arc<str>,
+    tail: Arc<str>,
 }
 
 impl KeyTemplate {
@@ -99,7 +103,7 @@ impl KeyTemplate {
 impl Default for KeyTemplate {
     /// The resource name unchanged, as most Redlock libraries use it.
     fn default() -> Self {
-        Self { head: String::new(), tail: String::new() }
+        Self { head: "".into(), tail: "".into() }
     }
 }
 

@@ -21,6 +21,7 @@ mod params;
 mod read_all;
 mod record;
 mod release;
+mod rename;
 mod reply;
 mod reply_reader;
 mod request;
@@ -50,6 +51,7 @@ pub use params::{ClusterName, ClusterParams, RequestStamp, RequestTime, TOKEN_TO
 pub use read_all::{ReadArgs, ReadEntry, Tombstone};
 pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS, MEMBERS_MAX, MEMBERS_SHOWN};
 pub use release::{CancelArgs, ReleaseArgs};
+pub use rename::RenameArgs;
 pub use reply::*;
 pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;

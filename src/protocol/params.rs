@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
+use super::keys::KeyTemplate;
 use super::reply::{NoVote, NodeResult, Reply};
 use super::request::Request;
 use super::terms::Terms;
@@ -144,24 +145,33 @@ pub struct ClusterParams {
     pub quarantine: Duration,
     /// How long an unused resource's fence counter is kept.
     pub fence_ttl: Duration,
+    /// The names of locks.
+    pub template: KeyTemplate,
 }
 
 impl ClusterParams {
     /// The configured terms.
     pub fn terms(&self) -> Terms {
-        Terms { guard: self.guard, lock_delay: self.lock_delay, fence_ttl: self.fence_ttl }
+        let template = Some(self.template.clone());
+        Terms { guard: self.guard, lock_delay: self.lock_delay, fence_ttl: self.fence_ttl, template }
     }
 
     /// The parameters in this view: with its terms, if these were changed.
     pub fn in_view(&self, view: &View) -> Cow<'_, Self> {
-        match view.terms().filter(|terms| **terms != self.terms() && !mutant::is(Mutant::ConfiguredTerms)) {
+        let is_own = |terms: &Terms| {
+            let periods = (self.guard, self.lock_delay, self.fence_ttl);
+            (terms.guard, terms.lock_delay, terms.fence_ttl) == periods
+                && terms.template.as_ref().is_none_or(|template| *template == self.template)
+        };
+        match view.terms().filter(|terms| !is_own(terms) && !mutant::is(Mutant::ConfiguredTerms)) {
             None => Cow::Borrowed(self),
-            Some(Terms { guard, lock_delay, fence_ttl }) => {
+            Some(Terms { guard, lock_delay, fence_ttl, template }) => {
                 // A millisecond more than it can be: the length of a quarantine was rounded.
                 let max_ttl = self.longest_ttl().saturating_add(Duration::from_millis(1));
                 let quarantine = quarantine_for(max_ttl, *lock_delay, *guard);
                 let (guard, lock_delay, fence_ttl, cluster) = (*guard, *lock_delay, *fence_ttl, self.cluster.clone());
-                Cow::Owned(Self { cluster, guard, lock_delay, quarantine, fence_ttl })
+                let template = template.as_ref().unwrap_or(&self.template).clone();
+                Cow::Owned(Self { cluster, guard, lock_delay, quarantine, fence_ttl, template })
             }
         }
     }
@@ -202,6 +212,7 @@ mod tests {
             lock_delay: Duration::from_secs(1),
             quarantine: q,
             fence_ttl: Duration::from_mins(1),
+            template: Default::default(),
         };
         assert_eq!(params.longest_ttl(), Duration::from_mins(5));
         let saturated = quarantine_for(Duration::MAX, Duration::MAX, Duration::ZERO);

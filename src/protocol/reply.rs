@@ -108,6 +108,10 @@ pub enum Reply {
     FillOutOfOrder { done: u32 },
     /// The node votes: nothing is filled.
     FillNotNeeded,
+    /// The place of the next page of a change of names.
+    Renaming { receives: bool, cursor: u64 },
+    /// Every lease of the process has the names of the view.
+    Renamed,
     /// Reply to the operations on the node itself.
     Status(NodeStatus),
     /// Reply to changes of the view.

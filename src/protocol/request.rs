@@ -15,6 +15,7 @@ use super::kept::KeptArgs;
 use super::list::ListArgs;
 use super::read_all::ReadArgs;
 use super::release::{CancelArgs, ReleaseArgs};
+use super::rename::RenameArgs;
 #[cfg(doc)]
 use super::reply::Reply;
 use super::restore::RestoreArgs;
@@ -83,6 +84,9 @@ pub enum Request {
     /// Fill a node without a vote with a page of other nodes' data. Replies: [`Reply::Filled`],
     /// [`Reply::FillOutOfOrder`], [`Reply::FillNotNeeded`], [`Reply::NoVote`].
     Fill(FillArgs),
+    /// Give a page of a process's leases the names of the view's key template. Accepted by a process that has installed this view and
+    /// is to be filled for it. Replies: [`Reply::Renaming`], [`Reply::Renamed`], [`Reply::NoVote`].
+    Rename(RenameArgs),
     /// Read the state of the node itself, and leave notes for other instances. Fails on a node that cannot write.
     /// Replies: [`Reply::Status`].
     Probe(ProbeArgs),
@@ -141,6 +145,7 @@ impl Request {
                 | Self::Admit(_)
                 | Self::Read(_)
                 | Self::Fill(_)
+                | Self::Rename(_)
         )
     }
 
@@ -167,6 +172,7 @@ impl Request {
             Self::Tickets(_) => "tickets",
             Self::Read(_) => "read",
             Self::Fill(_) => "fill",
+            Self::Rename(_) => "rename",
             Self::Probe(_) => "probe",
             Self::Init { .. } => "init",
             Self::Quarantine { .. } => "quarantine",
@@ -199,6 +205,7 @@ impl Request {
             | Self::Tickets(_)
             | Self::Read(_)
             | Self::Fill(_)
+            | Self::Rename(_)
             | Self::Probe(_)
             | Self::Init { .. }
             | Self::Quarantine { .. }
@@ -210,7 +217,7 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 26] = [
+pub const OPERATIONS: [&str; 27] = [
     "acquire",
     "acquire_set",
     "acquire_shared",
@@ -231,6 +238,7 @@ pub const OPERATIONS: [&str; 26] = [
     "tickets",
     "read",
     "fill",
+    "rename",
     "probe",
     "init",
     "quarantine",

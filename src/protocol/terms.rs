@@ -7,12 +7,14 @@ use std::time::Duration;
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
+use super::keys::KeyTemplate;
+
 /// How many sets of terms a view knows besides the present ones: an instance that is configured with older terms is of another
 /// cluster.
 pub(crate) const FORMER_TERMS_MAX: usize = 8;
 
 /// What a cluster's votes mean. In whole milliseconds once they were changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terms {
     /// The maximum clock offset, and the maximum age of a request, with which a node votes.
     pub guard: Duration,
@@ -20,20 +22,31 @@ pub struct Terms {
     pub lock_delay: Duration,
     /// How long an unused resource's fence counter is kept.
     pub fence_ttl: Duration,
+    /// The names of locks; `None` in a view whose template was never changed: the configured one.
+    pub template: Option<KeyTemplate>,
 }
 
 impl Terms {
     /// Reads the text of [`fmt::Display`]; `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split(' ').map(|word| {
+        let mut words = text.split(' ');
+        let mut period = || {
+            let word = words.next()?;
             let is_number = (1..=13).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_digit());
             is_number.then(|| word.parse().ok()).flatten().map(Duration::from_millis)
-        });
-        let terms = Self { guard: words.next()??, lock_delay: words.next()??, fence_ttl: words.next()?? };
-        words.next().is_none().then_some(terms)
+        };
+        let (guard, lock_delay, fence_ttl) = (period()?, period()?, period()?);
+        let template = words.next().map(KeyTemplate::parse).transpose().ok()?;
+        words.next().is_none().then_some(Self { guard, lock_delay, fence_ttl, template })
     }
 
-    /// A hash of guard, lock delay and key template: instances with the same one may share nodes.
+    /// These terms with this template, unless they have one.
+    pub(crate) fn or_template(&self, configured: &KeyTemplate) -> Self {
+        let template = self.template.clone().or_else(|| Some(configured.clone()));
+        Self { template, ..self.clone() }
+    }
+
+    /// A hash of guard, lock delay and key template, for terms without one this one: instances with the same hash may share nodes.
     pub(super) fn hash(&self, template: &str) -> Arc<str> {
         hash_of(&self.text(template))
     }
@@ -49,14 +62,16 @@ impl Terms {
 
     fn text(&self, template: &str) -> String {
         let (guard, lock_delay) = (self.guard.as_millis(), self.lock_delay.as_millis());
+        let template = self.template.as_ref().map_or_else(|| template.to_owned(), KeyTemplate::to_string);
         format!("{guard}\n{lock_delay}\n{}\n{template}", 3_600_000) // the third was once a setting
     }
 }
 
-/// Guard, lock delay and fence TTL in milliseconds.
+/// Guard, lock delay and fence TTL in milliseconds, and the template if there is one.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.guard.as_millis(), self.lock_delay.as_millis(), self.fence_ttl.as_millis())
+        write!(f, "{} {} {}", self.guard.as_millis(), self.lock_delay.as_millis(), self.fence_ttl.as_millis())?;
+        self.template.as_ref().map_or(Ok(()), |template| write!(f, " {template}"))
     }
 }
 
@@ -91,13 +106,16 @@ mod tests {
 
     fn terms(guard: u64) -> Terms {
         let ms = Duration::from_millis;
-        Terms { guard: ms(guard), lock_delay: ms(2 * guard), fence_ttl: ms(9) }
+        Terms { guard: ms(guard), lock_delay: ms(2 * guard), fence_ttl: ms(9), template: None }
     }
 
     #[test]
     fn terms_are_read_as_they_were_written() {
-        assert_eq!(Terms::parse(&terms(500).to_string()), Some(terms(500)));
-        for bad in ["", "1", "1 2", "1 2 3 4", "1 2 -3", "1  2 3", "1 2 x", "1 2 +3", "1 2 99999999999999"] {
+        let named = Terms { template: KeyTemplate::parse("lock:{resource}").ok(), ..terms(500) };
+        for terms in [terms(500), named] {
+            assert_eq!(Terms::parse(&terms.to_string()), Some(terms));
+        }
+        for bad in ["", "1", "1 2", "1 2 3 4", "1 2 3 redlockd:{resource}", "1 2 3 {resource} x", "1 2 -3", "1  2 3", "1 2 x", "1 2 +3", "1 2 99999999999999"] {
             assert_eq!(Terms::parse(bad), None, "{bad}");
         }
     }
@@ -107,7 +125,8 @@ mod tests {
         let mut changed: Option<ChangedTerms> = None;
         for guard in (1..=20).chain([15]) {
             let now = terms(guard);
-            changed = Some(ChangedTerms::after(changed.as_ref(), now, now.hash("x")));
+            let hash = now.hash("x");
+            changed = Some(ChangedTerms::after(changed.as_ref(), now, hash));
         }
         let accepted = changed.expect("some").accepted;
         let expected: Vec<_> = [12, 13, 14, 16, 17, 18, 19, 20, 15].map(|guard| terms(guard).hash("x")).to_vec();

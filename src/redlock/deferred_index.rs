@@ -149,6 +149,7 @@ mod tests {
             lock_delay: ms(1_000),
             quarantine: ms(10_000),
             fence_ttl: ms(10_000),
+            template: Default::default(),
         };
         let settings = RedlockSettings {
             params: Arc::new(params),

@@ -218,13 +218,14 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
     /// Adapts timeouts to the terms in force, and logs once when they have changed.
     pub(super) fn follow_terms(&self) {
         let terms = self.terms();
-        if std::mem::replace(&mut *self.followed.lock(), terms) == terms {
+        if std::mem::replace(&mut *self.followed.lock(), terms.clone()) == terms {
             return;
         }
-        let Terms { guard, lock_delay, fence_ttl } = terms;
+        let Terms { guard, lock_delay, fence_ttl, template } = terms;
         self.answers.limit(guard);
         let [guard_ms, lock_delay_ms, fence_ttl_ms] = [guard, lock_delay, fence_ttl].map(|period| period.as_millis());
-        tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, "other terms of the cluster are in force now");
+        let key_template = template.map_or_else(String::new, |template| template.to_string());
+        tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, key_template, "other terms of the cluster are in force now");
         if guard <= self.settings.node_timeout {
             let timeout_ms = self.settings.node_timeout.as_millis();
             tracing::error!(

@@ -89,6 +89,7 @@ fn params() -> ClusterParams {
         lock_delay: ms(1_000),
         quarantine: Duration::from_secs(60),
         fence_ttl: Duration::from_hours(1),
+        template: Default::default(),
     }
 }
 

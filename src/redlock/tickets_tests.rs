@@ -64,6 +64,7 @@ fn params() -> ClusterParams {
         lock_delay: Duration::ZERO,
         quarantine: Duration::from_secs(60),
         fence_ttl: Duration::from_hours(1),
+        template: Default::default(),
     }
 }
 

@@ -55,6 +55,7 @@ fn ours(is_brief: bool) -> ClusterParams {
         lock_delay: Duration::from_millis(10),
         quarantine: Duration::from_millis(if is_brief { BRIEF_MS } else { 100_000 }),
         fence_ttl: Duration::from_millis(if is_brief { 10 * BRIEF_MS } else { 600_000 }),
+        template: Default::default(),
     }
 }
 

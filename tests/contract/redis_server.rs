@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
 use redlockd::protocol::commands::{self, ScriptContext, ScriptRef};
-use redlockd::protocol::keys::KeyTemplate;
 use redlockd::protocol::{ClusterParams, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind, View};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
@@ -51,9 +50,9 @@ impl RedisServer {
         params: &ClusterParams,
         request: &Request,
     ) -> (u64, NodeResult, u64) {
-        let template = KeyTemplate::default();
+        let params = &*params.in_view(&self.view);
         let marker_fingerprint = commands::marker_fingerprint(params, &self.run, self.view.id);
-        let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
+        let context = ScriptContext { params, template: &params.template, marker_fingerprint: &marker_fingerprint };
         let call = commands::build(&context, sent_at, request, ScriptRef::Body);
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("TIME").add_command(call.to_cmd()).cmd("TIME").ignore_errors();
@@ -72,9 +71,9 @@ impl RedisServer {
 
     /// Sends several requests in one command.
     pub fn ask_batch(&mut self, params: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
-        let template = KeyTemplate::default();
+        let params = &*params.in_view(&self.view);
         let marker_fingerprint = commands::marker_fingerprint(params, &self.run, self.view.id);
-        let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
+        let context = ScriptContext { params, template: &params.template, marker_fingerprint: &marker_fingerprint };
         let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(sent_at, request)| (*sent_at, request)).collect();
         let call = commands::build_batch(&context, &list, ScriptRef::Body).to_cmd();
         let value = call.query::<Value>(&mut self.connection);

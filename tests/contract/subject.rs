@@ -33,6 +33,7 @@ pub fn params() -> ClusterParams {
         lock_delay: Duration::from_millis(20),
         quarantine: Duration::from_secs(60),
         fence_ttl: Duration::from_mins(10),
+        template: Default::default(),
     }
 }
 

@@ -239,6 +239,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
         lock_delay,
         quarantine: quarantine_for(Duration::from_mins(5), lock_delay, guard),
         fence_ttl: Duration::from_hours(1),
+        template: Default::default(),
     };
     let config = EmbeddedConfig { id, dir: dir.path().to_owned(), params: params.clone(), clock: SystemClock };
     let node = EmbeddedNode::open(config).expect("opens");

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use super::network::Link;
 use super::notices::Feed;
-use super::profile::{GUARD_MS, Profile, TERMS_MS, Variant};
+use super::profile::{GUARD_MS, Profile, TEMPLATES, TERMS_MS, Variant};
 use super::rng::Rng;
 use super::world::Us;
 use crate::protocol::reference::ReferenceNode;
+use crate::protocol::keys::KeyTemplate;
 use crate::protocol::{ClusterName, ClusterParams, NodeResult, Terms, ViewId, quarantine_for};
 use crate::redlock::clock::BootTime;
 use crate::types::{AttemptId, ResourceName, TokenHash};
@@ -180,13 +181,19 @@ pub(super) fn run_id(node: usize, epoch: u32, failovers: u32) -> String {
 /// The terms from milliseconds.
 pub(super) fn terms_of(ms: [u64; 3]) -> Terms {
     let [guard, lock_delay, fence_ttl] = ms.map(Duration::from_millis);
-    Terms { guard, lock_delay, fence_ttl }
+    Terms { guard, lock_delay, fence_ttl, template: None }
+}
+
+/// All terms that an instance may be configured with.
+pub(super) fn all_terms() -> impl Iterator<Item = Terms> {
+    let of = |template: &'static str| TERMS_MS.map(|ms| Terms { template: KeyTemplate::parse(template).ok(), ..terms_of(ms) });
+    TEMPLATES.into_iter().flat_map(of)
 }
 
 /// The name of the cluster that an instance with these servers and terms declares.
 pub(super) fn declared(profile: &Profile, servers: &[usize], terms: &Terms) -> ClusterName {
     let names: Vec<String> = servers.iter().map(|server| profile.name_of(*server).to_string()).collect();
-    ClusterName::declared(&names.iter().map(String::as_str).collect::<Vec<_>>(), terms, "")
+    ClusterName::declared(&names.iter().map(String::as_str).collect::<Vec<_>>(), terms, TEMPLATES[0])
 }
 
 impl Inst {
@@ -196,7 +203,7 @@ impl Inst {
         let longer = is_variant && profile.variant == Variant::LongerTtl;
         let max_ttl_ms = profile.max_ttl_ms * if longer { 2 } else { 1 };
         let terms = terms_of(TERMS_MS[0]);
-        let Terms { guard, lock_delay, fence_ttl } = terms;
+        let Terms { guard, lock_delay, fence_ttl, .. } = terms;
         let params = ClusterParams {
             cluster: if profile.reterms {
                 declared(profile, &(0..profile.nodes).collect::<Vec<_>>(), &terms)
@@ -211,6 +218,7 @@ impl Inst {
                 quarantine_for(Duration::from_millis(max_ttl_ms), lock_delay, guard)
             },
             fence_ttl,
+            template: KeyTemplate::default(),
         };
         let hours = if profile.one_host { 0 } else { r.pick(&[0, 0, 1, -5]) };
         Self {

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::actors::{Inst, Server, declared, run_id, terms_of};
+use super::actors::{Inst, Server, all_terms, declared, run_id, terms_of};
 use super::coverage::HardState;
 use super::network::address_of;
-use super::profile::{Fault, GUARD_MS, TERMS_MS, Variant};
+use super::profile::{Fault, GUARD_MS, TEMPLATES, TERMS_MS, Variant};
 use super::world::{Event, MS, SEC, Todo, Us, World};
+use crate::protocol::keys::KeyTemplate;
 use crate::protocol::reference::{EvictedKey, ReferenceNode};
 use crate::protocol::{ClusterParams, NodeList, RosterEntry, Terms, View, quarantine_for};
 use crate::redlock::quorum::quorum_of;
@@ -505,7 +506,10 @@ impl World {
         if self.calm {
             return;
         }
-        let terms = terms_of(self.fault_rng.pick(&TERMS_MS));
+        let mut terms = terms_of(self.fault_rng.pick(&TERMS_MS));
+        // By the time, so that the draws stay as they were: half of the changes leave the template.
+        let template = usize::try_from(self.now / MS % 4).unwrap_or(0);
+        terms.template = TEMPLATES.get(template).and_then(|template| KeyTemplate::parse(template).ok());
         self.trace(|| format!("an operator asks i{inst}: terms {terms}"));
         self.todo.push(Todo::Reterm { inst, terms });
         let (gap, next) = (self.fault_rng.range(300, 3_500) * MS, self.fault_rng.index(self.insts.len()));
@@ -522,7 +526,7 @@ impl World {
         let is_in_force = |terms: &&Terms| {
             views.iter().filter(|view| view.terms() == Some(terms)).count() >= quorum_of(self.servers.len())
         };
-        let Some(terms) = views.iter().find_map(|view| view.terms().filter(is_in_force)).copied() else { return };
+        let Some(terms) = views.iter().find_map(|view| view.terms().filter(is_in_force)).cloned() else { return };
         if self.insts[inst].life > 0 && self.fault_rng.chance(40) {
             self.configure(inst, &terms);
             self.coverage.count(HardState::StartedWithNewTerms);
@@ -542,7 +546,7 @@ impl World {
         };
         let wrong: Vec<usize> = (0..self.insts.len()).filter(|inst| !accepts(&self.insts[*inst].params)).collect();
         for inst in wrong {
-            for terms in TERMS_MS.map(terms_of) {
+            for terms in all_terms() {
                 if !accepts(&self.insts[inst].params) {
                     self.configure(inst, &terms);
                 }
@@ -552,11 +556,13 @@ impl World {
     }
 
     fn configure(&mut self, inst: usize, terms: &Terms) {
-        let Terms { guard, lock_delay, fence_ttl } = *terms;
+        let Terms { guard, lock_delay, fence_ttl, ref template } = *terms;
         let of_max_ttl = Duration::from_millis(self.insts[inst].max_ttl_ms);
         let quarantine = quarantine_for(of_max_ttl, lock_delay, guard);
         let cluster = declared(&self.profile, &(0..self.profile.nodes).collect::<Vec<_>>(), terms);
-        self.insts[inst].params = Arc::new(ClusterParams { cluster, guard, lock_delay, quarantine, fence_ttl });
+        let template = template.clone().unwrap_or_default();
+        self.insts[inst].params =
+            Arc::new(ClusterParams { cluster, guard, lock_delay, quarantine, fence_ttl, template });
     }
 
     /// Its process ends and does not come back; two seconds later an operator says so.

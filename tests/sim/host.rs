@@ -218,7 +218,7 @@ impl Host {
     pub(super) fn reterm(&self, terms: crate::protocol::Terms) {
         let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
         self.runtime.spawn(async move {
-            let done = monitor.change_terms(terms).await;
+            let done = monitor.change_terms(terms.clone()).await;
             if done.is_ok() {
                 lock(&world).coverage.count(HardState::TermsChanged);
             }

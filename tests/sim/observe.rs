@@ -1,14 +1,14 @@
 //! Observes each request and its answer at the nodes: adds them to the trace and the hash, counts hard
 //! states, and checks what must never happen on a node.
 
-use super::actors::{declared, terms_of};
+use super::actors::{all_terms, declared};
 use super::coverage::HardState;
 use super::network::Packet;
-use super::profile::{TERMS_MS, Variant};
+use super::profile::Variant;
 use super::world::{MS, Us, World};
 use crate::protocol::{
     AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, FillEntry, MemberStatus, NoVote, NodeResult, NodeStatus,
-    ReleaseArgs, Reply, Request, RestoreArgs, UpdateArgs, Vote,
+    ReleaseArgs, Reply, Request, RestoreArgs, Terms, UpdateArgs, Vote,
 };
 use crate::types::{AttemptId, Mode, ResourceName, TokenHash};
 
@@ -59,8 +59,8 @@ impl World {
     /// Whether the cluster may have this name: with changed terms it has another one if it is begun anew after all nodes forgot.
     fn may_be_ours(&self, name: &str) -> bool {
         let servers: Vec<usize> = (0..self.profile.nodes).collect();
-        let of = |terms| declared(&self.profile, &servers, &terms_of(terms)).get();
-        self.profile.reterms && TERMS_MS.into_iter().any(|terms| *of(terms) == *name)
+        let of = |terms: Terms| declared(&self.profile, &servers, &terms).get();
+        self.profile.reterms && all_terms().any(|terms| *of(terms) == *name)
     }
 
     /// Orders, witnesses, and whose a node is.

@@ -18,6 +18,8 @@ pub(super) const TERMS_MS: [[u64; 3]; 4] = [
     [600, 1_200, 3_000],
     [450, LOCK_DELAY_MS, 700],
 ];
+/// Key templates that an operator puts in force. The first is the configured one.
+pub(super) const TEMPLATES: [&str; 2] = ["{resource}", "lock:{resource}"];
 /// By how much a quarantine with any of them is at most longer.
 pub(super) const LONGER_MS: u64 = 2_000;
 /// Faults begin when the cluster has been initialised.

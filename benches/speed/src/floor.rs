@@ -113,8 +113,9 @@ impl Script {
             lock_delay: Duration::from_secs(1),
             quarantine: Duration::ZERO, // part of the marker fingerprint
             fence_ttl: Duration::from_secs(3_600),
+            template: Default::default(),
         };
-        Self { params, template: KeyTemplate::default() }
+        Self { params, template: Default::default() }
     }
 
     /// An acquire and its release.

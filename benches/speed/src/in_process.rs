@@ -41,7 +41,7 @@ impl Within {
         let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
         let quarantine = quarantine_for(Duration::from_secs(300), lock_delay, guard);
         let fence_ttl = Duration::from_secs(3_600);
-        let params = ClusterParams { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl };
+        let params = ClusterParams { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl, template: Default::default() };
         let id = NodeId::parse("embedded-1").map_err(|invalid| invalid.to_string())?;
         let (dir, clock) = (data.0.clone(), SystemClock);
         let node = EmbeddedNode::open(EmbeddedConfig { id, dir, params: params.clone(), clock })?;

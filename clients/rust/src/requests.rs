@@ -314,13 +314,13 @@ impl Client {
     /// Errors: [`ClientError`]. Cancel: the terms may or may not be changed.
     pub async fn change_terms(
         &self,
-        terms: &[(&str, Duration)],
+        terms: &[(&str, String)],
         reason: &str,
         timeout: Duration,
     ) -> Result<api::Nodes, ClientError> {
         let mut body = json!({ "reason": reason });
         for (name, to) in terms {
-            body[*name] = json!(format!("{}ms", to.as_millis()));
+            body[*name] = json!(to);
         }
         let body = Some(body);
         self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, "/nodes".to_owned()) }).await?.json()

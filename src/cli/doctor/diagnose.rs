@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 5;
 const SLOWISH: u32 = 2;
 
 /// The settings that observations are compared with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Thresholds<'a> {
     /// The setting `node_timeout`.
     pub node_timeout: Duration,
@@ -55,8 +55,8 @@ pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds<'_>) -> Dia
     let seen: Vec<(&str, &NodeObservation)> =
         checks.iter().filter_map(|c| Some((c.node.as_str(), c.result.as_ref().ok()?))).collect();
     let names = views::names(checks, &seen, &mut all);
-    let terms = views::terms(&seen, thresholds.terms, &mut all);
-    let thresholds = &Thresholds { terms, ..*thresholds };
+    let terms = views::terms(&seen, &thresholds.terms, &mut all);
+    let thresholds = &Thresholds { terms, ..thresholds.clone() };
     speed(&seen, &names, thresholds, &mut all);
     clocks(&seen, thresholds, &mut all);
     identities(&seen, &mut all);

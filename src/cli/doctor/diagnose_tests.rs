@@ -8,7 +8,7 @@ use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
 fn diagnose_as(cluster: &str, checks: &[NodeCheck]) -> Diagnosis {
     let cluster = ClusterName::new(cluster, "t");
     let (node_timeout, guard) = (Duration::from_millis(50), Duration::from_millis(500));
-    let terms = Terms { guard, lock_delay: guard * 2, fence_ttl: Duration::from_mins(1) };
+    let terms = Terms { guard, lock_delay: guard * 2, fence_ttl: Duration::from_mins(1), template: None };
     diagnose(checks, &Thresholds { node_timeout, terms, cluster: &cluster })
 }
 

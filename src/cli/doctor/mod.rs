@@ -38,7 +38,7 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
     };
     let cluster = cluster_name(config);
     let Config { guard, lock_delay, fence_ttl, node_timeout, .. } = *config;
-    let terms = Terms { guard, lock_delay, fence_ttl };
+    let terms = Terms { guard, lock_delay, fence_ttl, template: Some(config.key_template.clone()) };
     let thresholds = Thresholds { node_timeout, terms, cluster: &cluster };
     let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds);
     remarks.extend(loaded.warnings.iter().map(ToString::to_string));

@@ -84,12 +84,12 @@ pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &m
     if let Some(old) = view.old().filter(|_| votes + of.unchecked.len() < of.quorum()) {
         let names = |names: &BTreeSet<_>| names.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ");
         let list = view.list.as_ref().map(|list| names(&list.names)).unwrap_or_default();
-        let what = old.terms.map_or_else(
+        let what = old.terms.as_ref().map_or_else(
             || format!("the list of nodes is being changed from {} to {list}", names(&old.names)),
             |was| {
                 format!(
                     "the terms are being changed from {} to {}",
-                    named(&was),
+                    named(was),
                     view.terms().map(named).unwrap_or_default()
                 )
             },
@@ -101,22 +101,24 @@ pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &m
     }
 }
 
-/// Guard, lock delay and fence TTL.
+/// Guard, lock delay, fence TTL, and the key template if it was changed.
 fn named(terms: &Terms) -> String {
     let [guard, lock_delay, fence_ttl] = [terms.guard, terms.lock_delay, terms.fence_ttl].map(format_duration);
-    format!("guard {guard}, lock_delay {lock_delay}, fence_ttl {fence_ttl}")
+    let template = terms.template.as_ref().map(|template| format!(", key_template {template}")).unwrap_or_default();
+    format!("guard {guard}, lock_delay {lock_delay}, fence_ttl {fence_ttl}{template}")
 }
 
 /// The terms in force. A remark if they are not the configured ones.
-pub(super) fn terms(seen: &[(&str, &NodeObservation)], own: Terms, all: &mut Diagnosis) -> Terms {
-    let terms = highest(seen).and_then(View::terms).copied().unwrap_or(own);
-    if terms != own {
+pub(super) fn terms(seen: &[(&str, &NodeObservation)], own: &Terms, all: &mut Diagnosis) -> Terms {
+    let terms = highest(seen).and_then(View::terms).unwrap_or(own);
+    let is_same = own.template.as_ref().is_some_and(|template| terms.or_template(template) == *own);
+    if !is_same && terms != own {
         all.remarks.push(format!(
             "other terms than the configured ones are in force ({}): instances follow the nodes; correct the configuration",
-            named(&terms)
+            named(terms)
         ));
     }
-    terms
+    terms.clone()
 }
 
 /// Whether an instance with this configuration belongs to the cluster of most nodes.

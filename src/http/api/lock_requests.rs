@@ -20,6 +20,7 @@ use crate::manager::types::{
 };
 use crate::nodes::redis::NodeUrl;
 use crate::protocol::Terms;
+use crate::protocol::keys::KeyTemplate;
 use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, ResourceName, Token, TokenId};
 
 /// The formats of answers under `/locks/{resource}`.
@@ -280,19 +281,28 @@ pub(crate) async fn change_terms(
     request_headers::accepted(request.headers(), &[ResponseFormat::Json])?;
     let (_, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
     let [guard, lock_delay, fence_ttl] = ["guard", "lock_delay", "fence_ttl"].map(|field| fields.duration(field));
-    if guard.or(lock_delay).or(fence_ttl).is_none() {
-        fields.wrong("guard", "is required, or lock_delay, or fence_ttl: what is to change");
+    let template = fields.text("key_template");
+    if guard.or(lock_delay).or(fence_ttl).is_none() && template.is_none() {
+        fields.wrong("guard", "is required, or lock_delay, fence_ttl or key_template: what is to change");
     }
+    let template = template.and_then(|template| match KeyTemplate::parse(&template) {
+        Ok(template) => Some(template),
+        Err(why) => {
+            fields.wrong("key_template", why.0);
+            None
+        }
+    });
     let terms = Terms {
         guard: guard.unwrap_or(present.guard),
         lock_delay: lock_delay.unwrap_or(present.lock_delay),
         fence_ttl: fence_ttl.unwrap_or(present.fence_ttl),
+        template: template.or(present.template),
     };
     for (field, why) in settings.terms.check(&terms) {
         fields.wrong(field, why);
     }
     let reason = reason(&mut fields);
-    fields.finish(&["guard", "lock_delay", "fence_ttl", "reason"])?;
+    fields.finish(&["guard", "lock_delay", "fence_ttl", "key_template", "reason"])?;
     Ok((terms, reason))
 }
 

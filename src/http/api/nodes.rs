@@ -57,13 +57,14 @@ pub(crate) async fn change_terms(State(state): State<AppState>, request: Request
         record.action = "change-terms".to_owned();
         record.reason = Some(reason.clone());
     });
-    Box::pin(state.manager.change_terms(terms)).await.map_err(|error| match error {
+    Box::pin(state.manager.change_terms(terms.clone())).await.map_err(|error| match error {
         ListError::Timeout(_) => Problem::new(ProblemKind::QuorumUnavailable, error.to_string()),
         _ => Problem::invalid_field("guard", error.to_string()),
     })?;
-    let Terms { guard, lock_delay, fence_ttl } = terms;
+    let Terms { guard, lock_delay, fence_ttl, template } = terms;
     let [guard_ms, lock_delay_ms, fence_ttl_ms] = [guard, lock_delay, fence_ttl].map(|period| period.as_millis());
-    tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, principal, reason, "an operator changed the terms");
+    let key_template = template.map(|template| template.to_string());
+    tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, key_template, principal, reason, "an operator changed the terms");
     audit_scope.note(|record| record.outcome = "changed".to_owned());
     Ok(present(&state))
 }

@@ -18,8 +18,9 @@ pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
 
 /// The terms in milliseconds.
 pub(crate) fn terms(terms: &Terms) -> api::NodeTerms {
-    let Terms { guard, lock_delay, fence_ttl } = *terms;
-    api::NodeTerms { guard_ms: ms(guard), lock_delay_ms: ms(lock_delay), fence_ttl_ms: ms(fence_ttl) }
+    let Terms { guard, lock_delay, fence_ttl, ref template } = *terms;
+    let key_template = template.as_ref().map(ToString::to_string);
+    api::NodeTerms { guard_ms: ms(guard), lock_delay_ms: ms(lock_delay), fence_ttl_ms: ms(fence_ttl), key_template }
 }
 
 /// The former terms and the new ones.

@@ -72,6 +72,7 @@ fn config(dir: &tempfile::TempDir, name: &str, clock: &ManualClock) -> EmbeddedC
         lock_delay: Duration::from_secs(1),
         quarantine: Duration::from_secs(305),
         fence_ttl: Duration::from_mins(10),
+        template: Default::default(),
     };
     EmbeddedConfig { id: NodeId::parse(name).expect("valid"), dir: dir.path().to_owned(), params, clock: clock.clone() }
 }

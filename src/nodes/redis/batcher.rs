@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::request_queue::PendingRequest;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, Command, ScriptContext, ScriptRef};
-use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
+use crate::protocol::keys::{LEASES_KEY, META_KEY};
 use crate::protocol::{ClusterParams, Reply, Request, RequestTime, View, ViewId};
 use crate::types::NodeId;
 
@@ -21,8 +21,6 @@ use crate::types::NodeId;
 pub(super) struct CommandContext {
     /// The configured parameters on which all instances agree. Each command has those of its view.
     pub params: Arc<ClusterParams>,
-    /// Names of lock keys.
-    pub template: KeyTemplate,
     pub id: NodeId,
     /// The last fingerprint: a connection has the same one until the view changes.
     fingerprint: Arc<Mutex<Option<Fingerprint>>>,
@@ -39,8 +37,8 @@ struct Fingerprint {
 
 impl CommandContext {
     /// The context of the commands to one node.
-    pub(super) fn new(id: NodeId, params: Arc<ClusterParams>, template: KeyTemplate) -> Self {
-        Self { params, template, id, fingerprint: Arc::default() }
+    pub(super) fn new(id: NodeId, params: Arc<ClusterParams>) -> Self {
+        Self { params, id, fingerprint: Arc::default() }
     }
 
     fn fingerprint(&self, params: &ClusterParams, run: &Arc<str>, view: ViewId) -> Arc<str> {
@@ -62,7 +60,7 @@ impl CommandContext {
         let params = &*self.params.in_view(view);
         let marker_fingerprint = self.fingerprint(params, run, view.id);
         let requests: Vec<(RequestTime, &_)> = batch.iter().map(|p| (p.stamp.sent_at, &*p.request)).collect();
-        let context = ScriptContext { params, template: &self.template, marker_fingerprint: &marker_fingerprint };
+        let context = ScriptContext { params, template: &params.template, marker_fingerprint: &marker_fingerprint };
         commands::build_batch(&context, &requests, script_ref)
     }
 }
@@ -226,9 +224,9 @@ mod tests {
     fn a_command_has_the_terms_of_its_view() {
         let ms = Duration::from_millis;
         let (guard, lock_delay, fence_ttl) = (ms(500), ms(1_000), ms(60_000));
-        let params = ClusterParams { cluster: "c".into(), guard, lock_delay, quarantine: ms(10_000), fence_ttl };
-        let context = CommandContext::new(NodeId::parse("n").expect("valid"), Arc::new(params), KeyTemplate::default());
-        let now = Terms { guard: ms(700), lock_delay: ms(5_000), fence_ttl: ms(90_000) };
+        let params = ClusterParams { cluster: "c".into(), guard, lock_delay, quarantine: ms(10_000), fence_ttl, template: Default::default() };
+        let context = CommandContext::new(NodeId::parse("n").expect("valid"), Arc::new(params));
+        let now = Terms { guard: ms(700), lock_delay: ms(5_000), fence_ttl: ms(90_000), template: None };
         let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });
         let list = Arc::new(NodeList { changed, ..NodeList::default() });
         let with_terms = View { id: ViewId::NONE.above(1), list: Some(list), ..View::default() };

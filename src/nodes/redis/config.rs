@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::url::{NodeTls, NodeUrl};
 use crate::protocol::ClusterParams;
-use crate::protocol::keys::KeyTemplate;
 use crate::types::NodeId;
 
 /// One connection carries more than 100,000 requests a second; more connections help only if one core of the instance cannot keep
@@ -38,8 +37,6 @@ pub struct RedisNodeConfig {
     pub tls: Option<NodeTls>,
     /// The parameters on which all instances agree.
     pub params: Arc<ClusterParams>,
-    /// Names of lock keys.
-    pub key_template: KeyTemplate,
     /// How restarts are detected.
     pub identity: Identity,
     /// The deadline that callers set for a request; health checks wait for a multiple of it.
@@ -64,7 +61,6 @@ impl RedisNodeConfig {
             url,
             tls: None,
             params,
-            key_template: KeyTemplate::default(),
             identity: Identity::default(),
             node_timeout,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,

@@ -116,7 +116,7 @@ impl RedisNode {
         let shared = (subscribed, Arc::clone(&connections));
         let subscriber = subscriber::run(id.clone(), connector.clone(), shared, limit, clock, entropy.clone());
         let (own, address) = (connector.clone(), Address { text: config.url.address().into(), is_moved: false });
-        let context = Arc::new(CommandContext::new(config.id.clone(), config.params, config.key_template));
+        let context = Arc::new(CommandContext::new(config.id.clone(), config.params));
         let place = |slot| Place { context: Arc::clone(&context), connections: Arc::clone(&connections), slot, clock };
         let pools = (0..config.connections).map(|slot| connector.pool(place(slot))).collect::<Result<_, _>>()?;
         let supervisor = supervisor::supervise(id, supervised, (connector, pools), config.durable, clock, entropy);

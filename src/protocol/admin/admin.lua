@@ -94,7 +94,7 @@ end
 -- Sweep: expired leases leave the index; extended ones get their new end.
 local late = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', math.floor(NOW / 1000), 'LIMIT', 0, ARGV[9])
 for _, resource in ipairs(late) do
-  local left = redis.call('PTTL', ARGV[7] .. resource .. ARGV[8])
+  local left = redis.call('PTTL', lock_of(resource, ARGV[7] .. resource .. ARGV[8]))
   if left >= 0 then -- 0: the last millisecond, in which it may still be extended
     redis.call('ZADD', KEYS[2], math.floor(NOW / 1000) + left, resource)
   else

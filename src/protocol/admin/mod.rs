@@ -15,7 +15,7 @@ use super::request::Request;
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::NodeId;
 
-node_script!(with_marker "../fences.lua", "../durable.lua", "admin.lua");
+node_script!(with_marker "../fences.lua", "../durable.lua", "../names.lua", "admin.lua");
 
 /// The number of entries of the index of leases that one probe checks: an instance that probes each second keeps up with this
 /// many abandoned leases per second, more than it can grant.

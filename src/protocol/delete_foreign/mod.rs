@@ -12,7 +12,7 @@ use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
-node_script!("delete_foreign.lua");
+node_script!("../names.lua", "delete_foreign.lua");
 
 /// Arguments of [`Request::DeleteForeign`](super::request::Request::DeleteForeign).
 #[derive(Debug, Clone, PartialEq, Eq)]

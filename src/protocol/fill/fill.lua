@@ -24,6 +24,8 @@ local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised', '
 local keeps = no and no[1] == 'V' and x[5] == V -- in both lists of a change: it keeps its keys, and the record that it installed
 if ARGV[12] == '1' and not keeps then return { 'A' } end
 if not keeps and V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
+local named = ARGV[8] .. '{resource}' .. ARGV[9]
+if keeps and NAMES and NAMES ~= named then return { 'A' } end -- its own keys do not have these names yet
 if not keeps and (not no or no[1] == 'V') then -- it votes in a view that the new one replaces
   check_vote('replaced')
   x[2] = nil
@@ -34,6 +36,9 @@ local begun, done = string.match(x[2] or '', '^(.*)|(%d+)$')
 done = begun == this and tonumber(done) or 0
 if page <= done then return { 'F', done } end
 if page ~= done + 1 then return { 'X', done } end
+if not keeps and NAMES ~= named and (NAMES or string.find(ARGV[11], '\n=settings %d+ %d+ %d+ %S')) then
+  redis.call('SET', 'redlockd:names', named) -- its keys from before count for nothing
+end
 local longest, index = 0, {}
 local function union(claims, more)
   for claim in string.gmatch(more, '[^,]+,') do

@@ -34,6 +34,9 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if has_lost || !is_above || !args.view.names(context.run, view) {
         return Reply::FillNotNeeded;
     }
+    if keeps && !memory.names.are_of(&context.params.template) && !mutant::is(Mutant::ReadBeforeRename) {
+        return Reply::FillNotNeeded; // its own keys do not have these names yet
+    }
     if votes && !keeps {
         // It votes in a view that the new one replaces.
         memory.marker.quarantine(context, "replaced");
@@ -46,6 +49,10 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     }
     if args.page != done + 1 {
         return Reply::FillOutOfOrder { done };
+    }
+    let has_template = args.view.terms().is_some_and(|terms| terms.template.is_some());
+    if !keeps && (memory.names.own.is_some() || has_template) {
+        memory.names.set(context.params.template.clone(), None); // its keys from before count for nothing
     }
     for entry in &args.entries {
         fill(memory, context, entry);

@@ -4,7 +4,7 @@
 -- The lock keys are built from the names: undeclared keys, which independent masters allow. Reply: {1}
 local keys, put, t = {}, {}, redis.call('TIME')
 local NOW_MS = t[1] * 1000 + math.floor(t[2] / 1000)
-for at = 3, #ARGV, 2 do keys[#keys + 1] = ARGV[1] .. ARGV[at] .. ARGV[2] end
+for at = 3, #ARGV, 2 do keys[#keys + 1] = lock_of(ARGV[at], ARGV[1] .. ARGV[at] .. ARGV[2]) end
 local found = redis.call('MGET', unpack(keys))
 for i = 1, #keys do
   local v = found[i] or ''

@@ -12,7 +12,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::{ResourceName, TokenHash};
 
-node_script!("index.lua");
+node_script!("../names.lua", "index.lua");
 
 /// The maximum number of leases of one request, which occupies the node for some 200 microseconds.
 pub const INDEX_MAX: usize = 256;

@@ -21,7 +21,7 @@ if #found == 0 then return out end
 if #found == COUNT then out[2] = 1 end
 local keys, gone = {}, {}
 put = {}
-for i, resource in ipairs(found) do keys[i] = head .. resource .. tail end
+for i, resource in ipairs(found) do keys[i] = lock_of(resource, head .. resource .. tail) end
 for i, v in ipairs(redis.call('MGET', unpack(keys))) do
   local ttl = v and string.match(v, '^%x+|%d+|(%d+)|%d+|')
   if v and string.sub(v, 1, 2) == 'S|' then -- members (members.lua): those that are kept

@@ -13,7 +13,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::ResourceName;
 
-node_script!("kept.lua");
+node_script!("../names.lua", "kept.lua");
 
 /// The maximum number of leases that one request indexes, and the maximum that it checks.
 pub const KEPT_PAGE_MAX: usize = 256;

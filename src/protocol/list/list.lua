@@ -36,9 +36,9 @@ local function living(resource)
   end
   return members
 end
-if head ~= '' or tail ~= '' then
+if head ~= '' or tail ~= '' or NAMES then
   keys = {}
-  for i = 1, count do keys[i] = head .. found[i] .. tail end
+  for i = 1, count do keys[i] = lock_of(found[i], head .. found[i] .. tail) end
 end
 for first = 1, count, CHUNK do -- more than one chunk only where ZSCAN returns more than COUNT
   local values = redis.call('MGET', unpack(keys, first, math.min(count, first + CHUNK - 1)))

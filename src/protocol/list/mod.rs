@@ -9,7 +9,7 @@ use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 
-node_script!("list.lua");
+node_script!("../names.lua", "list.lua");
 
 /// The maximum number of leases per requested page: it occupies the node for one or two milliseconds.
 pub(super) const PAGE_MAX: u32 = 1_000;

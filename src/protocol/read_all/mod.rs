@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
-node_script!(with_marker "read_all.lua");
+node_script!(with_marker "../names.lua", "read_all.lua");
 
 /// The maximum number of keys that one page walks. It occupies the node for about a millisecond if all are leases.
 const PAGE_MAX: u32 = 500;

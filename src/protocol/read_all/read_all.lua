@@ -8,6 +8,9 @@
 local no = not fit and check_vote() or nil
 -- One that is to be filled for this view has no vote, and knows all that it has ever voted for.
 if no and (no[1] ~= 'V' or no[2] ~= string.match(PASS, '|(%x+)|%d+$')) then return no end
+if NAMES and NAMES ~= ARGV[7] .. '{resource}' .. ARGV[8] then -- its leases do not have these names, or not yet all of them
+  return { 'V', redis.call('HMGET', META, 'roster')[1] or NONE }
+end
 local count, head, tail, CHUNK = tonumber(ARGV[6]), ARGV[7], ARGV[8], 1000
 -- What a lease can have left: no longer than a quarantine, whatever this clock was when it was written.
 local function at_most_Q(left)

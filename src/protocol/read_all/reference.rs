@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use crate::mutant::{self, Mutant};
 use crate::protocol::record::FOREIGN_VALUE_MAX;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
@@ -15,6 +16,10 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let may_read = |no_vote: &NoVote| is_pending && matches!(no_vote, NoVote::OtherView { .. });
     if let Some(no_vote) = memory.marker.check_vote(context).filter(|no_vote| !may_read(no_vote)) {
         return Reply::NoVote(no_vote);
+    }
+    if !memory.names.are_of(&context.params.template) && !mutant::is(Mutant::ReadBeforeRename) {
+        let view = memory.marker.0.as_ref().map(|m| std::sync::Arc::clone(&m.view)).unwrap_or_default();
+        return Reply::NoVote(NoVote::OtherView { view });
     }
     let count = usize::try_from(args.count.max(1)).unwrap_or(usize::MAX);
     let mut entries = everything(memory, context);

@@ -99,6 +99,14 @@ pub(in crate::protocol) struct LockKeys {
     last_place: u64,
 }
 
+/// A key that was taken from its name.
+#[derive(Debug, Clone)]
+pub(in crate::protocol) struct TakenLock {
+    pub(in crate::protocol) value: LockValue,
+    end_ms: Option<u64>,
+    is_listed: bool,
+}
+
 #[derive(Debug, Clone)]
 struct Lock {
     value: LockValue,
@@ -174,6 +182,22 @@ impl LockKeys {
             self.index.remove(&old.place);
         }
         live
+    }
+
+    /// Takes a key from its name, with its end and its entry in the index; also an expired one.
+    pub(in crate::protocol) fn take(&mut self, resource: &ResourceName) -> Option<TakenLock> {
+        let end_ms = self.keys.left_ms(resource, 0)?;
+        let Lock { value, place } = self.keys.remove(resource)?;
+        self.index.remove(&place);
+        Some(TakenLock { value, end_ms, is_listed: place > 0 })
+    }
+
+    /// Puts such a key at a name.
+    pub(in crate::protocol) fn give_back(&mut self, resource: &ResourceName, lock: TakenLock) {
+        self.put(resource, lock.value, lock.end_ms);
+        if !lock.is_listed {
+            self.take_from_index(resource);
+        }
     }
 
     /// Drops up to `limit` expired keys.

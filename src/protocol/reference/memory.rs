@@ -6,6 +6,7 @@ use super::blocks::Blocks;
 use super::fences::Fences;
 use super::locks::{LockKeys, LockValue};
 use super::marker::{CallContext, MarkerKey, millis};
+use super::names::Names;
 use super::store::Expiring;
 use crate::mutant::{self, Mutant};
 use crate::protocol::intent::reference::StoredIntent;
@@ -26,6 +27,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) marker: MarkerKey,
     /// Lock keys and their index.
     pub(in crate::protocol) locks: LockKeys,
+    /// The names by which locks are found.
+    pub(in crate::protocol) names: Names,
     /// `redlockd:block:*`.
     pub(in crate::protocol) blocks: Blocks,
     /// The last fences of resources.
@@ -48,6 +51,7 @@ impl Memory {
     /// Drops up to `limit` expired keys of each kind.
     pub(super) fn purge(&mut self, now_ms: u64, limit: usize) {
         self.locks.purge(now_ms, limit);
+        self.names.purge(now_ms, limit);
         self.marker.2.purge(now_ms, limit, |_, _| {});
         self.blocks.purge(now_ms, limit);
         self.fences.purge();

@@ -12,6 +12,7 @@ pub(in crate::protocol) mod fences;
 pub(in crate::protocol) mod locks;
 pub(in crate::protocol) mod marker;
 pub(in crate::protocol) mod memory;
+pub(in crate::protocol) mod names;
 mod node;
 pub(in crate::protocol) mod shared_holders;
 mod simulation;

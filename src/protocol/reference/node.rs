@@ -12,7 +12,7 @@ use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NoVote, NodeResult,
     Reply, Request, RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, Vote, acquire, acquire_set,
     acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, read_all, release,
-    restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
+    rename, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -87,8 +87,28 @@ impl ReferenceNode {
         let run = if run.is_empty() { &*own } else { run };
         let context = &CallContext { now_us, run, sent_at, view: view.id, params };
         let present = &CallContext { run: present_run(run, &own), ..*context };
+        self.memory.purge(context.now_ms(), memory::PURGE_PER_REQUEST);
+        let own = self.memory.names.own.clone().filter(|_| uses_own_names(request));
+        let resting = self.memory.names.resting();
+        self.memory.show(own.as_ref().map_or(&params.template, |own| &own.template));
+        let is_moving = own.is_some_and(|own| own.moving.is_some()) && !matches!(request, Request::Rename(_));
+        let laid = if is_moving { self.memory.lay_over() } else { Vec::new() };
+        let answer = self.dispatch(context, present, request);
+        self.memory.lift(laid);
+        if let Some(resting) = self.memory.names.own.as_ref().map(|own| own.template.clone()).or(resting) {
+            self.memory.show(&resting);
+        }
+        answer
+    }
+
+    fn dispatch(&mut self, context: &CallContext<'_>, present: &CallContext<'_>, request: &Request) -> NodeResult {
         let memory = &mut self.memory;
-        memory.purge(context.now_ms(), memory::PURGE_PER_REQUEST);
+        if matches!(request, Request::Update(_) | Request::Restore(_))
+            && !memory.names.are_of(&context.params.template)
+            && let Some(no_vote) = memory.marker.check_vote(context)
+        {
+            return Ok(Reply::NoVote(no_vote)); // its own key has another name
+        }
         Ok(match request {
             Request::Acquire(args) => acquire::reference::apply(memory, context, args),
             Request::AcquireShared(args) => acquire_shared::reference::apply(memory, context, args),
@@ -110,6 +130,7 @@ impl ReferenceNode {
             Request::Tickets(args) => ticket_exchange::reference::apply(memory, context, args),
             Request::Read(args) => read_all::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),
+            Request::Rename(args) => rename::reference::apply(memory, context, args),
             Request::Probe(args) => {
                 let reply = admin::reference::probe(&mut memory.marker, present, self.evicted, args);
                 if matches!(&reply, Reply::Status(status) if matches!(status.vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. })))
@@ -123,7 +144,7 @@ impl ReferenceNode {
                 admin::reference::order_quarantine(&mut memory.marker, present, self.evicted, by)
             }
             Request::Promise { view } => view_change::reference::promise(&mut memory.marker, present, *view),
-            Request::Install { view } => view_change::reference::install(&mut memory.marker, present, view),
+            Request::Install { view } => view_change::reference::install(memory, present, view),
             Request::Admit(args) => view_change::reference::admit(&mut memory.marker, present, args),
         })
     }
@@ -253,6 +274,21 @@ impl ReferenceNode {
             blocks: self.memory.blocks.len(),
         }
     }
+}
+
+/// Whether a request finds locks by the names of the process, whatever view its sender is in.
+fn uses_own_names(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Cancel(_)
+            | Request::Release(_)
+            | Request::Revoke(_)
+            | Request::DeleteForeign(_)
+            | Request::List(_)
+            | Request::Index(_)
+            | Request::Kept(_)
+            | Request::Rename(_)
+    )
 }
 
 /// The present run of this process, for operations on the node: the caller's connection may date from before a failover.

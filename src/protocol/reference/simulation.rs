@@ -153,7 +153,8 @@ impl ReferenceNode {
 impl ReferenceNode {
     /// All leases of a resource, with their remaining milliseconds.
     pub(crate) fn leases_of(&self, now_us: u64, resource: &ResourceName) -> Vec<(&LeaseRecord, u64)> {
-        self.memory.locks.leases_of(resource, now_us / 1_000)
+        let elsewhere = self.memory.names.elsewhere().flat_map(|keys| keys.leases_of(resource, now_us / 1_000));
+        self.memory.locks.leases_of(resource, now_us / 1_000).into_iter().chain(elsewhere).collect()
     }
 
     /// The last view that the process installed.

@@ -5,6 +5,8 @@
 -- Replies: P | D reason | O 0 | F | K C P V
 local no = not fit and check_vote() or nil
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
+local names = no and redis.call('MGET', 'redlockd:names')[1]
+if names and string.gsub(names, '{resource}', ARGV[8]) ~= KEYS[2] then return no end -- locks have other names here
 local LOCK, VALUE, fence, px = KEYS[2], ARGV[7], tonumber(ARGV[6]), tonumber(ARGV[5])
 local NOW_MS = math.floor(NOW / 1000)
 local r = redis.call('MGET', KEYS[3], LOCK, 'redlockd:blocks')

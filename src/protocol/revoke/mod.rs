@@ -11,7 +11,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{ResourceName, TokenHash};
 
-node_script!("revoke.lua");
+node_script!("../names.lua", "revoke.lua");
 
 /// Arguments of [`Request::Revoke`](super::request::Request::Revoke).
 #[derive(Debug, Clone, PartialEq, Eq)]

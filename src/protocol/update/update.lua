@@ -8,6 +8,8 @@
 local no = not fit and check_vote() or nil
 -- A quarantined node, or one in another view, still extends, but does not vote.
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
+local names = no and redis.call('MGET', 'redlockd:names')[1]
+if names and string.gsub(names, '{resource}', string.sub(KEYS[3], 16)) ~= KEYS[2] then return no end -- its own key has another name
 local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])
 local r = redis.call('MGET', LOCK, KEYS[4], 'redlockd:blocks')
 if r[2] then return no or { 'D', r[2] } end -- released, forced, or revoked: no further renewals

@@ -6,6 +6,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::params::{BY_CLOCK, BY_DISK};
 use crate::protocol::reference::disk;
 use crate::protocol::reference::marker::{CallContext, FillProgress, MarkerKey, MarkerRecord};
+use crate::protocol::reference::memory::Memory;
 use crate::protocol::{AdmitArgs, MemberStatus, NoVote, Reply, View, ViewId, Vote};
 use crate::types::Fence;
 
@@ -21,7 +22,26 @@ pub(in crate::protocol) fn promise(marker: &mut MarkerKey, context: &CallContext
 
 /// `install`: by a process that votes and that the view names, with its last admission; or that has the data and the last admission
 /// of a durable one, in whose place the view names it. A process that a view above its own does not name loses its vote.
-pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext<'_>, view: &Arc<View>) -> Reply {
+pub(in crate::protocol) fn install(memory: &mut Memory, context: &CallContext<'_>, view: &Arc<View>) -> Reply {
+    let now = view.terms().and_then(|terms| terms.template.as_ref());
+    let is_named_otherwise = memory.names.own.as_ref().is_some_and(|own| {
+        view.old().is_none() && (own.moving.is_some() || now.is_some_and(|now| own.template != *now))
+    });
+    let reply = install_marker(&mut memory.marker, context, view, is_named_otherwise);
+    let was = view.old().and_then(|old| old.terms.as_ref()?.template.as_ref());
+    let is_pending = memory.marker.0.as_ref().is_some_and(|m| m.pending && m.view.id == view.id);
+    if let Some(was) = was.filter(|was| is_pending && memory.names.own.is_none() && now.is_some_and(|now| now != *was)) {
+        memory.names.set(was.clone(), None);
+    }
+    reply
+}
+
+fn install_marker(
+    marker: &mut MarkerKey,
+    context: &CallContext<'_>,
+    view: &Arc<View>,
+    is_named_otherwise: bool,
+) -> Reply {
     let no_vote = marker.check_vote(context);
     if waits(no_vote.as_ref()) && may_resume(marker, context, view) {
         resume(marker, context, view);
@@ -32,7 +52,7 @@ pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext
     };
     let is_named = view.names(context.run, m.admitted) || view.names_before(context.run, m.admitted);
     let is_named = is_named || mutant::is(Mutant::RosterNotCompared);
-    if view.id > m.view.id && !is_named {
+    if view.id > m.view.id && (!is_named || is_named_otherwise) {
         let left_ms = marker.quarantine(context, "displaced");
         return status(marker, context, Some(NoVote::Quarantined { left_ms }), false);
     }

@@ -23,6 +23,11 @@ local function was_named()
   local since = string.match(record, '\n=before %S+ ' .. RUN .. ' (%x+)')
   return since and admitted >= since
 end
+-- Its leases have other names than a view has in which it would vote without a fill. Cannot be, by (L): such a view follows no chosen one.
+local function is_named_otherwise()
+  local names, now = redis.call('MGET', 'redlockd:names')[1], string.match(record, '\n=settings %d+ %d+ %d+ (%S+)')
+  return names and not string.find(record, '\n=old ', 1, true) and names ~= (now or string.match(names, '^%S+'))
+end
 if operation == 'promise' then
   if (votes or waits) and V > view and V > promised then
     redis.call('HSET', META, 'promised', V)
@@ -38,7 +43,7 @@ elseif operation == 'install' then
       'since', NOW, 'pass', RUN .. '|' .. CFG .. '|' .. V)
     redis.call('HDEL', META, 'fill', 'pending')
     view, promised, x[4], done, votes = V, V, record, 1, true
-  elseif votes and V > view and not is_named(admitted) and not was_named() then -- it is to be filled, and votes in no lower view until then
+  elseif votes and V > view and (not is_named(admitted) and not was_named() or is_named_otherwise()) then -- it is to be filled, and votes in no lower view until then
     no, votes = check_vote('displaced'), false
   elseif votes and V > view and V >= promised then
     redis.call('HSET', META, 'view', V, 'promised', V, 'roster', record, 'proto', PROTO, 'pass', RUN .. '|' .. CFG .. '|' .. V)
@@ -46,6 +51,8 @@ elseif operation == 'install' then
     if string.find(record, '\n=old ', 1, true) then -- the list changes: nobody votes in it who was not filled for it
       redis.call('HSET', META, 'pass', '', 'pending', V)
       redis.call('HDEL', META, 'fill')
+      local was, now = string.match(record, '\n=was %d+ %d+ %d+ (%S+)'), string.match(record, '\n=settings %d+ %d+ %d+ (%S+)')
+      if was and was ~= now then redis.call('SET', 'redlockd:names', was, 'NX') end -- renamed next (rename.lua)
     end
     view, promised, x[4], done = V, V, record, 1
   end

@@ -152,6 +152,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if targets.is_empty() {
             return Outcome::Done(0);
         }
+        let entered = self.rename(view, entered, targets).await;
+        if entered.len() < *readers && !mutant::is(Mutant::OneReaderLess) {
+            return Outcome::Displaced;
+        }
         let pages =
             if mutant::is(Mutant::ReadBeforeInstall) { early } else { self.read_all(&entered, *readers, view).await };
         let minimum = if *by_clock { highest.max(Fence(self.cluster_clock.request_time().0)) } else { Fence(0) };

@@ -198,7 +198,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// `None`: the node did not answer in time, or answered something else.
-    async fn ask_for_page(
+    pub(super) async fn ask_for_page(
         &self,
         index: usize,
         request: Request,

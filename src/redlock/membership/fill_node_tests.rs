@@ -107,6 +107,7 @@ fn params() -> ClusterParams {
         lock_delay: Duration::ZERO,
         quarantine: QUARANTINE,
         fence_ttl: Duration::from_hours(1),
+        template: Default::default(),
     }
 }
 

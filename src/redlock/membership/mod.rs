@@ -8,6 +8,7 @@ mod fill_pages;
 mod fill_plan;
 mod member;
 mod next_view;
+mod rename_leases;
 pub(super) mod relist;
 pub(super) mod replace_node;
 pub(super) mod silent_nodes;

@@ -490,9 +490,9 @@ fn other_terms_keep_the_list_and_every_process_is_filled_for_them() {
     let ms = Duration::from_millis;
     let (all, own, base) = (names(), Arc::default(), view(1, ["a1", "b1", "c1"]));
     let (cluster, terms) =
-        (ClusterName::from("c"), |guard| Terms { guard: ms(guard), lock_delay: ms(1_000), fence_ttl: ms(9) });
-    let Terms { guard, lock_delay, fence_ttl } = terms(500);
-    let params = ClusterParams { cluster, guard, lock_delay, quarantine: ms(9_000), fence_ttl };
+        (ClusterName::from("c"), |guard| Terms { guard: ms(guard), lock_delay: ms(1_000), fence_ttl: ms(9), template: None });
+    let Terms { guard, lock_delay, fence_ttl, .. } = terms(500);
+    let params = ClusterParams { cluster, guard, lock_delay, quarantine: ms(9_000), fence_ttl, template: Default::default() };
     let none = [false; 3];
     let known = |members: &[Option<Member>], to: u64, above: ViewId| {
         let known =

@@ -140,7 +140,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if quarantine < present.guard.saturating_mul(2) {
             return Err(ListError::GuardTooSmall);
         }
-        self.until_listed(|_, base| own.in_view(base).terms() == terms, |_, _| Ok(Wanted::Terms(terms))).await
+        let terms = terms.or_template(&present.template);
+        self.until_listed(|_, base| own.in_view(base).terms() == terms, |_, _| Ok(Wanted::Terms(terms.clone()))).await
     }
 
     fn begin(&self, name: Option<&NodeId>) -> Result<Listing<'_, N, C, E>, ListError> {
@@ -219,7 +220,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// The change of the terms that is under way: the former ones, and those that are to count.
     pub fn terms_change(&self) -> Option<(Terms, Terms)> {
         let list = self.half_done_list()?;
-        Some((list.old.as_ref()?.terms?, list.changed.as_ref()?.now))
+        Some((list.old.as_ref()?.terms.clone()?, list.changed.as_ref()?.now.clone()))
     }
 
     fn half_done_list(&self) -> Option<Arc<NodeList>> {

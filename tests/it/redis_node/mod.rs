@@ -44,6 +44,7 @@ pub fn params() -> ClusterParams {
         lock_delay,
         quarantine: quarantine_for(Duration::from_mins(5), lock_delay, guard),
         fence_ttl: Duration::from_hours(1),
+        template: Default::default(),
     }
 }
 

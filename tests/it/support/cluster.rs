@@ -260,6 +260,7 @@ impl Tempo {
             lock_delay: self.lock_delay(),
             quarantine: quarantine_for(self.max_ttl, self.lock_delay(), self.guard),
             fence_ttl: Duration::from_hours(1),
+            template: Default::default(),
         }
     }
 

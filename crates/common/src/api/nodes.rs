@@ -59,7 +59,7 @@ pub struct NodeListChange {
 }
 
 /// Settings on which all instances agree. Milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTerms {
     /// The setting `guard`.
     pub guard_ms: u64,
@@ -67,10 +67,13 @@ pub struct NodeTerms {
     pub lock_delay_ms: u64,
     /// The setting `fence_ttl`.
     pub fence_ttl_ms: u64,
+    /// The setting `key_template`, if it was changed while the service ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_template: Option<String>,
 }
 
 /// An incomplete change of the terms: no node votes until it is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTermsChange {
     /// The terms that counted.
     pub from: NodeTerms,
