@@ -16,6 +16,10 @@ macro_rules! mutants {
 mutants! {
     /// `tests/sim` finds each within its budget of seeds.
     FOUND_BY_SIM {
+        /// A process is read and filled for a view with another key template before its leases have their new names.
+        ReadBeforeRename,
+        /// Only the first page of leases leaves the former names.
+        PartOfNames,
         /// A quorum is half of the nodes.
         QuorumHalf,
         /// Validity counts from the replies, not from the requests.
@@ -188,10 +192,6 @@ mutants! {
         SharedUnderIntent,
         /// A vote has the terms that are configured, not those of its view.
         ConfiguredTerms,
-        /// A process is read and filled for a view with another key template before its leases have their new names.
-        ReadBeforeRename,
-        /// Only the first page of leases leaves the former names.
-        PartOfNames,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
         /// A process leaves its data to the next one although Redis does not sync each write.

@@ -23,6 +23,8 @@ mod largest;
 mod leases;
 #[path = "contract/redis_server.rs"]
 mod redis_server;
+#[path = "contract/renaming.rs"]
+mod renaming;
 #[path = "contract/servers.rs"]
 mod servers;
 #[path = "contract/sets.rs"]
@@ -204,7 +206,18 @@ macro_rules! filling_cases_on {
     };
 }
 
+macro_rules! renaming_cases_on {
+    ($start:expr) => {
+        each! { renaming on $start;
+            leases_receive_the_names_of_the_view_before_they_are_read
+            another_view_goes_on_with_a_change_of_names
+            an_update_by_other_names_reaches_nothing
+        }
+    };
+}
+
 mod reference {
+    renaming_cases_on!(crate::declared(crate::Reference::start()));
     filling_cases_on!(crate::declared(crate::Reference::start()));
     lease_cases_on!(crate::declared(crate::Reference::start()));
     kept_cases_on!(crate::declared(crate::Reference::start()));
@@ -224,6 +237,7 @@ mod embedded {
 }
 
 mod redis {
+    renaming_cases_on!(crate::declared(crate::RedisServer::start()));
     filling_cases_on!(crate::declared(crate::RedisServer::start()));
     lease_cases_on!(crate::declared(crate::RedisServer::start()));
     kept_cases_on!(crate::declared(crate::RedisServer::start()));

@@ -148,6 +148,8 @@ Examples:
   redlockd nodes settings --reason 'nodes in three regions' --guard 2s --lock-delay 4s
       every instance follows within seconds, also one that is started later with its former
       configuration; correct the configurations all the same
+  redlockd nodes settings --reason 'keys with a prefix' --key-template 'lock:{resource}'
+      leases keep their holders; other services' Redlock libraries do not follow
 
 Exit codes: 0 in force, 64 wrong usage, or a value that may not be, 69 no instance answers, or it
 was not done in time, 77 not allowed.";

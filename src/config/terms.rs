@@ -62,7 +62,10 @@ mod tests {
             (Terms { guard: ms(501), ..terms.clone() }, &["lock_delay"]),
             (Terms { guard: ms(40_000), lock_delay: ms(90_000), ..terms.clone() }, &["guard"]),
             (Terms { fence_ttl: ms(59_999), ..terms.clone() }, &["fence_ttl"]),
-            (Terms { guard: ms(9), lock_delay: ms(17), ..terms.clone() }, &["guard", "lock_delay", "guard", "lock_delay"]),
+            (
+                Terms { guard: ms(9), lock_delay: ms(17), ..terms.clone() },
+                &["guard", "lock_delay", "guard", "lock_delay"],
+            ),
         ] {
             let found = rules.check(&wrong);
             assert_eq!(found.iter().map(|(key, _)| *key).collect::<Vec<_>>(), keys, "{found:?}");

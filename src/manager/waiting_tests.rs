@@ -54,7 +54,14 @@ async fn managers() -> [Manager; 2] {
     let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
     let quarantine = quarantine_for(Duration::from_secs(60), lock_delay, guard);
     let fence_ttl = Duration::from_hours(1);
-    let params = ClusterParams { cluster: "test".into(), guard, lock_delay, quarantine, fence_ttl, template: Default::default() };
+    let params = ClusterParams {
+        cluster: "test".into(),
+        guard,
+        lock_delay,
+        quarantine,
+        fence_ttl,
+        template: Default::default(),
+    };
     let (id, machine) = (NodeId::parse("n1").expect("valid"), Mutex::new(ReferenceNode::new(RUN)));
     let node = Arc::new(TestNode { id, clock, params: params.clone(), machine });
     let settings = RedlockSettings {

@@ -11,8 +11,8 @@ use crate::protocol::keys::KeyTemplate;
 use crate::protocol::list::PAGE_MAX;
 use crate::protocol::{
     AcquireArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs, FillEntry, Found,
-    LeaseRecord, ListArgs, NoVote, ReadArgs, ReadEntry, ReleaseArgs, Released, RestoreArgs, RevokeArgs, Tombstone,
-    UpdateArgs, ViewId,
+    LeaseRecord, ListArgs, NoVote, ReadArgs, ReadEntry, ReleaseArgs, Released, RenameArgs, RestoreArgs, RevokeArgs,
+    Tombstone, UpdateArgs, ViewId,
 };
 use crate::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
@@ -173,6 +173,7 @@ fn requests() -> Vec<Request> {
         Request::List(ListArgs { cursor: 0, count: 1 }),
         Request::Read(ReadArgs { cursor: 0, count: 1 }),
         Request::Fill(FillArgs { view: Arc::default(), nonce: 1, page: 1, pages: 1, keeps: false, entries: vec![] }),
+        Request::Rename(RenameArgs::default()),
         Request::Promise { view: ViewId::NONE },
         Request::Admit(AdmitArgs { view: Arc::default(), nonce: 1, pages: 1, seed: Fence(1), by_clock: true }),
         Request::probe(),

@@ -115,7 +115,19 @@ mod tests {
         for terms in [terms(500), named] {
             assert_eq!(Terms::parse(&terms.to_string()), Some(terms));
         }
-        for bad in ["", "1", "1 2", "1 2 3 4", "1 2 3 redlockd:{resource}", "1 2 3 {resource} x", "1 2 -3", "1  2 3", "1 2 x", "1 2 +3", "1 2 99999999999999"] {
+        for bad in [
+            "",
+            "1",
+            "1 2",
+            "1 2 3 4",
+            "1 2 3 redlockd:{resource}",
+            "1 2 3 {resource} x",
+            "1 2 -3",
+            "1  2 3",
+            "1 2 x",
+            "1 2 +3",
+            "1 2 99999999999999",
+        ] {
             assert_eq!(Terms::parse(bad), None, "{bad}");
         }
     }

@@ -213,6 +213,7 @@ fn words(line: &str) -> Option<(NodeId, RosterEntry)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::keys::KeyTemplate;
     use proptest::prelude::*;
 
     #[test]
@@ -230,7 +231,8 @@ mod tests {
         let terms = Terms { lock_delay: std::time::Duration::from_secs(1), ..Terms::default() };
         let changed = ChangedTerms { now: Terms::default(), accepted: vec!["0b".into(), "0c".into()] };
         let old = |terms| Some(OldList { names: names(&["a/1"]), before: BTreeMap::clone(&before), terms });
-        for old in [None, old(None), old(Some(terms))] {
+        let named = Terms { template: KeyTemplate::parse("lock:{resource}").ok(), ..terms.clone() };
+        for old in [None, old(None), old(Some(terms)), old(Some(named))] {
             for changed in [None, Some(changed.clone())] {
                 let list = NodeList { names: names(&["a/1", "b"]), terms: "0a".into(), changed, old: old.clone() };
                 let of_list = View { list: Some(Arc::new(list)), ..view.clone() };

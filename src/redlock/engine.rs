@@ -225,7 +225,13 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.answers.limit(guard);
         let [guard_ms, lock_delay_ms, fence_ttl_ms] = [guard, lock_delay, fence_ttl].map(|period| period.as_millis());
         let key_template = template.map_or_else(String::new, |template| template.to_string());
-        tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, key_template, "other terms of the cluster are in force now");
+        tracing::warn!(
+            guard_ms,
+            lock_delay_ms,
+            fence_ttl_ms,
+            key_template,
+            "other terms of the cluster are in force now"
+        );
         if guard <= self.settings.node_timeout {
             let timeout_ms = self.settings.node_timeout.as_millis();
             tracing::error!(

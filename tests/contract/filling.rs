@@ -671,7 +671,8 @@ fn changed(run: &str, number: u64, before: Option<u64>) -> Arc<View> {
     let before = before.map(|since| (n.clone(), (run.into(), view(since, run).id)));
     // Some views change the terms, too: the record then has more lines.
     let terms = params().terms();
-    let changed = number.is_multiple_of(2).then(|| ChangedTerms { now: terms, accepted: vec!["1".into(), "2".into()] });
+    let changed =
+        number.is_multiple_of(2).then(|| ChangedTerms { now: terms.clone(), accepted: vec!["1".into(), "2".into()] });
     let terms = changed.is_some().then_some(terms);
     let old = OldList { names: [n.clone()].into(), before: before.into_iter().collect(), terms };
     let list = NodeList { names: [m, n].into(), terms: "0".into(), changed, old: Some(old) };

@@ -28,6 +28,7 @@ mod http_contract;
 mod in_place_of_flock;
 mod interop;
 mod keeping;
+mod key_template;
 mod limits;
 mod logs;
 mod many_waiters;

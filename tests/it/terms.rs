@@ -12,12 +12,12 @@ use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 use crate::support::service::{SHORT_TIMES, Service};
 
-fn settings(servers: &[RedisServer], more: &[&str]) -> Vec<String> {
+pub(crate) fn settings(servers: &[RedisServer], more: &[&str]) -> Vec<String> {
     let more = SHORT_TIMES.iter().chain(&["--set", "max_ttl=1m"]).chain(more).map(ToString::to_string);
     node_args(servers.iter().map(RedisServer::url)).into_iter().chain(more).collect()
 }
 
-async fn set(client: &Client, terms: &[(&str, &str)]) -> Answer {
+pub(crate) async fn set(client: &Client, terms: &[(&str, &str)]) -> Answer {
     let form: Vec<_> = terms.iter().copied().chain([("reason", "the test")]).collect();
     send(client.request("POST", "/nodes").form(&form)).await
 }

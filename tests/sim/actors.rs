@@ -11,8 +11,8 @@ use super::notices::Feed;
 use super::profile::{GUARD_MS, Profile, TEMPLATES, TERMS_MS, Variant};
 use super::rng::Rng;
 use super::world::Us;
-use crate::protocol::reference::ReferenceNode;
 use crate::protocol::keys::KeyTemplate;
+use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterName, ClusterParams, NodeResult, Terms, ViewId, quarantine_for};
 use crate::redlock::clock::BootTime;
 use crate::types::{AttemptId, ResourceName, TokenHash};
@@ -186,7 +186,9 @@ pub(super) fn terms_of(ms: [u64; 3]) -> Terms {
 
 /// All terms that an instance may be configured with.
 pub(super) fn all_terms() -> impl Iterator<Item = Terms> {
-    let of = |template: &'static str| TERMS_MS.map(|ms| Terms { template: KeyTemplate::parse(template).ok(), ..terms_of(ms) });
+    let of = |template: &'static str| {
+        TERMS_MS.map(|ms| Terms { template: KeyTemplate::parse(template).ok(), ..terms_of(ms) })
+    };
     TEMPLATES.into_iter().flat_map(of)
 }
 

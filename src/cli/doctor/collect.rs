@@ -10,7 +10,7 @@ use deadpool_redis::redis::{Client, RedisError, Value, cmd, pipe};
 use crate::nodes::redis::{
     NodeTls, NodeUrl, ServerFinding, ServerInfo, not_durable, read_server_info, settings_question,
 };
-use crate::protocol::keys::META_KEY;
+use crate::protocol::keys::{KeyTemplate, META_KEY, NAMES_KEY};
 use crate::protocol::{LeaseRecord, View};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::{RESERVED_PREFIX, TokenHash};
@@ -36,8 +36,7 @@ pub(super) struct CheckSettings {
     pub connect_timeout: Duration,
     pub allow_replicas: bool,
     pub durable: bool,
-    pub key_head: String,
-    pub key_tail: String,
+    pub template: KeyTemplate,
 }
 
 /// The result of checking one node.
@@ -210,17 +209,20 @@ async fn keys(
     settings: &CheckSettings,
     seen: &mut NodeObservation,
 ) -> Result<(), RedisError> {
+    // As the node names locks, which an instance with this configuration follows.
+    let names: Option<String> = cmd("GET").arg(NAMES_KEY).query_async(node).await?;
+    let names = names.as_deref().and_then(|names| KeyTemplate::parse(names.split(' ').next()?).ok());
+    let template = names.as_ref().unwrap_or(&settings.template);
+    let (head, tail) = (template.head(), template.tail());
     let (mut cursor, mut scanned) = (0_u64, 0);
     loop {
         let scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(PAGE).to_owned();
         let (next, page): (u64, Vec<Vec<u8>>) = scan.query_async(node).await?;
         for key in page.iter().filter_map(|key| std::str::from_utf8(key).ok()) {
             scanned += 1;
-            let is_resource = key.starts_with(&settings.key_head)
-                && key.ends_with(&settings.key_tail)
-                && key.len() > settings.key_head.len() + settings.key_tail.len();
+            let is_resource = key.starts_with(head) && key.ends_with(tail) && key.len() > head.len() + tail.len();
             if is_resource && !key.starts_with(RESERVED_PREFIX) {
-                let resource = &key[settings.key_head.len()..key.len() - settings.key_tail.len()];
+                let resource = &key[head.len()..key.len() - tail.len()];
                 record_key(node, (key, resource), seen).await?;
             }
         }

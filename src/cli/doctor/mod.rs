@@ -69,8 +69,7 @@ fn prepare(config: &Config) -> Result<collect::CheckSettings, String> {
         connect_timeout: config.connect_timeout,
         allow_replicas: config.allow_replicas,
         durable: config.durable_nodes,
-        key_head: config.key_template.head().to_owned(),
-        key_tail: config.key_template.tail().to_owned(),
+        template: config.key_template.clone(),
     })
 }
 

@@ -64,7 +64,15 @@ pub(crate) async fn change_terms(State(state): State<AppState>, request: Request
     let Terms { guard, lock_delay, fence_ttl, template } = terms;
     let [guard_ms, lock_delay_ms, fence_ttl_ms] = [guard, lock_delay, fence_ttl].map(|period| period.as_millis());
     let key_template = template.map(|template| template.to_string());
-    tracing::warn!(guard_ms, lock_delay_ms, fence_ttl_ms, key_template, principal, reason, "an operator changed the terms");
+    tracing::warn!(
+        guard_ms,
+        lock_delay_ms,
+        fence_ttl_ms,
+        key_template,
+        principal,
+        reason,
+        "an operator changed the terms"
+    );
     audit_scope.note(|record| record.outcome = "changed".to_owned());
     Ok(present(&state))
 }

@@ -182,7 +182,8 @@ async fn every_example_of_a_request_body_is_accepted() {
                     }
                     "POST" if path == "/nodes" => {
                         let second = std::time::Duration::from_secs(1);
-                        let present = Terms { guard: second / 2, lock_delay: second, fence_ttl: second * 60, template: None };
+                        let present =
+                            Terms { guard: second / 2, lock_delay: second, fence_ttl: second * 60, template: None };
                         lock_requests::change_terms(request, &settings, present).await.map(drop)
                     }
                     "POST" => lock_requests::acquire(request, &settings).await.map(drop),

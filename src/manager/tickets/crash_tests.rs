@@ -573,7 +573,14 @@ async fn world(seed: u64, case: Case) -> World {
     let guard = Duration::from_millis(500);
     let quarantine = quarantine_for(Duration::from_secs(60), LOCK_DELAY, guard);
     let fence_ttl = Duration::from_hours(1);
-    let params = ClusterParams { cluster: "test".into(), guard, lock_delay: LOCK_DELAY, quarantine, fence_ttl, template: Default::default() };
+    let params = ClusterParams {
+        cluster: "test".into(),
+        guard,
+        lock_delay: LOCK_DELAY,
+        quarantine,
+        fence_ttl,
+        template: Default::default(),
+    };
     let machines: Machines = Arc::new(std::array::from_fn(|index| Mutex::new(ReferenceNode::new(&run_of(index)))));
     let links = [Some(case.fault), None].map(|fault| {
         let draws = Mutex::new(Draws::of(seed * 2 + u64::from(fault.is_none())));

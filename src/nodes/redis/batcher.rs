@@ -224,7 +224,14 @@ mod tests {
     fn a_command_has_the_terms_of_its_view() {
         let ms = Duration::from_millis;
         let (guard, lock_delay, fence_ttl) = (ms(500), ms(1_000), ms(60_000));
-        let params = ClusterParams { cluster: "c".into(), guard, lock_delay, quarantine: ms(10_000), fence_ttl, template: Default::default() };
+        let params = ClusterParams {
+            cluster: "c".into(),
+            guard,
+            lock_delay,
+            quarantine: ms(10_000),
+            fence_ttl,
+            template: Default::default(),
+        };
         let context = CommandContext::new(NodeId::parse("n").expect("valid"), Arc::new(params));
         let now = Terms { guard: ms(700), lock_delay: ms(5_000), fence_ttl: ms(90_000), template: None };
         let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });

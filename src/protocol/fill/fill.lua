@@ -38,6 +38,7 @@ if page <= done then return { 'F', done } end
 if page ~= done + 1 then return { 'X', done } end
 if not keeps and NAMES ~= named and (NAMES or string.find(ARGV[11], '\n=settings %d+ %d+ %d+ %S')) then
   redis.call('SET', 'redlockd:names', named) -- its keys from before count for nothing
+  if redis.call('PTTL', 'redlockd:blocks') < Q then redis.call('SET', 'redlockd:blocks', '1', 'PX', Q) end
 end
 local longest, index = 0, {}
 local function union(claims, more)

@@ -230,7 +230,12 @@ fn votes_unfilled_in_a_changed_list() -> bool {
 /// In a view with other terms than the configured ones: how long a lease's key lasts, and whether a request is too late.
 fn has_the_terms_of_its_view() -> bool {
     let (mut node, params) = (active(), params());
-    let now = Terms { guard: Duration::from_millis(50), lock_delay: Duration::from_secs(9), fence_ttl: Duration::ZERO, template: None };
+    let now = Terms {
+        guard: Duration::from_millis(50),
+        lock_delay: Duration::from_secs(9),
+        fence_ttl: Duration::ZERO,
+        template: None,
+    };
     let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });
     let list = NodeList { names: [NodeId::parse("n").expect("valid")].into(), changed, ..NodeList::default() };
     let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&node.view()) });

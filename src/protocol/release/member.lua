@@ -1,5 +1,5 @@
 for _, i in ipairs(beside) do
-  local LOCK, v, before, at = K[2 * i], found[2 * i + 2], found[2 * i + 3], 6 * (i - 1)
+  local LOCK, v, before, at = K[2 * i], found[2 * i + 1], found[2 * i + 2], 6 * (i - 1)
   local TOKEN, AT, RESOURCE = ARGV[at + 1], ARGV[at + 2], ARGV[at + 6]
   local HASH, rest = 'redlockd:m:' .. RESOURCE, nil
   local mine = member_of(HASH, TOKEN)

@@ -7,23 +7,28 @@
 -- Notices are published while any instance listens (redlockd:notices), which waiters see to before they rely on them.
 -- Reply: for each, in order: 1 (released, no earlier tombstone), or a list: R released | M no such key | O another's,
 --        then the reason in an earlier tombstone, or ''
--- The first three: whether any resource has a block, whether anybody listens, and how this process names locks (names.lua).
-local found, K = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', 'redlockd:names', unpack(KEYS, 2)), KEYS
-if found[3] then
-  local name, moving = string.match(found[3], '^(%S*) ?(.*)$')
+-- The first two: whether any resource has a block, and whether anybody listens.
+local found, K = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(KEYS, 2)), KEYS
+-- After a change of the key template: the names that this process gives to locks (names.lua), also where the sender does not know them yet.
+-- For a quarantine after the change there is a redlockd:blocks.
+local is_found = not found[1]
+for i = 1, (#KEYS - 1) / 2 do is_found = is_found and string.sub(found[2 * i + 1] or '', 1, 65) == ARGV[6 * i - 5] .. '|' end
+local names = not is_found and redis.call('MGET', 'redlockd:names')[1]
+if names then
+  local name, moving = string.match(names, '^(%S*) ?(.*)$')
   K = { KEYS[1] }
-  for i = 1, #KEYS / 2 do
+  for i = 1, (#KEYS - 1) / 2 do
     local resource = ARGV[6 * i]
     local moved = 'redlockd:moved:' .. resource
     K[2 * i] = moving ~= '' and redis.call('EXISTS', moved) == 1 and moved or (string.gsub(name, '{resource}', resource))
     K[2 * i + 1] = KEYS[2 * i + 1]
   end
-  found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', 'redlockd:names', unpack(K, 2))
+  found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(K, 2))
 end
-local out, deleted, unlisted, notices, k, at, beside = {}, {}, {}, {}, 4, 0, nil
-for i = 1, (#found - 3) / 2 do
+local out, deleted, unlisted, notices, k, at, beside = {}, {}, {}, {}, 3, 0, nil
+for i = 1, (#found - 2) / 2 do
   local v, before, code, last, ended = found[k], found[k + 1], 'M', false, false
-  local LOCK, TOKEN, AT = K[k - 2], ARGV[at + 1], ARGV[at + 2]
+  local LOCK, TOKEN, AT = K[k - 1], ARGV[at + 1], ARGV[at + 2]
   if not v then
     if redis.call('EXISTS', LOCK) == 1 then code = 'O' end -- of another type
   elseif string.sub(v, 1, 65) ~= TOKEN .. '|' then
@@ -79,7 +84,7 @@ if #deleted > 0 then redis.call('DEL', unpack(deleted)) end
 k, at = 3, 0
 for i = 1, #out do
   -- The first reason stays, except that a release replaces a revocation.
-  local before = found[k + 2]
+  local before = found[k + 1]
   if not before or before == 'revoked' then
     local done = redis.pcall('SET', KEYS[k], ARGV[at + 4], 'PX', ARGV[at + 3])
     if done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still release

@@ -37,7 +37,10 @@ pub(super) fn build(
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
     command.keys([keys::META_KEY]).marker_args(context, sent_at);
     command.text(context.template.head()).text(context.template.tail());
-    command.text(if args.receives { "i" } else { "o" }).number(args.cursor).number(args.count.clamp(1, PAGE_MAX).into());
+    command
+        .text(if args.receives { "i" } else { "o" })
+        .number(args.cursor)
+        .number(args.count.clamp(1, PAGE_MAX).into());
     command.build()
 }
 

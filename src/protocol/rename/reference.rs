@@ -50,7 +50,8 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
 fn receive(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) {
     let (now_ms, longest_ms) = (context.now_ms(), memory.marker.longest_quarantine_ms(context));
     let leases = memory.names.moved.leases_of(resource, now_ms);
-    let leases: Vec<(LeaseRecord, u64)> = leases.into_iter().map(|(record, left_ms)| (record.clone(), left_ms)).collect();
+    let leases: Vec<(LeaseRecord, u64)> =
+        leases.into_iter().map(|(record, left_ms)| (record.clone(), left_ms)).collect();
     let Some(lock) = memory.names.moved.take(resource) else { return };
     let is_released = |record: &LeaseRecord| {
         memory.tombstone(context, resource, &record.token).is_some_and(|reason| reason != EndReason::Revoked)

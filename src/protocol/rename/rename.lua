@@ -20,7 +20,7 @@ local function move(from, to, value)
   if left >= 0 then redis.call('SET', to, value, 'PX', math.max(left, 1)) else redis.call('SET', to, value) end
   redis.call('DEL', from)
 end
-local longest = 0
+local longest = Q -- releases use these names whatever the sender names (release.lua)
 local function block(resource, token, claims, left)
   if claims == '' then return end
   left = math.max(left < 0 and Q or math.min(left, Q), 1)

@@ -30,7 +30,8 @@ pub(in crate::protocol) fn install(memory: &mut Memory, context: &CallContext<'_
     let reply = install_marker(&mut memory.marker, context, view, is_named_otherwise);
     let was = view.old().and_then(|old| old.terms.as_ref()?.template.as_ref());
     let is_pending = memory.marker.0.as_ref().is_some_and(|m| m.pending && m.view.id == view.id);
-    if let Some(was) = was.filter(|was| is_pending && memory.names.own.is_none() && now.is_some_and(|now| now != *was)) {
+    if let Some(was) = was.filter(|was| is_pending && memory.names.own.is_none() && now.is_some_and(|now| now != *was))
+    {
         memory.names.set(was.clone(), None);
     }
     reply

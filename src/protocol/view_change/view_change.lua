@@ -53,6 +53,7 @@ elseif operation == 'install' then
       redis.call('HDEL', META, 'fill')
       local was, now = string.match(record, '\n=was %d+ %d+ %d+ (%S+)'), string.match(record, '\n=settings %d+ %d+ %d+ (%S+)')
       if was and was ~= now then redis.call('SET', 'redlockd:names', was, 'NX') end -- renamed next (rename.lua)
+      if was and redis.call('PTTL', 'redlockd:blocks') < Q then redis.call('SET', 'redlockd:blocks', '1', 'PX', Q) end
     end
     view, promised, x[4], done = V, V, record, 1
   end

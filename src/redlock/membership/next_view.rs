@@ -388,12 +388,12 @@ impl NodeAnswers<'_> {
         let list = Arc::make_mut(Arc::make_mut(&mut change.view).list.as_mut()?);
         let former = own.in_view(&base).terms();
         let mut terms = terms.or_template(&own.template);
-        let hash = own.cluster.terms_with(&terms);
         let mut former = former.or_template(&own.template);
         // Where no template was ever changed, records have none: earlier builds read them.
         if terms.template == former.template && base.terms().is_none_or(|terms| terms.template.is_none()) {
             (terms.template, former.template) = (None, None);
         }
+        let hash = own.cluster.terms_with(&terms);
         list.changed = Some(ChangedTerms::after(list.changed.as_ref(), terms, hash));
         list.old.as_mut()?.terms = Some(former);
         Some(change)

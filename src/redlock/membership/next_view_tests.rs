@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::mutant::{FOUND_BY_DERIVE, plant, restore};
 use crate::protocol::ClusterName;
+use crate::protocol::keys::KeyTemplate;
 use crate::redlock::membership::view_monitor::Latest;
 
 fn names() -> Vec<NodeId> {
@@ -489,10 +490,15 @@ fn a_view_by_the_clock_that_was_left_half_done_is_made_again_with_those_that_the
 fn other_terms_keep_the_list_and_every_process_is_filled_for_them() {
     let ms = Duration::from_millis;
     let (all, own, base) = (names(), Arc::default(), view(1, ["a1", "b1", "c1"]));
-    let (cluster, terms) =
-        (ClusterName::from("c"), |guard| Terms { guard: ms(guard), lock_delay: ms(1_000), fence_ttl: ms(9), template: None });
+    let (cluster, terms) = (ClusterName::from("c"), |guard| Terms {
+        guard: ms(guard),
+        lock_delay: ms(1_000),
+        fence_ttl: ms(9),
+        template: None,
+    });
     let Terms { guard, lock_delay, fence_ttl, .. } = terms(500);
-    let params = ClusterParams { cluster, guard, lock_delay, quarantine: ms(9_000), fence_ttl, template: Default::default() };
+    let params =
+        ClusterParams { cluster, guard, lock_delay, quarantine: ms(9_000), fence_ttl, template: Default::default() };
     let none = [false; 3];
     let known = |members: &[Option<Member>], to: u64, above: ViewId| {
         let known =
@@ -503,7 +509,7 @@ fn other_terms_keep_the_list_and_every_process_is_filled_for_them() {
     let first = known(&[votes("a1", &base), votes("b1", &base), None], 400, base.id).expect("a view");
     let list = first.view.list.as_deref().expect("a list");
     let old = list.old.as_ref().expect("a former list");
-    assert_eq!((list.names.len(), &old.names, old.terms), (3, &list.names, Some(terms(500))));
+    assert_eq!((list.names.len(), &old.names, old.terms.clone()), (3, &list.names, Some(terms(500))));
     assert_eq!(first.view.terms(), Some(&terms(400)));
     assert!(first.view.roster.values().all(|entry| entry.since == first.view.id), "also the silent one");
     // They stay when the list changes, and are the former ones of the next change.
@@ -511,9 +517,35 @@ fn other_terms_keep_the_list_and_every_process_is_filled_for_them() {
     let members = [votes("a1", &now), votes("b1", &now), votes("c1", &now)];
     let next = known(&members, 300, now.id).expect("a view");
     let of_next = next.view.list.as_deref().expect("a list");
-    assert_eq!(of_next.old.as_ref().and_then(|old| old.terms), Some(terms(400)));
+    assert_eq!(of_next.old.as_ref().and_then(|old| old.terms.clone()), Some(terms(400)));
     let accepted = of_next.changed.as_ref().map(|changed| changed.accepted.clone());
     assert_eq!(accepted, Some(vec![params.cluster.terms_with(&terms(400)), params.cluster.terms_with(&terms(300))]));
+    // A record names templates from the first change of the template on.
+    let (mut now, mut records) = (settled(&next.view), Vec::new());
+    for (to, template) in [(300, Some("lock:{resource}")), (400, None), (400, Some("{resource}"))] {
+        let template = template.and_then(|template| KeyTemplate::parse(template).ok());
+        let wanted = Terms { template, ..terms(to) }.or_template(&params.in_view(&now).template);
+        let members = [votes("a1", &now), votes("b1", &now), votes("c1", &now)];
+        let known = NodeAnswers {
+            names: &all,
+            members: &members,
+            rivals: &none,
+            ended: &none,
+            addresses: &[],
+            configured: 3,
+            own: &own,
+        };
+        let change = known.with_terms(now.id.above(1), &wanted, &params).expect("a view");
+        let was = change.view.old().and_then(|old| old.terms.clone());
+        records.push(format!("{} to {}", was.expect("some"), change.view.terms().expect("some")));
+        now = settled(&change.view);
+    }
+    let expected = [
+        "300 1000 9 {resource} to 300 1000 9 lock:{resource}",
+        "300 1000 9 lock:{resource} to 400 1000 9 lock:{resource}",
+        "400 1000 9 lock:{resource} to 400 1000 9 {resource}",
+    ];
+    assert_eq!(records, expected);
 }
 
 /// The view that follows a change, with the admissions that [`votes`] has: the former list is left out.
