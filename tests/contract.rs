@@ -212,6 +212,7 @@ macro_rules! renaming_cases_on {
             leases_receive_the_names_of_the_view_before_they_are_read
             another_view_goes_on_with_a_change_of_names
             an_update_by_other_names_reaches_nothing
+            a_process_whose_leases_change_names_votes_in_no_view_without_a_fill
         }
     };
 }

@@ -109,7 +109,7 @@ pub fn leases_receive_the_names_of_the_view_before_they_are_read(node: &mut impl
             ask(&revoke("revoked", 4));
         }
     });
-    assert!(step > 10, "{step} pages");
+    assert!(step > 8, "{step} pages");
     assert_eq!(node.ask(&Request::Rename(RenameArgs::default())), Reply::Renamed, "a repeated request");
     let Reply::Knowledge { entries, .. } = node.ask(&read) else { panic!("no page") };
     let lease = |entry: &ReadEntry| match entry {
@@ -196,6 +196,21 @@ pub fn an_update_by_other_names_reaches_nothing(node: &mut impl Server) {
     node.set_view(&new);
     assert!(is_ended(&node.ask(&release("x", 1))));
     assert!(!is_ended(&node.ask(&release("ax", 1))));
+}
+
+/// Cannot be, by the rules of views: a view without a fill in which locks have other names.
+pub fn a_process_whose_leases_change_names_votes_in_no_view_without_a_fill(node: &mut impl Server) {
+    node.ask(&acquire("x", 1, 1, 20_000));
+    let run = node.run();
+    install(node, &renamed(&run, 7, 0, "{resource}", TEMPLATE));
+    node.ask(&Request::Rename(RenameArgs { count: 1, ..RenameArgs::default() }));
+    let of = |number| {
+        let mut roster = view(number, &run).roster.clone();
+        roster.values_mut().for_each(|entry| entry.since = view(0, &run).id);
+        Arc::new(View { id: view(number, &run).id, roster, list: None })
+    };
+    assert!(!member(node.ask(&Request::Install { view: of(8) })).is_done);
+    assert!(matches!(node.ask(&Request::probe()), Reply::Status(status) if status.why == "displaced"));
 }
 
 /// What a process of a cluster leaves on its server.

@@ -14,7 +14,7 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 
 /// Number of keys that one page walks. A page occupies the node for about two milliseconds.
-const RENAME_KEYS: u32 = if cfg!(test) { 3 } else { 500 };
+const RENAME_KEYS: u32 = if cfg!(test) { 1 } else { 500 };
 /// Maximum number of pages: 50 million keys, twice.
 const RENAME_PAGES_MAX: u32 = 200_000;
 
