@@ -35,10 +35,20 @@ pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("prefe
 /// The warning of an unsafe end.
 const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not notified and may still be working\"";
 
+/// Room for the headers of an answer with a lease, and for its body.
+const HEADERS: usize = 12;
+const BODY_BYTES: usize = 512;
+
 /// A JSON body, with a newline for terminals.
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    let text = serde_json::to_string(body).expect("answers are plain data") + "\n";
-    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+    let mut text = Vec::with_capacity(BODY_BYTES);
+    serde_json::to_writer(&mut text, body).expect("answers are plain data");
+    text.push(b'\n');
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().reserve(HEADERS);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// 200 with a JSON body.
@@ -93,7 +103,7 @@ fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
 /// Sets the fence and the ETag of the lease: the ETag of the lock differs if the lease has other holders beside it.
 fn put_fence(response: &mut Response, fence: u64) {
     put(response, FENCING_TOKEN, Some(fence.into()));
-    put(response, header::ETAG, etag(&fence.to_string()));
+    put(response, header::ETAG, etag(itoa::Buffer::new().format(fence)));
 }
 
 /// 201, or 200 for a replay. The only answer with the token besides a stream's first event.
@@ -104,7 +114,7 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
         ResponseFormat::Json => json(status, &lease_with_token(lease, time)),
     };
     put_fence(&mut response, lease.fence.0);
-    put(&mut response, header::LOCATION, HeaderValue::try_from(format!("{LOCKS_PREFIX}{}", lease.resource)).ok());
+    put(&mut response, header::LOCATION, HeaderValue::try_from([LOCKS_PREFIX, lease.resource.as_str()].concat()).ok());
     put_token(&mut response, &lease.token);
     response
 }
