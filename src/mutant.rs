@@ -180,6 +180,10 @@ mutants! {
         RepairOfOlderView,
         /// An extend on a node with a block for the resource counts.
         BlockedExtendCounts,
+        /// An extend lengthens a key behind the block of its own lease.
+        BlockedExtendApplied,
+        /// A process that is filled with a block keeps a key of the same lease that ends later.
+        KeyOutlivesItsBlock,
         /// A repair takes the place of a block that ends later.
         RepairShortensBlock,
         /// A member's end is a time of the instance's clock.
@@ -295,12 +299,14 @@ mutants! {
         /// A member is copied whatever slot and fence others show for it.
         MembersNotCompared,
     }
-    /// The tests of `redlock::membership::fill_plan` with a lock delay that becomes larger find each.
-    FOUND_BY_LONGER_FILLS {
+    /// The tests of `redlock::membership::fill_plan` with another list find each.
+    FOUND_BY_CHANGED_LISTS {
+        /// A process of both lists keeps keys as votes that fewer than a quorum of the old list show.
+        KeptOfMinority,
+        /// What a process of both lists shows itself does not count.
+        OwnNotRead,
         /// Leases that were granted with the smaller lock delay stay as long as they were.
         DelayNotLengthened,
-        /// Only those become longer that another process shows, too.
-        OwnNotLengthened,
     }
     /// The tests of `redlock::membership::derive` find each.
     FOUND_BY_DERIVE {

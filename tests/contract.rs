@@ -185,6 +185,7 @@ macro_rules! filling_cases_on {
             a_resource_with_a_block_gets_no_vote_until_the_block_ends
             an_update_of_a_resource_with_a_block_is_applied_and_is_no_vote
             an_edit_of_a_resource_with_a_block_is_no_vote
+            a_key_behind_the_block_of_its_own_lease_is_not_extended_and_ends_with_the_block
             a_release_takes_its_token_out_and_the_last_one_ends_the_block
             a_cancel_takes_its_claim_out_of_a_block
             a_revocation_leaves_the_block

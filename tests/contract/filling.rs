@@ -143,6 +143,27 @@ pub fn an_update_of_a_resource_with_a_block_is_applied_and_is_no_vote(node: &mut
     assert!(matches!(node.ask(&extend("a", 1, None, None)), Reply::Updated { record, .. } if record.renewals == 5));
 }
 
+/// Otherwise the key would vote again when the block is over.
+pub fn a_key_behind_the_block_of_its_own_lease_is_not_extended_and_ends_with_the_block(node: &mut impl Server) {
+    filled(node, |record| {
+        let mut copy = |resource: &str, mode, left_ms| {
+            let record = LeaseRecord { mode, ..record(1) };
+            FillEntry::Copy { resource: name(resource), record, left_ms }
+        };
+        let copies = [copy("a", Mode::Exclusive, 5_000), copy("b", Mode::Exclusive, LONG_MS)];
+        let members = [copy("c", Mode::Shared, 5_000), copy("d", Mode::Shared, LONG_MS)];
+        let blocks = [("a", LONG_MS), ("b", 10), ("c", LONG_MS), ("d", 10)].map(|(name, ms)| block(name, 1, &[1], ms));
+        copies.into_iter().chain(members).chain(blocks).collect()
+    });
+    node.pass(Duration::from_millis(20));
+    for resource in ["a", "b", "c", "d"] {
+        assert!(blocked_ms(&node.ask(&extend(resource, 1, Some(30_000), None))) > 20_000, "{resource}");
+    }
+    for resource in ["a", "c"] {
+        assert!(left_ms(node, resource).is_some_and(|left_ms| left_ms <= 5_000), "{resource}");
+    }
+}
+
 pub fn a_release_takes_its_token_out_and_the_last_one_ends_the_block(node: &mut impl Server) {
     filled(node, |_| vec![block("a", 1, &[1], LONG_MS), block("a", 2, &[2], 20_000), block("b", 1, &[1], LONG_MS)]);
     let matched = Reply::Released(Released { found: Found::Match, earlier: None });

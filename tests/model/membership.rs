@@ -107,3 +107,18 @@ fn the_list_changes_by_one_name_at_a_time() {
     let jump = Rules { alike: &[&[0, 1]], changes: [3, 0], ..jump };
     check(by_effect(jump, Bug::SeveralNames), "list: 01 to 2 to 3, several names at once", Expect::Broken);
 }
+
+#[test]
+fn a_lost_lease_is_not_revived_by_a_shorter_list() {
+    let two = Rules { alike: &[], names: 2, processes: 2, list: 0b11, lists: &[0b01], changes: [1, 0], ..base() };
+    let lost = two.after_the_other();
+    check(lost, "list: 01 to 0, a lost lease", Expect::Holds);
+    if in_depth(true, false) {
+        let three = Rules { alike: &[], lists: &[0b011, 0b001], changes: [2, 0], ..base() };
+        check(three.of_a_lost_lease(), "list: 012 to 01 to 0, a lost lease beside a new one", Expect::Holds);
+    }
+    let bug = |bug, name| check(by_effect(lost, bug), name, Expect::Broken);
+    bug(Bug::KeptOfMinority, "list: a key that a minority shows is kept as a vote");
+    bug(Bug::KeyOutlivesItsBlock, "list: a key outlasts the block of its own lease");
+    bug(Bug::BlockedExtendApplied, "list: extends lengthen a key behind the block of its own lease");
+}

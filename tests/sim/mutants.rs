@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::profile::Profile;
 use super::run::run;
-use crate::mutant::{FOUND_BY_REFERENCE, FOUND_BY_SIM, FOUND_IN_QUEUES, Mutant, RARE};
+use crate::mutant::{FOUND_BY_CHANGED_LISTS, FOUND_BY_REFERENCE, FOUND_BY_SIM, FOUND_IN_QUEUES, Mutant, RARE};
 
 /// Maximum number of seeds until a mutant is detected.
 const BUDGET: u64 = 3_000;
@@ -21,7 +21,7 @@ struct Found {
 
 /// The mutant of that name.
 pub(super) fn named(name: &str) -> Option<Mutant> {
-    [FOUND_BY_SIM, FOUND_IN_QUEUES, FOUND_BY_REFERENCE, RARE]
+    [FOUND_BY_SIM, FOUND_IN_QUEUES, FOUND_BY_REFERENCE, FOUND_BY_CHANGED_LISTS, RARE]
         .concat()
         .into_iter()
         .find(|mutant| format!("{mutant:?}") == name)

@@ -41,7 +41,16 @@ local function union(claims, more)
   end
   return claims
 end
+-- A key of this token here does not outlast the block: it would vote again.
+local function own_left(resource, token)
+  local LOCK = head .. resource .. tail
+  local v = redis.call('MGET', LOCK)[1] or ''
+  if string.sub(v, 1, 65) == token .. '|' then return redis.call('PTTL', LOCK) end
+  local ends = string.byte(v) == 83 and redis.call('HMGET', 'redlockd:m:' .. resource, token)[1] or ''
+  return (string.match(ends, '^%d+') or 0) - NOW_MS
+end
 local function block(resource, token, claims, px)
+  px = math.max(px, own_left(resource, token))
   local BLOCK, ends = 'redlockd:block:' .. resource, NOW_MS + px
   local e, c = string.match(redis.call('HMGET', BLOCK, token)[1] or '', '^(%d+)|(.*)$')
   e = math.min(e or 0, token == '*' and 1e15 or NOW_MS + Q) -- as in blocks.lua

@@ -87,12 +87,14 @@ fn fill(memory: &mut Memory, context: &CallContext<'_>, entry: &FillEntry) {
                 _ => true,
             };
             if is_revoked || !may_copy || !put(memory, now_ms, resource, &record, *left_ms) {
-                memory.blocks.add(resource, Some(record.token), &record.claims, (*left_ms).max(1), longest_ms, now_ms);
+                let left_ms = own_left_ms(memory, now_ms, resource, &record.token).max(*left_ms).max(1);
+                memory.blocks.add(resource, Some(record.token), &record.claims, left_ms, longest_ms, now_ms);
             }
         }
         FillEntry::Block { resource, token, claims, left_ms } => {
             if let Some((claims, _)) = standing(memory, context, resource, token, claims) {
-                memory.blocks.add(resource, Some(token.clone()), &claims, (*left_ms).max(1), longest_ms, now_ms);
+                let left_ms = own_left_ms(memory, now_ms, resource, token).max(*left_ms).max(1);
+                memory.blocks.add(resource, Some(token.clone()), &claims, left_ms, longest_ms, now_ms);
             }
         }
     }
@@ -135,6 +137,15 @@ fn standing(
     let claims: String = claims.split_inclusive(',').filter(|claim| !is_cancelled(claim)).collect();
     let is_revoked = reason == Some(EndReason::Revoked);
     ((reason.is_none() || is_revoked) && !claims.is_empty()).then(|| (claims.into(), is_revoked))
+}
+
+/// The remaining milliseconds of this process' key of the token: it must not outlast the token's block, and vote again.
+fn own_left_ms(memory: &Memory, now_ms: u64, resource: &ResourceName, token: &TokenHash) -> u64 {
+    if mutant::is(Mutant::KeyOutlivesItsBlock) {
+        return 0;
+    }
+    let leases = memory.locks.leases_of(resource, now_ms);
+    leases.into_iter().find(|(record, _)| record.token == *token).map_or(0, |(_, left_ms)| left_ms)
 }
 
 /// Whether this process holds a lease of the record's token on this resource.

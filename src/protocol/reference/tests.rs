@@ -207,6 +207,29 @@ fn is_admitted_below_a_promise() -> bool {
     matches!(call(&mut node, NOW_US, &Request::Admit(admit)), Reply::Member(m) if m.is_done)
 }
 
+/// A process has a lease's key, and is filled with a block for the lease. Whether the key votes when the block is over.
+fn key_votes_after_its_block() -> bool {
+    let mut node = active();
+    call(&mut node, NOW_US, &Request::Quarantine { by: "".into() });
+    let token = token(1);
+    let own = |i| FillEntry::Copy { resource: name(i), record: record(1), left_ms: 400_000 };
+    let block = |i, left_ms| FillEntry::Block { resource: name(i), token: token.clone(), claims: "p,".into(), left_ms };
+    fill(&mut node, NOW_US, 1, vec![own(1), own(2), block(1, 400_000), block(2, 10)]);
+    let admit = AdmitArgs { view: view(1), nonce: 1, pages: 1, seed: Fence(NOW_US), by_clock: false };
+    let mut now_us = NOW_US + 305_000_000;
+    call(&mut node, now_us, &Request::Admit(admit));
+    let ttl = Ttl::from_ms(200_000).ok();
+    let mut extend = |now_us, i| {
+        let token = token.clone();
+        let of = UpdateArgs { resource: name(i), token, ttl, fence: None, renewal: true, labels: None };
+        matches!(call(&mut node, now_us, &Request::Update(of)), Reply::Updated { .. })
+    };
+    let is_outlasted = extend(now_us, 2);
+    extend(now_us, 1);
+    now_us = NOW_US + 401_000_000;
+    extend(now_us, 1) || is_outlasted
+}
+
 /// A process of both lists of a change forgot: it is filled as if it had kept its keys.
 fn is_filled_without_its_keys() -> bool {
     let mut node = ReferenceNode::new("run1");
@@ -330,6 +353,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert!(!is_admitted_below_a_promise());
     assert!(!votes_unfilled_in_a_changed_list());
     assert!(!is_filled_without_its_keys());
+    assert!(!key_votes_after_its_block());
     assert!(!inherits_what_was_not_synced());
     assert!(has_the_terms_of_its_view());
     for mutant in FOUND_BY_REFERENCE {
@@ -338,6 +362,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
             || is_admitted_below_a_promise()
             || members_stand().is_err()
             || is_filled_without_its_keys()
+            || key_votes_after_its_block()
             || inherits_what_was_not_synced()
             || votes_unfilled_in_a_changed_list()
             || !has_the_terms_of_its_view();

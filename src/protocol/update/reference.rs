@@ -23,6 +23,11 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if !mutant::is(Mutant::BlockedExtendCounts) {
         let block = memory.blocks.left_ms(&args.resource, context.now_ms());
         no_vote = no_vote.or(block.map(|left_ms| NoVote::Blocked { left_ms }));
+        // This lease's key must not outlast the lease's block, and vote again.
+        let is_named = memory.blocks.names(&args.resource, &args.token, context.now_ms());
+        if let Some(no_vote) = no_vote.clone().filter(|_| is_named && !mutant::is(Mutant::BlockedExtendApplied)) {
+            return Ok(Reply::NoVote(no_vote));
+        }
     }
     let reply = |reply: Reply| Ok(no_vote.clone().map_or(reply, Reply::NoVote));
     if let Some(reply) = mutant_reply(memory, context, args) {

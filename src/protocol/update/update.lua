@@ -11,9 +11,12 @@ if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])
 local r = redis.call('MGET', LOCK, KEYS[4], 'redlockd:blocks')
 if r[2] then return no or { 'D', r[2] } end -- released, forced, or revoked: no further renewals
-if r[3] and not no then -- a resource with a block is updated as in quarantine: without a vote
+if r[3] then -- a resource with a block is updated as in quarantine: without a vote
   local left = redis.call('PTTL', KEYS[3])
-  no = left ~= -2 and { 'W', left } or nil
+  if left ~= -2 then
+    no = no or { 'W', left }
+    if redis.call('HMGET', KEYS[3], TOKEN)[1] then return no end -- this lease's: its key must not outlast the block, and vote again
+  end
 end
 local v = r[1]
 if not v or string.byte(v) ~= 83 then -- not S: no members

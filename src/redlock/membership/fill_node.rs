@@ -128,8 +128,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if let Some(old) = view.old() {
             let name = self.nodes[target].id();
             let run = view.entry(name).map(|entry| &entry.run);
-            // Only a process that was there when the others were read keeps what it knew.
-            let was_there = read.iter().any(|of| of.node == target);
+            // Only a process that was read as the others were keeps what it knew.
+            let was_there = read.iter().any(|of| of.node == target && of.is_complete);
             keeps = was_there && old.before.get(name).map(|(run, _)| run) == run;
             plan = plan.for_change(keeps);
             if let (Some(terms), Some(former)) = (view.terms(), &old.terms) {

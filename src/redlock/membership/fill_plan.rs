@@ -109,8 +109,8 @@ impl FillPlan {
         self
     }
 
-    /// During a change of the list nothing is copied: a process of both lists keeps its keys (`keeps`: the target is
-    /// one), and gets blocks for what it does not know.
+    /// During a change of the list nothing is copied: a process of both lists (`keeps`: the target is one) keeps the keys of
+    /// tokens that a quorum of the old list shows, and gets blocks for everything else.
     pub(crate) fn for_change(mut self, keeps: bool) -> Self {
         self.change = Some(keeps);
         self
@@ -125,11 +125,10 @@ impl FillPlan {
     }
 
     /// Adds a page that `node` answered after it installed the view, with its highest fence and its clock
-    /// (microseconds since 1970). What the target itself shows is ignored, unless its keys are kept and become longer. A node
-    /// may show a key on two pages.
+    /// (microseconds since 1970). What the target shows counts only if it keeps its keys. Two pages may show one key.
     pub(crate) fn add(&mut self, node: usize, high_water: Fence, now_us: u64, page: Vec<ReadEntry>) {
-        let is_own_longer = self.change == Some(true) && self.longer_ms > 0 && !mutant::is(Mutant::OwnNotLengthened);
-        if node == self.target && !is_own_longer && !mutant::is(Mutant::TargetCounts) {
+        let keeps = self.change == Some(true) && !mutant::is(Mutant::OwnNotRead);
+        if node == self.target && !keeps && !mutant::is(Mutant::TargetCounts) {
             return;
         }
         self.seed = self.seed.max(high_water);
@@ -187,9 +186,9 @@ impl FillPlan {
 
     /// The fill; `None` if too few others were read completely.
     pub(crate) fn finish(self) -> Option<Fill> {
-        // A process that keeps what it knows need not be read.
-        let own = usize::from(self.change == Some(true));
-        if self.complete.iter().filter(|node| **node != self.target).count() + own < self.least {
+        let (keeps, is_read) = (self.change == Some(true), self.complete.contains(&self.target));
+        let others = self.complete.len() - usize::from(is_read);
+        if others + usize::from(keeps) < self.least || keeps && !is_read {
             return None;
         }
         let mut entries: Vec<FillEntry> = Vec::new();
@@ -263,14 +262,18 @@ impl FillPlan {
         }
         for (token, of, claims) in &live {
             let latest = of.keys.values().max_by_key(|record| record.recency());
-            entries.push(match latest.filter(|_| self.change == Some(true)) {
-                Some(record) => {
-                    let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
-                    let left_ms = self.left_ms(of, mutant::is(Mutant::BlockSmallestTtl));
-                    FillEntry::Keep { resource: resource.clone(), record, left_ms }
-                }
-                None => self.block(resource, token, of, claims),
-            });
+            entries.push(
+                match latest
+                    .filter(|_| self.change == Some(true) && self.is_shown_by_quorum(resource, shown, token, of))
+                {
+                    Some(record) => {
+                        let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
+                        let left_ms = self.left_ms(of, mutant::is(Mutant::BlockSmallestTtl));
+                        FillEntry::Keep { resource: resource.clone(), record, left_ms }
+                    }
+                    None => self.block(resource, token, of, claims),
+                },
+            );
         }
         // Other Redlock clients know no lists: a process that keeps its keys still has what they set on it.
         if let Some((value, left_ms)) = shown.foreign.as_ref().filter(|_| self.change != Some(true)) {
@@ -326,13 +329,23 @@ impl FillPlan {
     /// Whether at least a quorum of others, without a block for the resource, show the key with this token, and no
     /// node shows a tombstone: a revoked lease is held until its end, and gets no further votes.
     fn is_supported(&self, resource: &ResourceName, shown: &Shown, token: &TokenHash, of: &ShownToken) -> bool {
+        let has_tombstone = self.ended.contains_key(&(resource.clone(), token.clone()));
+        self.change.is_none() && self.is_shown_by_quorum(resource, shown, token, of) && !has_tombstone
+    }
+
+    /// Whether at least a quorum, of nodes without a block for the resource, show the key with this token: only such a key may
+    /// vote in another list, where fewer nodes may be a quorum.
+    fn is_shown_by_quorum(&self, resource: &ResourceName, shown: &Shown, token: &TokenHash, of: &ShownToken) -> bool {
         let shows = |(node, record): &(&usize, &LeaseRecord)| {
             let counts = !shown.blocked.contains(node) || mutant::is(Mutant::CopyBesideBlock);
             counts && !self.standing_claims(resource, token, [&record.claims]).is_empty()
         };
-        let least = self.quorum - usize::from(mutant::is(Mutant::CopiesOfMinority));
-        let has_tombstone = self.ended.contains_key(&(resource.clone(), token.clone()));
-        self.change.is_none() && of.keys.iter().filter(shows).count() >= least && !has_tombstone
+        let least = match self.change {
+            None => self.quorum - usize::from(mutant::is(Mutant::CopiesOfMinority)),
+            Some(_) if mutant::is(Mutant::KeptOfMinority) => 0,
+            Some(_) => self.quorum,
+        };
+        of.keys.iter().filter(shows).count() >= least
     }
 
     /// Whether everything shown for the token was ended for good, as more than a minority reports: otherwise one

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
 use super::*;
-use crate::mutant::{FOUND_BY_FILL_PLAN, FOUND_BY_LONGER_FILLS, FOUND_BY_MEMBER_FILLS, plant, restore};
+use crate::mutant::{FOUND_BY_CHANGED_LISTS, FOUND_BY_FILL_PLAN, FOUND_BY_MEMBER_FILLS, plant, restore};
 use crate::redlock::membership::fill_pages::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use crate::types::{Mode, PermitLimit, Token, Ttl};
 
@@ -486,32 +486,50 @@ fn every_mutant_of_a_fill_of_members_is_found() {
     }
 }
 
-/// The lock delay becomes larger by 5 s: the process keeps its keys, and knows a lease that no other one shows.
-fn check_longer() -> Result<(), String> {
-    let mut plan = FillPlan::new(3, 2, Duration::ZERO).for_change(true).lengthened(Duration::from_secs(5));
-    for (node, by) in [(0, 0), (1, 0), (2, 0), (2, 1)] {
+/// Another list, or a lock delay that becomes larger by `longer`, and a process of both lists: two leases that a quorum shows, one
+/// of them beside a block of a node that counts; one that only this process shows.
+fn check_changed_list(longer: Duration) -> Result<(), String> {
+    let mut plan = FillPlan::new(3, 2, Duration::ZERO).for_change(true).lengthened(longer);
+    for (node, by) in [(0, 0), (1, 0), (2, 0), (2, 1), (0, 2), (1, 2)] {
         let (resource, record) = (resource(by), record(by, by, 1, 0));
         plan.add(node, Fence(9), NOW_US, vec![ReadEntry::Lease { resource, record, left_ms: Some(9_000) }]);
         plan.complete(node);
     }
-    let entries = plan.finish().expect("the others were read").pages.concat();
-    let longer = entries.iter().filter(|entry| matches!(entry, FillEntry::Keep { left_ms, .. } if *left_ms >= 14_000));
-    if entries.len() == 2 && longer.count() == 2 { Ok(()) } else { Err(format!("{entries:?}")) }
+    let block = ReadEntry::Block { resource: resource(2), token: Some(token(3)), claims: "p,".into(), left_ms: 9_000 };
+    plan.add(1, Fence(9), NOW_US, vec![block]);
+    let entries = plan.finish().expect("all were read").pages.concat();
+    let left_ms = 9_000 + longer.as_millis() as u64;
+    let (mut kept, mut blocked) = (0, 0);
+    for entry in &entries {
+        match entry {
+            FillEntry::Keep { resource: on, left_ms: left, .. } if *on == resource(0) && *left >= left_ms => kept += 1,
+            FillEntry::Block { resource: on, left_ms: left, .. } if *on != resource(0) && *left >= left_ms => {
+                blocked += 1
+            }
+            _ => {}
+        }
+    }
+    if (kept, blocked, entries.len()) == (1, 3, 4) { Ok(()) } else { Err(format!("{entries:?}")) }
 }
 
 #[test]
-fn every_lease_becomes_longer_with_the_lock_delay() {
-    assert_eq!(check_longer(), Ok(()));
-    for mutant in FOUND_BY_LONGER_FILLS {
+fn in_a_changed_list_a_process_keeps_what_a_quorum_shows_and_every_lease_gets_the_longer_lock_delay() {
+    let check = || [Duration::ZERO, Duration::from_secs(5)].into_iter().try_for_each(check_changed_list);
+    assert_eq!(check(), Ok(()));
+    for mutant in FOUND_BY_CHANGED_LISTS {
         let before = plant(Some(*mutant), false);
-        let outcome = check_longer();
+        let outcome = check();
         restore(before);
         assert!(outcome.is_err(), "{mutant:?} is not found");
     }
-    // What does not grow is filled from the others alone.
-    let mut plan = FillPlan::new(3, 2, Duration::ZERO).for_change(true).lengthened(Duration::ZERO);
-    let lease = ReadEntry::Lease { resource: resource(0), record: record(0, 0, 1, 0), left_ms: Some(9_000) };
-    plan.add(2, Fence(9), NOW_US, vec![lease]);
-    [0, 1].into_iter().for_each(|node| plan.complete(node));
-    assert_eq!(plan.finish().expect("the others were read").pages, [vec![]]);
+}
+
+#[test]
+fn a_process_of_both_lists_is_filled_only_if_it_was_read_itself() {
+    let plan = |complete: &[usize]| {
+        let mut plan = FillPlan::new(3, 2, Duration::ZERO).for_change(true);
+        complete.iter().for_each(|node| plan.complete(*node));
+        plan.finish().is_some()
+    };
+    assert_eq!([plan(&[0, 2]), plan(&[0, 1]), plan(&[2])], [true, false, false]);
 }

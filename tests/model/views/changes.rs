@@ -207,6 +207,10 @@ impl Rules {
         if !self.is(Bug::FencesBeforeEnter) {
             monitor.high_water = monitor.high_water.max(process.high_water);
         }
+        let minority_kept = view.list != view.old && process.key > 0 && process.block == 0;
+        if minority_kept {
+            monitor.shows[process.key as usize - 1] |= 1 << x;
+        }
         if self.copy && process.key > 0 && (process.block == 0 || self.is(Bug::CopyBesideBlock)) {
             let c = process.key as usize - 1;
             let rounds = of(c, process.key_rounds);
@@ -249,13 +253,18 @@ impl Rules {
         if self.coarse { self.on_admit(s, m, p) } else { Some(()) }
     }
 
-    /// A process of both lists keeps its keys, and takes a block for what they do not cover.
+    /// A process of both lists keeps its keys, and takes a block for what they do not cover. A key that fewer than a quorum
+    /// of the old list shows is not kept as a vote.
     fn fill_common(&self, s: &mut State, m: usize, p: usize) -> Option<()> {
-        let (monitor, process) = (s.monitors[m], &mut s.processes[p]);
+        let (monitor, old) = (s.monitors[m], s.view(s.monitors[m].view)?.old);
+        let process = &mut s.processes[p];
         if !process.sound || process.view != monitor.view {
             return None;
         }
-        process.block |= monitor.block & !process.covers(false);
+        let shown = |c: usize| monitor.shows[c].count_ones() >= quorum(old) || self.is(Bug::KeptOfMinority);
+        let keeps = process.key > 0 && shown(process.key as usize - 1);
+        process.block |=
+            if keeps { monitor.block & !process.covers(false) } else { monitor.block | process.covers(false) };
         process.high_water = process.high_water.max(monitor.high_water);
         Some(())
     }

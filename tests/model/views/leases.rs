@@ -145,13 +145,17 @@ impl Rules {
         self.count(s, c, round, p, fence);
     }
 
-    /// An extend or a write-back. A process that does not vote applies it to its own key all the same.
+    /// An extend or a write-back. A process that does not vote applies it to its own key all the same, unless a block stands
+    /// for this token: the key must not outlast it.
     fn on_update(&self, s: &mut State, c: usize, round: usize, p: usize) {
         let (votes, me) = (self.votes(s, p, s.clients[c].rounds[round].view), c as u8 + 1);
         let (writes_back, fence) = (self.kinds[c][round] == Kind::WriteBack, s.clients[c].fence);
         let blocked_counts = self.is(Bug::BlockedExtendCounts);
         let process = &mut s.processes[p];
         if process.sound && !votes {
+            return;
+        }
+        if process.block & of(c, super::ALL_ROUNDS) > 0 && !blocked_counts && !self.is(Bug::BlockedExtendApplied) {
             return;
         }
         if process.key == me && (!writes_back || process.fence <= fence) {

@@ -45,6 +45,9 @@ pub enum Bug {
     PromiseOfMinority,
     BaseAsBelieved,
     SeveralNames,
+    KeptOfMinority,
+    BlockedExtendApplied,
+    KeyOutlivesItsBlock,
     OldCopyCounted,
     ClockAtStartIgnored,
 }
@@ -111,6 +114,8 @@ pub struct Rules {
     pub ends: bool,
     /// One client; each process is wiped once, when all vote.
     pub rolling: bool,
+    /// At the start the first client's lease is over; only the first process has its key, by an extend that failed.
+    pub lapsed: bool,
     /// Whether the invariant of admission is checked, and not exclusion alone.
     pub invariant: bool,
     pub deny: Deny,
@@ -121,6 +126,7 @@ const ONE_ACQUIRE: [Kind; ROUNDS] = [Kind::Acquire, Kind::None, Kind::None, Kind
 const ONE_EXTEND: [Kind; ROUNDS] = [Kind::Acquire, Kind::Extend, Kind::None, Kind::None];
 const WRITE_BACK: [Kind; ROUNDS] = [Kind::Acquire, Kind::WriteBack, Kind::None, Kind::None];
 const ASK_AGAIN: [Kind; ROUNDS] = [Kind::Acquire, Kind::AskAgain, Kind::None, Kind::None];
+const TWO_EXTENDS: [Kind; ROUNDS] = [Kind::Acquire, Kind::Extend, Kind::Extend, Kind::None];
 const THREE_EXTENDS: [Kind; ROUNDS] = [Kind::Acquire, Kind::Extend, Kind::Extend, Kind::Extend];
 
 /// Three names, one wipe, one monitor, two clients that acquire once each: blocks alone.
@@ -152,6 +158,7 @@ pub const PROTOCOL: Rules = Rules {
     gives_up: true,
     ends: true,
     rolling: false,
+    lapsed: false,
     invariant: true,
     deny: Deny::Nothing,
     bug: Bug::None,
@@ -191,6 +198,16 @@ impl Rules {
         let bounds =
             Rules { wipes: 3, changes: [3, 0], gives_up: false, ends: false, rolling: true, releases: false, ..self };
         Rules { kinds, deny: Deny::ExtendAfterAll, ..bounds }
+    }
+
+    /// The first client's lease was lost before, and it asks for an extend.
+    pub fn of_a_lost_lease(self) -> Rules {
+        Rules { kinds: [TWO_EXTENDS, ONE_ACQUIRE], lapsed: true, aged: true, ends: true, ..self }
+    }
+
+    /// The same after the other client's lease, and it asks again after an extend that failed.
+    pub fn after_the_other(self) -> Rules {
+        Rules { kinds: [THREE_EXTENDS, [Kind::None; ROUNDS]], gives_up: true, ..self.of_a_lost_lease() }
     }
 
     pub fn mutant(self, bug: Bug) -> Rules {

@@ -3,8 +3,8 @@
 use stateright::{Model, Property};
 
 use super::{
-    Bug, Client, Deny, Entry, FIRST, Kind, MONITORS, Monitor, NAMES, PROCESSES, Phase, Process, ROUNDS, Rules, Stage,
-    State, VIEWS, View, has, names, of,
+    Bug, Client, Deny, Entry, FIRST, Kind, MONITORS, Monitor, NAMES, PROCESSES, Phase, Process, ROUNDS, Round, Rules,
+    Stage, State, VIEWS, View, has, names, of,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,11 @@ impl Rules {
         let (process, over) = (&s.processes[p], s.over());
         let early = process.clock_off || self.fences;
         acts.extend((process.key > 0 && (early || process.covers(false) & !over == 0)).then_some(Act::KeyEnds(p)));
-        acts.extend((process.block > 0 && (early || process.block & !over == 0)).then_some(Act::BlockEnds(p)));
+        // No key outlasts the block of its own lease, except copies and what was extended since.
+        let is_covered = process.key > 0 && process.covers(false) & !process.block == 0;
+        let may_end = !is_covered || self.copy || self.is(Bug::KeyOutlivesItsBlock);
+        let block_ends = process.block > 0 && may_end && (early || process.block & !over == 0);
+        acts.extend(block_ends.then_some(Act::BlockEnds(p)));
         let backs_up = self.is(Bug::CopyOfBackup) && process.key > 0;
         acts.extend((backs_up && process.backup != (process.key, process.key_rounds)).then_some(Act::BackUp(p)));
         let its_turn = process.run == 0 && s.clients[0].phase == Phase::Held;
@@ -271,14 +275,23 @@ impl Model for Rules {
                 roster[self.name(p)] = processes[p].entry();
             }
         }
+        let mut clients = [Client::default(); 2];
+        if self.lapsed {
+            let round = |votes| Round { view: FIRST, pending: 0, votes };
+            (clients[0].phase, clients[0].round) = (Phase::Held, 1);
+            (clients[0].confirmed, clients[0].over) = (0b01, 0b01);
+            (clients[0].rounds[0], clients[0].rounds[1]) = (round(self.list), round(1));
+            (processes[0].key, processes[0].key_rounds) = (1, 0b11);
+        }
         let mut views = [View::default(); VIEWS];
         views[0] = View { number: FIRST, list: self.list, old: self.list, roster, before: [Entry::default(); NAMES] };
         let mut monitors = [Monitor::default(); MONITORS];
         for (m, monitor) in monitors.iter_mut().enumerate() {
             monitor.left = self.changes[m];
         }
-        let (clients, wipes, restarts, steps) = ([Client::default(); 2], self.wipes, self.restarts, self.steps);
-        let (best, last, fence_fell, revived) = (0, u8::MAX, false, false);
+        let (wipes, restarts, steps) = (self.wipes, self.restarts, self.steps);
+        let was_granted = u8::from(self.kinds[1][0] == Kind::None); // the other client, if it does nothing any more
+        let (best, last, fence_fell, revived) = (0, if self.lapsed { was_granted } else { u8::MAX }, false, false);
         let mut s =
             State { processes, clients, monitors, views, wipes, restarts, steps, best, last, fence_fell, revived };
         self.canonical(&mut s);
