@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::request_headers::LOCK_TOKEN;
+pub(super) use super::to_wire::json;
 use super::{refusals, to_wire};
 use crate::api;
 use crate::http::format;
@@ -34,22 +35,6 @@ pub(crate) const LIST_AGE: HeaderName = HeaderName::from_static("list-age-ms");
 pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// The warning of an unsafe end.
 const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not notified and may still be working\"";
-
-/// Room for the headers of an answer with a lease, and for its body.
-const HEADERS: usize = 12;
-const BODY_BYTES: usize = 512;
-
-/// A JSON body, with a newline for terminals.
-pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    let mut text = Vec::with_capacity(BODY_BYTES);
-    serde_json::to_writer(&mut text, body).expect("answers are plain data");
-    text.push(b'\n');
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().reserve(HEADERS);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
 
 /// 200 with a JSON body.
 pub(crate) fn ok(body: &impl Serialize) -> Response {
