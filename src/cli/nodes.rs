@@ -297,7 +297,7 @@ mod tests {
         let node = |(i, (state, votes)): (usize, &(&str, bool))| {
             serde_json::json!({
                 "node": format!("n{i}"), "state": state, "votes": votes, "state_for_ms": 0, "votes_in_ms": null, "why": null,
-                "latency_us": null, "clock_offset_ms": null, "run_id": null, "version": null, "restarts": 0, "findings": [],
+                "latency_us": null, "clock_offset_ms": null, "run_id": null, "version": null, "durable": false, "restarts": 0, "findings": [],
             })
         };
         let nodes: Vec<_> = states.iter().enumerate().map(node).collect();

@@ -159,7 +159,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let health = self.shared.monitor.health();
         let (missing, can_ask) = (self.shared.monitor.waits_for(), self.engine().can_ask());
         let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
-            let details = node.details();
+            let (details, is_durable) = (node.details(), health.is_durable());
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
             let (state, votes_in, why, waits_for) = describe(&health, now, &missing, ended_in);
             let findings = details.findings.into_iter().map(|f| NodeFinding {
@@ -181,6 +181,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 losses: health.losses,
                 is_full: health.error == Some(UnreachableKind::Full),
                 has_two_servers: health.has_two_servers,
+                is_durable,
                 doubled_for: self.shared.incidents.doubled_for(node.id(), now),
                 waits_for,
                 latency: health.latency,

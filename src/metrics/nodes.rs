@@ -37,6 +37,7 @@ struct NodeSeries {
     restarts: IntCounter,
     quarantines: Vec<IntCounter>,
     two_servers: IntGauge,
+    durable: IntGauge,
     findings: IntGauge,
 }
 
@@ -53,6 +54,7 @@ struct NodeVectors {
     restarts: IntCounterVec,
     quarantines: IntCounterVec,
     two_servers: IntGaugeVec,
+    durable: IntGaugeVec,
     findings: IntGaugeVec,
 }
 
@@ -87,6 +89,8 @@ impl NodeVectors {
         let quarantines = counters(r, "node_quarantines_total", help, &["node", "reason"]);
         let help = "1 while the node's name leads to two servers.";
         let two_servers = gauges(r, "node_two_servers", help, &["node"]);
+        let help = "1 while the node syncs each write before it replies, with durable_nodes.";
+        let durable = gauges(r, "node_durable", help, &["node"]);
         let help = "Problems of the node's settings; GET /nodes explains them.";
         let findings = gauges(r, "node_findings", help, &["node"]);
         Self {
@@ -101,6 +105,7 @@ impl NodeVectors {
             restarts,
             quarantines,
             two_servers,
+            durable,
             findings,
         }
     }
@@ -124,6 +129,7 @@ impl NodeVectors {
             restarts: self.restarts.with_label_values(&[node]),
             quarantines: QuarantineCounts::REASONS.map(|why| self.quarantines.with_label_values(&[node, why])).into(),
             two_servers: self.two_servers.with_label_values(&[node]),
+            durable: self.durable.with_label_values(&[node]),
             findings: self.findings.with_label_values(&[node]),
         }
     }
@@ -135,7 +141,7 @@ impl NodeVectors {
         GROUPS.iter().for_each(|group| drop(self.durations.remove_label_values(&[node, group])));
         UnreachableKind::ALL.iter().for_each(|kind| drop(self.errors.remove_label_values(&[node, kind.as_str()])));
         QuarantineCounts::REASONS.iter().for_each(|why| drop(self.quarantines.remove_label_values(&[node, why])));
-        for gauges in [&self.up, &self.votes, &self.two_servers, &self.findings] {
+        for gauges in [&self.up, &self.votes, &self.two_servers, &self.durable, &self.findings] {
             drop(gauges.remove_label_values(&[node]));
         }
         for quantities in [&self.votes_in, &self.latency, &self.clock_offset] {
@@ -222,6 +228,7 @@ impl NodeMetrics {
                 raise(counter, total);
             }
             series.two_servers.set(i64::from(report.has_two_servers));
+            series.durable.set(i64::from(report.is_durable));
             series.findings.set(count(report.findings.len()));
         }
         self.info.reset();

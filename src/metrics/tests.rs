@@ -276,6 +276,7 @@ fn totals_kept_elsewhere_only_rise() {
             has_two_servers,
             restarts: skipped,
             clock_offset_ms: Some(-1_500),
+            is_durable: true,
             ..report("n1", "up", true)
         };
         metrics.scrape(&Scrape { gauges, nodes: &[node], audit, ..Scrape::default() }).expect("encodes")
@@ -290,5 +291,6 @@ fn totals_kept_elsewhere_only_rise() {
     has(&shown, "redlockd_node_quarantines_total{node=\"n1\",reason=\"blank\"} 5");
     has(&shown, "redlockd_node_quarantines_total{node=\"n1\",reason=\"restart\"} 0");
     has(&shown, "redlockd_node_two_servers{node=\"n1\"} 1");
+    has(&shown, "redlockd_node_durable{node=\"n1\"} 1");
     has(&shown, "redlockd_node_clock_offset_seconds{node=\"n1\"} -1.5");
 }

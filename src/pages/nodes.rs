@@ -58,6 +58,8 @@ pub(crate) struct NodeCard {
     pub restarts: u64,
     /// The number of the node's installed view; empty if it has none.
     pub view: String,
+    /// Whether the server syncs each write before it replies.
+    pub is_durable: bool,
     /// Whether this instance asks for votes in another view.
     pub is_elsewhere: bool,
     /// Problems of the server's settings.
@@ -127,6 +129,7 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration, wa
         kinds: kinds.map(|(kind, n)| (kind.as_str(), format::number(n))).collect(),
         offset: report.clock_offset_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:+} ms")),
         version: report.version.as_deref().map(format::visible).unwrap_or_else(|| "-".to_owned()),
+        is_durable: report.is_durable,
         run: report.run_id.as_deref().map(|run| run.chars().take(RUN_ID_SHOWN).collect()).unwrap_or_default(),
         restarts: report.restarts,
         view: report.view.map(|number| number.to_string()).unwrap_or_default(),

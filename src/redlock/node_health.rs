@@ -97,6 +97,11 @@ impl NodeHealth {
         }
     }
 
+    /// Whether the node's process syncs each write before it replies, by its marker and by this instance's own reading.
+    pub fn is_durable(&self) -> bool {
+        self.followed.as_ref().is_some_and(|(run, _)| self.status.as_ref().is_some_and(|status| *status.run == **run))
+    }
+
     /// Records the last answer of a durable process. `syncs`: what the probe said of its settings.
     pub(super) fn follow(&mut self, status: &NodeStatus, syncs: Option<bool>) {
         if status.inherited.is_some() {

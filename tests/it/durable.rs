@@ -51,6 +51,19 @@ async fn until_durable(servers: &[RedisServer]) {
     }
 }
 
+/// What the service shows of each node, once all are durable or none is.
+async fn shows(client: &Client, durable: bool) {
+    poll::until("the service shows which nodes are durable", || async {
+        let nodes = client.get("/nodes").await.json();
+        nodes["nodes"].as_array()?.iter().all(|node| node["durable"] == durable).then_some(())
+    })
+    .await;
+    let metrics = client.get("/metrics").await.text;
+    let line = format!("redlockd_node_durable{{node=\"n1\"}} {}", u8::from(durable));
+    assert!(metrics.lines().any(|found| found == line), "{line}");
+    assert_eq!(client.get("/ui/nodes").await.text.matches(", durable").count(), if durable { 3 } else { 0 });
+}
+
 async fn power_cut(servers: &mut [RedisServer], before_start: impl Fn(usize, &RedisServer)) {
     servers.iter_mut().for_each(RedisServer::kill);
     for (n, server) in servers.iter_mut().enumerate() {
@@ -80,6 +93,7 @@ async fn after_a_power_cut_durable_nodes_vote_within_seconds_with_all_leases() {
     let (mut servers, services) = cluster(&[&PATIENT[..], &DURABLE].concat(), None).await;
     until_durable(&servers).await;
     let [one, two] = &services;
+    shows(one.client(), true).await;
     let left_alone = one.client().acquired("left-alone", &[("ttl", "4m")]).await;
     let renewed = two.client().acquired("renewed", &[("ttl", "4m")]).await;
     let mut fence = renewed.fence();
@@ -117,6 +131,7 @@ async fn after_a_power_cut_durable_nodes_vote_within_seconds_with_all_leases() {
 async fn nodes_that_are_not_said_to_be_durable_wait() {
     let (mut servers, [one, _two]) = cluster(&[&SHORT_TIMES[..], &QUARANTINE].concat(), None).await;
     assert_eq!(meta(&servers[0], "durable").await, None);
+    shows(one.client(), false).await;
     power_cut(&mut servers, |_, _| {}).await;
     until_they_have_waited(&servers, one.client()).await;
     assert_eq!(servers[0].ask::<Vec<String>>(&["KEYS", "redlockd:trip:*"]).await, [""; 0]);

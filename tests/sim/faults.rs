@@ -333,11 +333,16 @@ impl World {
     /// Some instances have taken this node's stepped clock for the nodes' time. Until all have, and can notice when it changes
     /// again, its return is a step that one of them would not see.
     fn is_followed_by_some(&self, node: usize) -> bool {
+        let follows = self.who_follow(node);
+        follows.contains(&true) && (follows.contains(&false) || !self.can_notice())
+    }
+
+    /// By instance that uses the node: whether it has taken the node's clock for the nodes' time.
+    fn who_follow(&self, node: usize) -> Vec<bool> {
         let ahead_us = self.node_clock(node).cast_signed() - self.now.cast_signed();
         let follows = |inst: &Inst| inst.reckoned_us.map(|us| (us - ahead_us).unsigned_abs() <= GUARD_MS * 1_000);
         let insts = self.insts.iter().enumerate().filter(|(i, _)| self.profile.reach_of(*i).contains(&node));
-        let follows: Vec<bool> = insts.filter_map(|(_, inst)| follows(inst)).collect();
-        follows.contains(&true) && (follows.contains(&false) || !self.can_notice())
+        insts.filter_map(|(_, inst)| follows(inst)).collect()
     }
 
     /// The last step of all clocks has been handled.
@@ -438,6 +443,9 @@ impl World {
                     return self.at(self.now + 100 * MS, Event::Heal(heal));
                 }
                 let by_us = -server.stepped_us;
+                if by_us < 0 && self.who_follow(node).contains(&true) {
+                    self.checker.followed_back_us += by_us.unsigned_abs();
+                }
                 if by_us != 0 {
                     self.trace(|| format!("n{node}'s clock is set back by {by_us} us"));
                     self.step_clock(node, by_us);
@@ -729,8 +737,9 @@ impl World {
         for inst in 0..self.insts.len() {
             let used = self.insts[inst].first_server;
             let shows = |server: &usize| self.servers[*server].machine.view().entry(&name) == entry;
-            let shown = std::iter::once(used).chain(1..self.profile.nodes).filter(shows).count();
-            let follows = entry.is_some() && shown >= quorum_of(self.profile.nodes);
+            let (quorum, others) = (quorum_of(self.profile.nodes), (1..self.profile.nodes).filter(shows).count());
+            let is_above = self.insts[inst].asks_in < view.id && others + usize::from(shows(&used)) >= quorum;
+            let follows = entry.is_some() && (others >= quorum || is_above);
             if used != named && !follows {
                 self.crash(inst);
             }

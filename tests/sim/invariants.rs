@@ -75,6 +75,8 @@ pub(super) struct InvariantChecker {
     pub(super) clocks_stepped: bool,
     /// By how much all clocks were set back at once, for good, in all.
     pub(super) clocks_back_us: Us,
+    /// By how much clocks went back that instances had taken for the nodes' time, in all.
+    pub(super) followed_back_us: Us,
     pub(super) grants: u64,
     pub(super) extends: u64,
 }

@@ -5,6 +5,7 @@
 use super::clients::{Answer, Operation, Requester, token_of};
 use super::profile::{LOCK_DELAY_MS, LONGER_MS, Variant};
 use super::world::{Event, MS, SEC, Us, World};
+use crate::redlock::quorum::quorum_of;
 use crate::types::TokenHash;
 
 /// After the faults end and a whole quarantine: detecting a wrong clock (a probe and its timeout, and the time for which a
@@ -71,11 +72,13 @@ impl World {
     }
 
     /// Whether a lease lasts longer because all clocks went back: an end is a time of the nodes' clocks, and so is that of a kept
-    /// lease. By no more than they went back in all.
+    /// lease. By no more than they went back in all. The same if leases prevent a quorum, and clocks went back that instances had
+    /// followed: that of an only node, or of a majority.
     fn lasts_by_a_clock_that_went_back(&self, resource: usize) -> bool {
-        let name = &self.resources[resource];
-        let stands = (0..self.servers.len()).any(|node| !self.leases_on(node, name).is_empty());
-        stands && self.now < self.opens() + self.checker.clocks_back_us
+        let (name, all) = (&self.resources[resource], self.servers.len());
+        let stands = (0..all).filter(|node| !self.leases_on(*node, name).is_empty()).count();
+        let by_followed_us = if all - stands < quorum_of(all) { self.checker.followed_back_us } else { 0 };
+        stands > 0 && self.now < self.opens() + self.checker.clocks_back_us.max(by_followed_us)
     }
 
     /// The next step of a resource's check.

@@ -5,8 +5,9 @@
 //!
 //! A failing seed: `SIM_SEED=7 SIM_TRACE=1 cargo test --lib sim::suite::replay -- --nocapture`.
 //! Many: `SIM_SEEDS=1000000 SIM_FROM=0 cargo test --release --lib sim::suite::many -- --ignored --nocapture`.
-//! With `SIM_RELISTS=1` only those of these seeds in which the list of nodes is changed, with `SIM_TERMS=1` those in which the terms
-//! are, with `SIM_THRIFTY=1` those in which an instance asks a quorum of the nodes first, with `SIM_DURABLE=1` those with durable nodes.
+//! With `SIM_RELISTS=1` only those of these seeds in which the list of nodes is changed, with `SIM_REPLACES=1` those in which a node's
+//! server is replaced, with `SIM_TERMS=1` those in which the terms are changed, with `SIM_THRIFTY=1` those in which an instance asks a
+//! quorum of the nodes first, with `SIM_DURABLE=1` those with durable nodes.
 
 mod actors;
 mod clients;

@@ -279,8 +279,9 @@ pub(super) fn run_many(
     progress: fn(&Summary),
 ) -> Summary {
     let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
-    let [only_relists, only_terms, only_durable, only_thrifty] =
-        ["SIM_RELISTS", "SIM_TERMS", "SIM_DURABLE", "SIM_THRIFTY"].map(|name| std::env::var(name).is_ok());
+    let [only_relists, only_replaces, only_terms, only_durable, only_thrifty] =
+        ["SIM_RELISTS", "SIM_REPLACES", "SIM_TERMS", "SIM_DURABLE", "SIM_THRIFTY"]
+            .map(|name| std::env::var(name).is_ok());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -292,6 +293,7 @@ pub(super) fn run_many(
                     }
                     let profile = Profile::of(seed);
                     let is_left_out = only_relists && !profile.relists || only_terms && !profile.reterms;
+                    let is_left_out = is_left_out || only_replaces && !profile.replaces;
                     if is_left_out || only_durable && !profile.durable || only_thrifty && profile.thrifty == 0 {
                         continue;
                     }

@@ -162,6 +162,7 @@ pub(crate) fn node_state(report: &NodeSummary) -> api::NodeState {
         clock_offset_ms: report.clock_offset_ms,
         run_id: report.run_id.clone(),
         version: report.version.clone(),
+        durable: report.is_durable,
         restarts: report.restarts,
         findings: report.findings.iter().map(finding).collect(),
         view: report.view,

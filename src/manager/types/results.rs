@@ -328,6 +328,8 @@ pub struct NodeSummary {
     pub run_id: Option<String>,
     /// The server's version.
     pub version: Option<String>,
+    /// Whether the server syncs each write before it replies, with `durable_nodes`: after a restart it may count by its disk.
+    pub is_durable: bool,
     /// How often a process other than the one before answered.
     pub restarts: u64,
     /// What makes the server unsuitable, or needs attention.
@@ -369,6 +371,7 @@ impl NodeSummary {
             waits_for: Vec::new(),
             latency: None,
             clock_offset_ms: None,
+            is_durable: false,
             run_id: None,
             version: None,
             restarts: 0,

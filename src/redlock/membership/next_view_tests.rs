@@ -242,6 +242,52 @@ fn one_nodes_word_gives_no_other_node_an_address() {
     assert_eq!(with_mutant(Mutant::AddressOfOneNode, || seen(&alone, &[]).0), elsewhere.id, "the mutant is not found");
 }
 
+/// Which view's addresses count for an instance in the view `current` that reaches `a` at this address.
+fn followed(members: &[Option<Member>], current: &View, address: &str) -> Option<ViewId> {
+    let (names, own) = (names(), Arc::new(current.clone()));
+    let addresses = [Some(address.into()), None, None];
+    let (rivals, ended) = ([false; 3], [false; 3]);
+    let known = NodeAnswers {
+        names: &names,
+        members,
+        rivals: &rivals,
+        ended: &ended,
+        addresses: &addresses,
+        configured: 3,
+        own: &own,
+    };
+    known.last_shown(current.id).map(|view| view.id)
+}
+
+#[test]
+fn where_nobody_votes_the_addresses_that_a_quorum_of_those_that_stay_remembers_count_even_below_the_own_view() {
+    let at = |number: u64, address: &str| {
+        let mut view = View::clone(&view(number, ["a1", "b1", "c1"]));
+        view.roster.get_mut(&names()[0]).expect("an entry").address = Some(address.into());
+        Arc::new(view)
+    };
+    let (v2, v3) = (at(2, "old:1"), at(3, "new:1"));
+    let waits = |view: &Arc<View>| votes("x", view).map(|member| Member { is_sound: false, ..member });
+    // The replacement was lost with the ends of all logs, also of the new server's.
+    let at_new = [waits(&v2), waits(&v2), waits(&v2)];
+    assert_eq!(followed(&at_new, &v3, "new:1"), Some(v2.id));
+    // Also if the new server alone remembers it: who is at the former one does not see that.
+    let at_new = [waits(&v3), waits(&v2), waits(&v2)];
+    assert_eq!(followed(&at_new, &v3, "new:1"), Some(v2.id));
+    // And there it stays, whatever the former server shows.
+    let at_old = [waits(&v3), waits(&v2), waits(&v2)];
+    assert_eq!(followed(&at_old, &v3, "old:1"), Some(v2.id));
+    // A process does not count for being left: else two servers that name each other would be followed in turn.
+    assert_eq!(followed(&[waits(&v2), waits(&v2), None], &v3, "new:1"), None);
+    assert_eq!(followed(&[waits(&v2), waits(&v2), waits(&v3)], &v3, "new:1"), None);
+    // Without such a quorum, what is above the own view counts, if a quorum shows it.
+    assert_eq!(followed(&[waits(&v3), waits(&v3), waits(&v2)], &v2, "old:1"), Some(v3.id));
+    assert_eq!(followed(&[waits(&v2), waits(&v3), None], &v2, "old:1"), None);
+    // Processes that have forgotten everything are no such quorum.
+    let blank: Arc<View> = Arc::default();
+    assert_eq!(followed(&[waits(&blank), waits(&blank), waits(&blank)], &v3, "new:1"), None);
+}
+
 fn with_mutant<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
     assert!(FOUND_BY_DERIVE.contains(&mutant));
     let before = plant(Some(mutant), false);

@@ -75,9 +75,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let current = self.engine.views.current();
         // Also in a view: an instance whose own clock was off has taken it before any node compared its cluster.
         self.learn_cluster();
-        // If nobody votes, the last view's addresses: else instances reach two servers under a name, and no process is
-        // admitted by the clock (seed 279 of the simulation).
-        let last = latest.known().last_shown().filter(|last| base.id == ViewId::NONE && last.id > current.id).cloned();
+        // If nobody votes, the addresses that the processes remember: else instances reach two servers under a name, and no
+        // process is admitted by the clock (seed 279 of the simulation).
+        let last = latest.known().last_shown(current.id).filter(|_| base.id == ViewId::NONE).cloned();
         self.follow_addresses(last.as_ref().unwrap_or(&current));
         if current.id == ViewId::NONE {
             if base.list.is_some() {

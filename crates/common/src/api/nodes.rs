@@ -40,6 +40,9 @@ pub struct NodeState {
     pub run_id: Option<String>,
     /// The server's version.
     pub version: Option<String>,
+    /// Whether it syncs each write before it replies, with the setting `durable_nodes`.
+    #[serde(default)]
+    pub durable: bool,
     /// How often the node's process changed.
     pub restarts: u64,
     /// Findings that remove the node's vote or should be checked.
