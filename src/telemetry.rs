@@ -164,6 +164,8 @@ mod tests {
                     "request",
                     id = "a \"b\" \\ \u{1b}ä",
                     path = "/locks/x",
+                    quote = "a \"b\"",
+                    back = "a\\b",
                     late = tracing::field::Empty
                 );
                 span.record("late", 7);

@@ -133,12 +133,9 @@ fn number(bytes: &[u8], kind: u8) -> Option<(i64, usize)> {
     let (first, rest) = bytes.split_first()?;
     let (is_negative, digits) = rest.strip_prefix(b"-").map_or((false, rest), |digits| (true, digits));
     let (mut value, mut count) = (0, 0);
-    while let Some(digit) = digits.get(count).filter(|byte| byte.is_ascii_digit()) {
+    while let Some(digit) = digits.get(count).filter(|byte| count < 18 && byte.is_ascii_digit()) {
         value = value * 10 + i64::from(digit - b'0');
         count += 1;
-        if count > 18 {
-            return None;
-        }
     }
     let is_whole = *first == kind && count > 0 && digits[count..].starts_with(b"\r\n");
     let value = if is_negative { -value } else { value };
@@ -177,6 +174,16 @@ mod tests {
         assert_eq!(values[2], Value::Array(vec![Value::Int(1), Value::BulkString(b"a".to_vec())]));
         assert!(matches!(&values[3], Value::ServerError(error) if error.code() == "NOSCRIPT"));
         assert!(values.len() == 4 && end.contains("end of file"), "{values:?} {end}");
+    }
+
+    #[test]
+    fn only_numbers_that_cannot_overflow_are_read_fast() {
+        let of = |digits: &str| numbers(format!("*1\r\n:{digits}\r\n").as_bytes()).map(|(value, _)| value);
+        let longest = "-999999999999999999";
+        assert_eq!(of(longest), Some(Value::Array(vec![Value::Int(longest.parse().expect("a number"))])));
+        for other in ["9999999999999999999", "1000000000000000000", "", "-", "+1", "1 "] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 
     #[tokio::test]
