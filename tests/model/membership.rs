@@ -109,6 +109,19 @@ fn the_list_changes_by_one_name_at_a_time() {
 }
 
 #[test]
+fn the_terms_change_as_the_list_does() {
+    let terms = Rules { lists: &[0b111], ..base() };
+    check(Rules { deny: Deny::ListChanged, ..terms }, "terms: all vote under other terms", Expect::Reached);
+    check(in_depth(terms.extends(), terms), "terms: of 012", Expect::Holds);
+    if in_depth(true, false) {
+        let two = Rules { alike: &[], lists: &[0b111, 0b011], changes: [1, 1], ..terms };
+        check(two, "terms: of 012 beside 012 to 01, two monitors", Expect::Holds);
+    }
+    let unread = by_effect(Rules { wipes: 1, changes: [2, 0], ..terms }, Bug::OneLessThanQuorum);
+    check(unread, "terms: installed and read on one less than a quorum", Expect::Broken);
+}
+
+#[test]
 fn a_lost_lease_is_not_revived_by_a_shorter_list() {
     let two = Rules { alike: &[], names: 2, processes: 2, list: 0b11, lists: &[0b01], changes: [1, 0], ..base() };
     let lost = two.after_the_other();

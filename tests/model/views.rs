@@ -72,8 +72,10 @@ pub struct View {
     pub list: u8,
     /// The list before, of which a quorum installs this view and is read; the same where the list does not change.
     pub old: u8,
+    /// The terms change: all processes are filled, as for another list.
+    pub other_terms: bool,
     pub roster: [Entry; NAMES],
-    /// The roster of `old`; kept only while the lists differ.
+    /// The roster of `old`; kept only while lists or terms differ.
     pub before: [Entry; NAMES],
 }
 
@@ -203,6 +205,13 @@ impl State {
     pub fn holds(&self, c: usize) -> bool {
         let client = &self.clients[c];
         matches!(client.phase, Phase::Held | Phase::Extending) && client.confirmed & !client.over != 0
+    }
+}
+
+impl View {
+    /// The list or the terms change: nobody votes in this view who was not filled for it.
+    fn changes(&self) -> bool {
+        self.list != self.old || self.other_terms
     }
 }
 

@@ -10,7 +10,7 @@ impl Rules {
     /// changes, the one of the roster before.
     pub fn may_install(&self, s: &State, p: usize, view: &View) -> bool {
         let process = &s.processes[p];
-        let (x, entry, stays) = (self.name(p), process.entry(), view.list == view.old);
+        let (x, entry, stays) = (self.name(p), process.entry(), !view.changes());
         let named = if stays { entry == view.roster[x] } else { entry.follows(view.before[x]) };
         let same_run = view.roster[x].run == process.run;
         let same = named || (same_run && self.is(Bug::NoSince)) || self.is(Bug::RosterNotCompared);
@@ -91,7 +91,7 @@ impl Rules {
         let unsettled = names().filter(entered).count() as u32 >= quorum(base.old) - less;
         if settled {
             self.make_view(s, m, number, false)
-        } else if unsettled && base.list != base.old {
+        } else if unsettled && base.changes() {
             self.make_view(s, m, number, true)
         } else {
             None
@@ -110,14 +110,15 @@ impl Rules {
             return None;
         }
         let Monitor { view: number, targets, list, .. } = s.monitors[m];
-        let mut view = View { number, old: base.list, before: base.roster, ..base };
+        let mut view = View { number, old: base.list, before: base.roster, other_terms: false, ..base };
         let mut fill = targets;
         if complete {
-            (view.old, view.before) = (base.old, base.before);
+            (view.old, view.before, view.other_terms) = (base.old, base.before, base.other_terms);
         } else if list > 0 {
             view.list = list;
             let names_changed = (list ^ base.list).count_ones();
-            if names_changed == 0 || (names_changed > 1 && !self.is(Bug::SeveralNames)) {
+            view.other_terms = names_changed == 0;
+            if names_changed > 1 && !self.is(Bug::SeveralNames) {
                 return None;
             }
         } else if targets > 0 {
@@ -129,7 +130,7 @@ impl Rules {
             }
             view.roster[x] = Entry { run: s.processes[target].run, since: number };
         }
-        if view.list != view.old {
+        if view.changes() {
             (view.roster, fill) = ([Entry::default(); NAMES], 0);
             for p in (0..self.processes).filter(|p| has(view.list, self.name(*p))) {
                 let (x, process) = (self.name(p), &s.processes[p]);
@@ -145,7 +146,8 @@ impl Rules {
         } else {
             view.before = [Entry::default(); NAMES];
         }
-        for x in names().filter(|x| has(view.list, *x) && view.list == view.old) {
+        let kept = if view.changes() { 0 } else { view.list };
+        for x in names().filter(|x| has(kept, *x)) {
             let report = s.monitors[m].reports[x];
             if report.was > 0 && Self::is_entry(&report, view.roster[x]) {
                 view.roster[x] = report.entry;
@@ -168,7 +170,7 @@ impl Rules {
     pub fn on_install(&self, s: &mut State, m: usize, p: usize) -> Option<()> {
         let (monitor, x) = (s.monitors[m], self.name(p));
         let view = *s.view(monitor.view)?;
-        let has_target = view.list == view.old && monitor.targets > 0;
+        let has_target = !view.changes() && monitor.targets > 0;
         let of_target = has_target && self.name(monitor.targets.trailing_zeros() as usize) == x;
         if of_target || has(monitor.installed, x) || !self.may_install(s, p, &view) {
             return None;
@@ -207,8 +209,8 @@ impl Rules {
         if !self.is(Bug::FencesBeforeEnter) {
             monitor.high_water = monitor.high_water.max(process.high_water);
         }
-        let minority_kept = view.list != view.old && process.key > 0 && process.block == 0;
-        if minority_kept {
+        let keeps_key = view.changes() && process.key > 0 && process.block == 0;
+        if keeps_key {
             monitor.shows[process.key as usize - 1] |= 1 << x;
         }
         if self.copy && process.key > 0 && (process.block == 0 || self.is(Bug::CopyBesideBlock)) {
@@ -239,7 +241,7 @@ impl Rules {
         if process.clock_off || view.roster[x].run != process.run || process.filled >= view.number {
             return None;
         }
-        if view.list != view.old && has(view.old, x) {
+        if view.changes() && has(view.old, x) {
             self.fill_common(s, m, p)?;
         } else {
             let below = process.since < view.number && process.view < view.number;
@@ -306,13 +308,13 @@ impl Rules {
         let view = *s.view(s.monitors[m].view)?;
         let (x, process) = (self.name(p), &mut s.processes[p]);
         let by_handshake = self.is(Bug::RunByHandshake);
-        let not_filled = self.is(Bug::NewNotFilled) && view.list != view.old;
+        let not_filled = self.is(Bug::NewNotFilled) && view.changes();
         let run = view.roster[x].run == process.run || by_handshake;
         let filled = process.filled == view.number || self.is(Bug::AnyFillAdmits) || by_handshake || not_filled;
         if process.clock_off || !run || !filled {
             return None;
         }
-        if view.list != view.old && has(view.old, x) {
+        if view.changes() && has(view.old, x) {
             if !process.sound || process.view != view.number {
                 return None;
             }

@@ -79,7 +79,7 @@ pub struct Rules {
     pub blank: u8,
     /// Sound processes that a monitor may put in the place of another.
     pub replace: u8,
-    /// Lists that monitors change to.
+    /// Lists that monitors change to; the present one: its terms are changed.
     pub lists: &'static [u8],
     pub wipes: u8,
     /// Durable processes that restart with their data.

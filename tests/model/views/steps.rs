@@ -255,7 +255,9 @@ impl Rules {
             }
             Deny::ListChanged => s.views.iter().any(|view| {
                 let all = |x: usize| self.all().any(|p| self.name(p) == x && self.votes(s, p, view.number));
-                Some(&view.list) == self.lists.last() && names().filter(|x| has(view.list, *x)).all(all)
+                Some(&view.list) == self.lists.last()
+                    && view.number > FIRST
+                    && names().filter(|x| has(view.list, *x)).all(all)
             }),
         }
     }
@@ -284,7 +286,7 @@ impl Model for Rules {
             (processes[0].key, processes[0].key_rounds) = (1, 0b11);
         }
         let mut views = [View::default(); VIEWS];
-        views[0] = View { number: FIRST, list: self.list, old: self.list, roster, before: [Entry::default(); NAMES] };
+        views[0] = View { number: FIRST, list: self.list, old: self.list, roster, ..View::default() };
         let mut monitors = [Monitor::default(); MONITORS];
         for (m, monitor) in monitors.iter_mut().enumerate() {
             monitor.left = self.changes[m];
