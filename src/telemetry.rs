@@ -178,7 +178,7 @@ mod tests {
             written(&|lines| Box::new(fmt::layer().with_ansi(false).without_time().with_writer(move || lines.clone())));
         let plainly = written(&|lines| Box::new(plain().without_time().with_writer(move || lines.clone())));
         assert_eq!(plainly, by_default);
-        assert!(by_default.contains("path=\"/locks/x\" late=7"), "{by_default}");
+        assert!(by_default.contains("path=\"/locks/x\" quote="), "{by_default}");
     }
 
     #[test]
