@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-fan-out bench-cost bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance maintenance measure
+.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-fan-out bench-cost bench-parts bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance maintenance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -93,6 +93,11 @@ bench-fan-out: speed ## all nodes at once beside a quorum first, in one run (2 m
 bench-cost: speed ## instructions and writes of the service per cycle: what a noisy machine does not move (3 minutes)
 	@tests/install-deps.sh strace=strace valgrind=valgrind
 	@$(SPEED) cost $(REDLOCKD)
+
+bench-parts: ## instructions of the service per cycle by crate and module, of a build with names (a minute, and 10 to build)
+	@tests/install-deps.sh valgrind=valgrind
+	cargo build --locked --profile profiling --bin redlockd
+	@nice benches/service_parts.py $(or $(CARGO_TARGET_DIR),target)/profiling/redlockd
 
 bench-scripts: speed ## what the scripts of acquire and release cost a node, alone and 16 in a batch (half a minute)
 	@$(SPEED) scripts $(REDLOCKD) $(or $(ROUNDS),5)

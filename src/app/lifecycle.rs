@@ -247,8 +247,8 @@ impl App {
         metrics.connections_limit(max_connections);
         let close = CancellationToken::new();
         self.tasks.spawn(leave(manager.clone(), self.drain_delay, shutdown, close.clone()));
-        let router = http::router::router(self.state);
-        serve::serve(self.listener, self.tls, router, limits, metrics, close, || manager.drain()).await;
+        let routes = http::lock_routes::routes(self.state);
+        serve::serve(self.listener, self.tls, routes, limits, metrics, close, || manager.drain()).await;
         self.engine.tasks.close();
         if tokio::time::timeout(drain_timeout, self.engine.tasks.wait()).await.is_err() {
             tracing::warn!("clean-ups did not finish before the stop; the TTL of their keys ends them");

@@ -1,11 +1,12 @@
 //! The HTTP layer. From the bottom: `connection`, `state`, `problem`, `negotiation` and the other files of this folder;
-//! `middleware`, which wraps every handler; `api` and `ui`, the handlers; `router`; `server`, which accepts connections.
+//! `middleware`, which wraps every handler; `api` and `ui`, the handlers; `router` and `lock_routes`; `server`, which accepts connections.
 
 pub mod allowed_hosts;
 pub mod api;
 pub(crate) mod connection;
 pub(crate) mod format;
 pub(crate) mod history_limit;
+pub(crate) mod lock_routes;
 pub mod middleware;
 pub mod negotiation;
 pub mod path;

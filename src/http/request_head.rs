@@ -62,6 +62,12 @@ fn check_host(request: &Request) -> Result<(), Problem> {
 
 /// `name` or `name:port`, without user information.
 fn is_host(text: &str) -> bool {
+    // Most names need no parser.
+    let (name, port) = text.split_once(':').unwrap_or((text, ""));
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-');
+    if !name.is_empty() && name.bytes().all(is_plain) && port.bytes().all(|b| b.is_ascii_digit()) {
+        return port.is_empty() || port.parse::<u16>().is_ok();
+    }
     let Ok(authority) = text.parse::<Authority>() else { return false };
     let Some(port) = text.strip_prefix(authority.host()) else { return false };
     let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(|p| p.is_empty() || p.parse::<u16>().is_ok());

@@ -71,10 +71,14 @@ impl<K: Hash + Eq + Ord + Clone> TopCounts<K> {
 
     /// The entries with the largest counts, the largest first.
     fn largest(&self, limit: usize) -> Vec<(K, u64)> {
-        let mut all: Vec<(K, u64)> = self.0.iter().map(|(key, count)| (key.clone(), *count)).collect();
-        all.sort_unstable_by(|(a, x), (b, y)| y.cmp(x).then_with(|| a.cmp(b)));
-        all.truncate(limit);
-        all
+        let order = |(a, x): &(&K, &u64), (b, y): &(&K, &u64)| y.cmp(x).then_with(|| a.cmp(b));
+        let mut all: Vec<(&K, &u64)> = self.0.iter().collect();
+        if limit < all.len() {
+            all.select_nth_unstable_by(limit, order);
+            all.truncate(limit);
+        }
+        all.sort_unstable_by(order);
+        all.into_iter().map(|(key, count)| (key.clone(), *count)).collect()
     }
 }
 

@@ -121,7 +121,9 @@ impl Incidents {
 
     /// Whether another instance reported the same of a node. What one instance reports twice happened twice.
     pub(super) fn has_of_another_instance(&self, event: &Event) -> bool {
-        self.events.iter().rev().take(SAME_INCIDENT_EXAMINED).any(|known| is_same_incident(known, event))
+        // Most events are of no node.
+        event.node.is_some()
+            && self.events.iter().rev().take(SAME_INCIDENT_EXAMINED).any(|known| is_same_incident(known, event))
     }
 
     /// The incidents, the oldest first.

@@ -26,14 +26,25 @@ const KINDS: usize = UnreachableKind::ALL.len();
 
 /// The bucket of a latency; beyond the largest bucket, the last one.
 pub(crate) fn bucket(took: Duration) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the axis begins at 0 and ends below 2^10"
-    )]
-    let bucket = axis(took) as usize;
-    bucket.min(BUCKETS - 1)
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).min(1 << 32);
+    let Some(octave) = micros.checked_ilog2() else { return 0 };
+    // Each call to a node is counted: a logarithm would take most of the time.
+    let part = (micros << 31) >> octave;
+    let parts = PARTS_OF_OCTAVE.iter().filter(|begin| part >= **begin).count();
+    (octave as usize * PARTS_OF_OCTAVE.len() + parts).min(BUCKETS - 1)
 }
+
+/// Where the buckets of an octave begin: 2^(n/8), times 2^31, rounded up.
+const PARTS_OF_OCTAVE: [u64; 8] = [
+    2_147_483_648,
+    2_341_847_524,
+    2_553_802_834,
+    2_784_941_738,
+    3_037_000_500,
+    3_311_872_530,
+    3_611_622_603,
+    3_938_502_376,
+];
 
 /// The position of a latency on a logarithmic axis on which each bucket has the width 1 and begins at its number. Whole
 /// microseconds at an edge are on the correct side: only powers of two are at an edge, and their logarithms are exact.
@@ -385,6 +396,12 @@ mod tests {
         }
         for power in 0..23 {
             assert_eq!(bucket(Duration::from_micros(1 << power)), 1 + 8 * power, "a power of two begins a bucket");
+        }
+        for micros in (1..100_000).chain((100_000..20_000_000).step_by(997)) {
+            let took = Duration::from_micros(micros);
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the axis ends below 2^10")]
+            let expected = (axis(took) as usize).min(BUCKETS - 1);
+            assert_eq!(bucket(took), expected, "{micros}");
         }
     }
 

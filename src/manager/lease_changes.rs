@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::{Either, join, ready};
+
 use super::distant_ends::SHORT;
 use super::events::{EventKind, set_end, set_lease, set_mode};
 use super::latency::Round;
@@ -197,9 +199,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         // Only for a lease that this instance granted: a made-up token must not wake waiters.
         let is_ours = self.shared.own_leases.has(resource, token);
         // For a lease that another instance granted, a node is first asked for the owner, for events and metrics.
-        let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
+        let stored = match is_ours {
+            true => Either::Left(ready(None)),
+            false => Either::Right(Box::pin(self.engine().inspect_on_one(resource, token))),
+        };
         let release = self.shared.waiting.release(resource, token, is_ours);
-        let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
+        let (stored, outcome) = join(stored, Box::pin(release)).await;
         let was_kept = stored.as_ref().is_some_and(|record| record.labels().kept_until_ms > 0);
         // No other instance knows a plain lease that was granted here, unless it has extended the lease.
         let is_long = stored.as_ref().is_some_and(|record| record.ttl.as_duration() > SHORT);

@@ -94,8 +94,9 @@ fn key(resource: &ResourceName, token: &TokenHash) -> Key {
     (std::array::from_fn(|i| nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1])), name.finish())
 }
 
+/// The value of `0` to `9` or `a` to `f`, without a branch.
 fn nibble(digit: u8) -> u8 {
-    if digit.is_ascii_digit() { digit - b'0' } else { digit - b'a' + 10 }
+    (digit & 0xf) + 9 * (digit >> 6)
 }
 
 impl OwnLeases {
@@ -172,6 +173,12 @@ impl OwnLeases {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_have_their_values() {
+        let digits = "0123456789abcdef".bytes().enumerate();
+        assert!(digits.map(|(value, digit)| (value, nibble(digit))).all(|(value, is)| value == usize::from(is)));
+    }
 
     fn token(digit: &str) -> TokenHash {
         TokenHash::parse(&digit.repeat(64)).expect("hex")

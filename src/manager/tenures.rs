@@ -196,10 +196,10 @@ struct Names {
 impl Names {
     /// Adds a tenure. If there are more than `max`, tenures that ended before `from_ms` are dropped, and then half of the rest.
     fn add(&mut self, name: &str, tenure: Tenure, (max, from_ms): (usize, u64)) {
-        if !self.names.contains_key(name) {
-            self.names.insert(name.to_owned(), OfName::default());
-        }
-        let Some(of_name) = self.names.get_mut(name) else { return };
+        let of_name = match self.names.get_mut(name) {
+            Some(of_name) => of_name,
+            None => self.names.entry(name.to_owned()).or_default(),
+        };
         let before = of_name.len();
         of_name.add(tenure);
         self.count = self.count + of_name.len() - before;

@@ -74,7 +74,8 @@ const HELD_BUCKETS: [f64; 8] = [0.1, 1.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 86_
 /// Fractions of the TTL.
 const RATIO_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99];
 
-type Counters = HashMap<&'static str, IntCounter>;
+/// So few that each is found by a search.
+type Counters = Vec<(&'static str, IntCounter)>;
 
 pub struct LeaseMetrics {
     /// Counters of exclusive leases.
@@ -215,7 +216,7 @@ impl LeaseMetrics {
 }
 
 fn count(family: &Counters, label: &str) {
-    if let Some(counter) = family.get(label) {
+    if let Some((_, counter)) = family.iter().find(|(known, _)| *known == label) {
         counter.inc();
     }
 }

@@ -1,18 +1,21 @@
 //! Requests as Redis commands, and Redis' replies as [`Reply`]s: selects the operation's module, and decides which requests may
 //! share a command.
 
+use std::borrow::{Borrow, Cow};
+use std::sync::Arc;
+
 use deadpool_redis::redis::Value;
 
-use super::params::RequestTime;
+use super::params::{RequestStamp, RequestTime};
 use super::release::ScriptArgs;
 use super::reply::{Reply, Unreachable, UnreachableKind};
 use super::reply_reader::{Malformed, malformed};
 use super::request::Request;
-use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
+use super::script::{CommandBuilder, EncodedRequest, NodeScript};
 use super::{
-    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list,
-    read_all, release, rename, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
+    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, keys,
+    list, read_all, release, rename, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -26,6 +29,30 @@ pub enum BatchKind {
     Acquire,
     /// Releases and cancels.
     Release,
+}
+
+impl BatchKind {
+    fn script(self) -> &'static NodeScript {
+        match self {
+            Self::Acquire => &acquire::SCRIPT,
+            Self::Release => &release::SCRIPT,
+        }
+    }
+
+    fn first_key(self) -> &'static str {
+        match self {
+            Self::Acquire => keys::META_KEY,
+            Self::Release => keys::LEASES_KEY,
+        }
+    }
+
+    /// How many arguments the requests share.
+    fn shared_args(self) -> usize {
+        match self {
+            Self::Acquire => 3,
+            Self::Release => 0,
+        }
+    }
 }
 
 /// The kind of batch that a request may be part of, if any.
@@ -74,22 +101,16 @@ pub fn build(context: &ScriptContext<'_>, sent_at: RequestTime, request: &Reques
 /// An empty batch gives an empty command.
 pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Command {
     let Some(&(sent_at, request)) = batch.first() else { return Command::default() };
+    if let Some(kind) = batch_kind(request) {
+        let encoded = batch.iter().filter_map(|(sent_at, request)| encode(context, *sent_at, request));
+        let encoded: Vec<EncodedRequest> = encoded.collect();
+        let keys = 1 + encoded.iter().map(|request| request.counts().0).sum::<usize>();
+        let builder = CommandBuilder::new(kind.script(), script_ref, keys, encoded.len());
+        return join(builder, context, kind, &encoded).build();
+    }
     match request {
-        Request::Acquire(_) => {
-            let acquires = batch.iter().filter_map(|(sent_at, request)| match request {
-                Request::Acquire(args) => Some((*sent_at, args)),
-                _ => None,
-            });
-            acquire::build(context, batch.len(), acquires, script_ref)
-        }
-        Request::Cancel(_) | Request::Release(_) => {
-            let ends = batch.iter().filter_map(|(_, request)| match request {
-                Request::Release(args) => Some(ScriptArgs::release(args)),
-                Request::Cancel(args) => Some(ScriptArgs::cancel(args, context.params)),
-                _ => None,
-            });
-            release::build(context, batch.len(), ends, script_ref)
-        }
+        // They have a kind.
+        Request::Acquire(_) | Request::Cancel(_) | Request::Release(_) => Command::default(),
         Request::AcquireShared(args) => acquire_shared::build(context, sent_at, args, script_ref),
         Request::Downgrade(args) => downgrade::build(context, sent_at, args, script_ref),
         Request::Intent(args) => intent::build(args, script_ref),
@@ -115,6 +136,58 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
             view_change::build(context, sent_at, request, script_ref)
         }
     }
+}
+
+/// A request that has a [`batch_kind`], encoded; `None` for any other.
+pub(super) fn encode(context: &ScriptContext<'_>, sent_at: RequestTime, request: &Request) -> Option<EncodedRequest> {
+    match request {
+        Request::Acquire(args) => Some(acquire::encode(context, sent_at, args)),
+        Request::Release(args) => Some(release::encode(context, &ScriptArgs::release(args))),
+        Request::Cancel(args) => Some(release::encode(context, &ScriptArgs::cancel(args, context.params))),
+        _ => None,
+    }
+}
+
+/// Appends the complete command for requests of one kind; they are encoded where no other node of their round has.
+pub fn write_batch<'a>(
+    out: &mut Vec<u8>,
+    context: &ScriptContext<'_>,
+    kind: BatchKind,
+    batch: impl ExactSizeIterator<Item = (&'a RequestStamp, &'a Arc<Request>)>,
+    script_ref: ScriptRef,
+) {
+    let encoded = batch.filter_map(|(stamp, request)| stamp.encoded(context, request));
+    let encoded: Vec<Cow<'_, EncodedRequest>> = encoded.collect();
+    let (mut keys, mut words, mut length) = (1, 4 + kind.shared_args(), 0);
+    for request in &encoded {
+        let (of_keys, of_all) = request.counts();
+        (keys, words, length) = (keys + of_keys, words + of_all, length + request.len());
+    }
+    let mut bytes = std::mem::take(out);
+    bytes.reserve(CommandBuilder::BYTES + length);
+    bytes.push(b'*');
+    bytes.extend_from_slice(itoa::Buffer::new().format(words).as_bytes());
+    let builder = CommandBuilder::onto(bytes, kind.script(), script_ref, keys);
+    let command = join(builder, context, kind, &encoded).build();
+    debug_assert_eq!(command.words(), words);
+    *out = command.into_bytes();
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Adds keys and arguments of these requests.
+fn join(
+    mut command: CommandBuilder,
+    context: &ScriptContext<'_>,
+    kind: BatchKind,
+    batch: &[impl Borrow<EncodedRequest>],
+) -> CommandBuilder {
+    command.text(kind.first_key());
+    batch.iter().for_each(|request| command.encoded_keys(request.borrow()));
+    if kind == BatchKind::Acquire {
+        command.shared_marker_args(context);
+    }
+    batch.iter().for_each(|request| command.encoded_args(request.borrow()));
+    command
 }
 
 /// Reads the reply to `request`, which was sent alone.

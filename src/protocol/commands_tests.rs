@@ -125,6 +125,56 @@ fn a_batch_has_the_keys_and_arguments_of_its_requests_in_order() {
     assert_eq!(both[8..], [&one[6..], &two[6..]].concat());
 }
 
+/// The nodes of a round share what the first one encoded; a node with other parameters, and another request under the same stamp,
+/// have their own.
+#[test]
+fn a_request_is_encoded_once_for_equal_nodes_and_anew_for_others() {
+    let (plain, redis) = (KeyTemplate::default(), KeyTemplate::parse("lock:{resource}").expect("valid"));
+    let (short, long) = (params(), ClusterParams { lock_delay: Duration::from_secs(9), ..params() });
+    let patient = ClusterParams { guard: Duration::from_secs(2), ..params() };
+    let of = |resource: &str, attempt| {
+        let (resource, token) = (ResourceName::parse(resource).expect("valid"), token());
+        let (attempt, ttl, labels) =
+            (AttemptId::from_random(attempt), Ttl::from_ms(30_000).expect("valid"), "{}".into());
+        Arc::new(Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels }))
+    };
+    let cancel = |attempt| {
+        let (resource, attempt) = (resource(), AttemptId::from_random(attempt));
+        Arc::new(Request::Cancel(CancelArgs { resource, token: token(), attempt }))
+    };
+    for (kind, requests) in [
+        (BatchKind::Acquire, [of("a", 1), of("b", 2), of("a", 3)]),
+        (BatchKind::Release, [cancel(1), cancel(2), cancel(3)]),
+    ] {
+        let [first, second, other] = &requests;
+        let stamps = [1, 2].map(|at| RequestStamp::new(RequestTime(at), Arc::default()));
+        let mut later = stamps[0].clone();
+        later.sent_at = RequestTime(9);
+        for (params, template, run) in [
+            (&short, &plain, "a"),
+            (&short, &plain, "b"),
+            (&long, &plain, "a"),
+            (&patient, &plain, "a"),
+            (&short, &redis, "a"),
+        ] {
+            let marker_fingerprint = marker_fingerprint(params, run, ViewId::NONE);
+            let context = ScriptContext { params, template, marker_fingerprint: &marker_fingerprint };
+            for batch in [
+                vec![(&stamps[0], first), (&stamps[1], second)],
+                vec![(&stamps[0], first)],
+                vec![(&later, first)],
+                vec![(&stamps[0], other), (&stamps[1], second)],
+            ] {
+                let alone: Vec<(RequestTime, &Request)> = batch.iter().map(|(s, r)| (s.sent_at, &***r)).collect();
+                let (mut expected, mut written) = (b"before".to_vec(), b"before".to_vec());
+                build_batch(&context, &alone, ScriptRef::Hash).write_to(&mut expected);
+                write_batch(&mut written, &context, kind, batch.into_iter(), ScriptRef::Hash);
+                assert_eq!(String::from_utf8_lossy(&written), String::from_utf8_lossy(&expected));
+            }
+        }
+    }
+}
+
 #[test]
 fn page_sizes_are_clamped() {
     let page = sent(&Request::List(ListArgs { cursor: u64::MAX, count: u32::MAX }), ScriptRef::Hash);

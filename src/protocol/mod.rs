@@ -11,6 +11,7 @@ mod acquire_shared;
 mod admin;
 mod delete_foreign;
 mod downgrade;
+mod encoding;
 mod fill;
 mod index;
 mod inspect;

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
+use super::encoding::RoundEncoding;
 use super::keys::KeyTemplate;
 use super::reply::{NoVote, NodeResult, Reply};
 use super::request::Request;
+use super::script::{EncodedRequest, ScriptContext};
 use super::terms::Terms;
 use super::view::{View, ViewId};
 use crate::mutant::{self, Mutant};
@@ -35,9 +37,29 @@ pub struct RequestStamp {
     pub sent_at: RequestTime,
     /// The view in which the votes count.
     pub view: Arc<View>,
+    encoding: RoundEncoding,
 }
 
 impl RequestStamp {
+    /// The stamp of a round.
+    pub fn new(sent_at: RequestTime, view: Arc<View>) -> Self {
+        Self { sent_at, view, encoding: RoundEncoding::default() }
+    }
+
+    /// A hash of what orders the round's request (`key`), computed once for all nodes.
+    pub fn order<'a>(&self, request: &'a Arc<Request>, key: impl FnOnce(&'a Request) -> u64) -> u64 {
+        self.encoding.order(request, key)
+    }
+
+    /// The round's request, encoded once for all nodes; `None` if it shares no commands.
+    pub(super) fn encoded(
+        &self,
+        context: &ScriptContext<'_>,
+        request: &Arc<Request>,
+    ) -> Option<Cow<'_, EncodedRequest>> {
+        self.encoding.encoded(context, self.sent_at, request)
+    }
+
     /// Why a request is not sent to the process `run` under this name: the view names another process. An empty `run`: unknown.
     pub fn refusal(&self, name: &NodeId, run: &str, request: &Request) -> Option<NoVote> {
         let needs_it = request.takes() || matches!(request, Request::Read(_) | Request::Ticket(_));
@@ -45,13 +67,12 @@ impl RequestStamp {
     }
 
     /// The answer as it counts: an update by a process that the view does not name is no vote.
+    #[inline]
     pub fn counted(&self, name: &NodeId, run: &str, answer: NodeResult) -> NodeResult {
-        match answer {
-            Ok(Reply::Updated { .. } | Reply::Missing) if !self.names(name, run) => {
-                Ok(Reply::NoVote(NoVote::OtherProcess { run: run.into() }))
-            }
-            answer => answer,
+        if matches!(&answer, Ok(Reply::Updated { .. } | Reply::Missing)) && !self.names(name, run) {
+            return Ok(Reply::NoVote(NoVote::OtherProcess { run: run.into() }));
         }
+        answer
     }
 
     fn names(&self, name: &NodeId, run: &str) -> bool {
@@ -63,7 +84,7 @@ impl RequestStamp {
 /// Without a view: for requests that need no vote.
 impl From<RequestTime> for RequestStamp {
     fn from(sent_at: RequestTime) -> Self {
-        Self { sent_at, view: Arc::default() }
+        Self::new(sent_at, Arc::default())
     }
 }
 

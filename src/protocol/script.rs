@@ -18,11 +18,16 @@ pub(super) const LIFETIME_MAX_MS: u64 = 1 << 40;
 pub struct NodeScript {
     body: &'static str,
     sha: String,
+    /// The first words of a command that names the script by its SHA-1.
+    by_sha: Command,
 }
 
 impl NodeScript {
     pub(super) fn new(body: &'static str) -> Self {
-        Self { body, sha: Script::new(body).get_hash().to_owned() }
+        let (sha, mut by_sha) = (Script::new(body).get_hash().to_owned(), Command::default());
+        by_sha.word(&[b"EVALSHA"]);
+        by_sha.word(&[sha.as_bytes()]);
+        Self { body, sha, by_sha }
     }
 
     /// The command that loads the script.
@@ -109,6 +114,14 @@ impl Command {
         out.extend_from_slice(b"\r\n");
     }
 
+    pub(super) fn words(&self) -> usize {
+        self.words
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The command's words, for the driver.
     pub fn to_cmd(&self) -> Cmd {
         let (mut cmd, mut rest) = (Cmd::new(), self.bytes.as_slice());
@@ -141,22 +154,57 @@ impl Command {
     }
 }
 
+/// Keys and arguments of one request of several that may share a command: all but what these share.
+#[derive(Debug, Clone)]
+pub(super) struct EncodedRequest {
+    words: Command,
+    /// How many of the words, and of the bytes, are keys.
+    keys: (usize, usize),
+}
+
+impl EncodedRequest {
+    /// Keys, then arguments.
+    pub(super) fn new(keys: impl FnOnce(&mut CommandBuilder), args: impl FnOnce(&mut CommandBuilder)) -> Self {
+        let mut builder = CommandBuilder(Command { words: 0, bytes: Vec::with_capacity(CommandBuilder::BYTES_EACH) });
+        keys(&mut builder);
+        let keys = (builder.0.words, builder.0.bytes.len());
+        args(&mut builder);
+        Self { words: builder.0, keys }
+    }
+
+    /// The number of keys, and of keys and arguments.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.keys.0, self.words.words)
+    }
+
+    /// The length of all words.
+    pub(super) fn len(&self) -> usize {
+        self.words.bytes.len()
+    }
+}
+
 /// Builds a command: the script, its keys, its arguments.
 pub(super) struct CommandBuilder(Command);
 
 impl CommandBuilder {
     /// Capacity for acquires with usual names, so that the command does not reallocate.
-    const BYTES: usize = 320;
+    pub(super) const BYTES: usize = 320;
     const BYTES_EACH: usize = 720;
 
     /// A command with `keys` keys for `requests` requests.
     pub(super) fn new(script: &'static NodeScript, script_ref: ScriptRef, keys: usize, requests: usize) -> Self {
-        let bytes = Vec::with_capacity(Self::BYTES + Self::BYTES_EACH * requests);
+        Self::onto(Vec::with_capacity(Self::BYTES + Self::BYTES_EACH * requests), script, script_ref, keys)
+    }
+
+    /// As [`Self::new`], behind these bytes.
+    pub(super) fn onto(bytes: Vec<u8>, script: &'static NodeScript, script_ref: ScriptRef, keys: usize) -> Self {
         let mut builder = Self(Command { words: 0, bytes });
         match script_ref {
-            ScriptRef::Hash => builder.text("EVALSHA").text(script.sha.as_str()),
-            ScriptRef::Body => builder.text("EVAL").text(script.body),
-        };
+            ScriptRef::Hash => builder.append(script.by_sha.words, &script.by_sha.bytes),
+            ScriptRef::Body => {
+                builder.text("EVAL").text(script.body);
+            }
+        }
         builder.number(keys as u64);
         builder
     }
@@ -166,6 +214,23 @@ impl CommandBuilder {
             self.text(key);
         }
         self
+    }
+
+    /// The keys of a request that were encoded before.
+    pub(super) fn encoded_keys(&mut self, request: &EncodedRequest) {
+        let (words, bytes) = request.keys;
+        self.append(words, &request.words.bytes[..bytes]);
+    }
+
+    /// The arguments of a request that were encoded before.
+    pub(super) fn encoded_args(&mut self, request: &EncodedRequest) {
+        let (words, bytes) = request.keys;
+        self.append(request.words.words - words, &request.words.bytes[bytes..]);
+    }
+
+    fn append(&mut self, words: usize, bytes: &[u8]) {
+        self.0.words += words;
+        self.0.bytes.extend_from_slice(bytes);
     }
 
     pub(super) fn text(&mut self, text: &str) -> &mut Self {

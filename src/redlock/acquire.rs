@@ -20,7 +20,8 @@ use super::round::{Until, VIEW_REPEATS};
 use super::spread::Unasked;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request, Unreachable, UnreachableKind, UpdateArgs,
+    EndReason, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind,
+    UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, SlotSet, TokenHash, Ttl, WantedMode};
 
@@ -264,7 +265,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 let joined = joined.collect();
                 let unasked = (!round.rest.is_empty()).then(|| {
                     let order = Order { first, rest: round.rest };
-                    Box::new(Unasked { request: round.request, stamp: round.stamp, started, order, slot })
+                    // Without what was encoded: thousands of leases may wait for this.
+                    let stamp = RequestStamp::new(round.stamp.sent_at, round.stamp.view);
+                    Box::new(Unasked { request: round.request, stamp, started, order, slot })
                 });
                 return (tally, Rounds { joined, took_effect, unasked });
             }

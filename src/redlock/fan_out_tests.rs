@@ -109,7 +109,7 @@ fn engine() -> TestEngine {
     let node = |i: usize| {
         let mut reference = ReferenceNode::new(&format!("run {i}"));
         let now_us = clock.wall_ms() * 1_000;
-        let stamp = RequestStamp { sent_at: RequestTime(now_us), view: Arc::clone(&view) };
+        let stamp = RequestStamp::new(RequestTime(now_us), Arc::clone(&view));
         let init = Request::Init { view: Arc::clone(&view) };
         reference.apply(now_us, "", stamp, &params(), &init).expect("an answer");
         Arc::new(TestNode {
@@ -474,7 +474,7 @@ fn acquire_on(engine: &TestEngine, node: usize, resource: &str, by: u8, ahead_us
     let (node, params) = (&engine.nodes[node], request(resource, by));
     let (attempt, sent_at) = (AttemptId::from_random(by.into()), RequestTime(node.now_us() + ahead_us));
     let request = request_for(&params, Mode::Exclusive, attempt, "{}".into());
-    let stamp = RequestStamp { sent_at, view: view_of(1) };
+    let stamp = RequestStamp::new(sent_at, view_of(1));
     let answer = node.reference.lock().apply(node.now_us(), "", stamp, &self::params(), &request);
     granted(&answer, 0).expect("granted").fence
 }

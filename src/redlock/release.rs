@@ -85,7 +85,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> ReleaseOutcome {
         let (answer, outcome) = oneshot::channel();
         let engine = self.clone();
-        self.tasks.spawn(async move {
+        // Boxed: a task is moved several times until it runs.
+        self.tasks.spawn(Box::pin(async move {
             let (started, before) = (engine.clock.now(), engine.views.current());
             let deadline = started.plus(engine.node_timeout());
             let round = engine.round_in_order(order, request.clone(), started, deadline, Until::Won, is_found);
@@ -124,7 +125,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if !left.is_empty() {
                 engine.deliver_release(request, left, started.plus(CLEANUP_MAX));
             }
-        });
+        }));
         outcome.await.unwrap_or(ReleaseOutcome::Unknown { released: 0, nodes: Vec::new() })
     }
 

@@ -81,8 +81,10 @@ enum Sent {
 
 /// The meaning of a node's answer for the request of the round.
 fn answer_to(sent: Sent, answer: NodeResult) -> NodeResult {
+    if matches!(sent, Sent::Request) {
+        return answer;
+    }
     match (answer?, sent) {
-        (reply, Sent::Request) => Ok(reply),
         (Reply::Inspected(found), Sent::Inspection) if found.no_vote.is_some() => Ok(Reply::Inspected(found)),
         (Reply::Inspected(NodeInspection { no_vote: Some(why), .. }), Sent::Question) => Ok(Reply::NoVote(why)),
         _ => Err(Unreachable::new(UnreachableKind::Disconnected, "the nodes' view and time are not known yet")),
@@ -204,7 +206,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             None => (Sent::Question, request),
         };
         let sent_at = sent_at.unwrap_or_else(|| self.cluster_clock.request_time_at(started));
-        Prepared { sent, request, stamp: RequestStamp { sent_at, view }, members }
+        Prepared { sent, request, stamp: RequestStamp::new(sent_at, view), members }
     }
 
     /// As [`Self::round`], but in an order, and what is left of it is the caller's: nodes that got no request, and calls still

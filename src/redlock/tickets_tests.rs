@@ -82,7 +82,7 @@ fn engine_of(nodes: usize) -> TestEngine {
     let view = Arc::new(View { id, list: None, roster: (0..nodes).map(entry).collect() });
     let node = |i: usize| {
         let mut reference = ReferenceNode::new(&format!("run {i}"));
-        let stamp = RequestStamp { sent_at: RequestTime(START_US), view: Arc::clone(&view) };
+        let stamp = RequestStamp::new(RequestTime(START_US), Arc::clone(&view));
         let init = Request::Init { view: Arc::clone(&view) };
         reference.apply(START_US, "", stamp, &params(), &init).expect("an answer");
         let (reference, is_silent) = (Mutex::new(reference), AtomicBool::new(false));

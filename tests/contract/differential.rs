@@ -450,7 +450,7 @@ impl<'a> Pair<'a> {
     fn ask(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> Result<(), TestCaseError> {
         let (before, real, after) = self.real.bracketed(sent_at, params, request);
         self.slack_us += after - before;
-        let stamp = RequestStamp { sent_at, view: Arc::clone(&self.real.view) };
+        let stamp = RequestStamp::new(sent_at, Arc::clone(&self.real.view));
         let mut later = self.reference.clone();
         let expected = self.reference.apply(before, "", stamp.clone(), params, request);
         if !agree(&real, &expected, self.slack_us) {

@@ -36,7 +36,7 @@ impl Subject for Reference {
     }
 
     fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult {
-        let stamp = RequestStamp { sent_at, view: Arc::clone(&self.view) };
+        let stamp = RequestStamp::new(sent_at, Arc::clone(&self.view));
         self.node.apply(self.now_us, "", stamp, params, request)
     }
 
@@ -157,7 +157,7 @@ impl Subject for Embedded {
 
     fn ask_with(&mut self, sent_at: RequestTime, asked: &ClusterParams, request: &Request) -> NodeResult {
         assert_eq!(*asked, params(), "an embedded node has one instance and one set of parameters");
-        let stamp = RequestStamp { sent_at, view: Arc::clone(&self.view) };
+        let stamp = RequestStamp::new(sent_at, Arc::clone(&self.view));
         self.runtime.block_on(self.node.clone().call(stamp, Arc::new(request.clone())))
     }
 

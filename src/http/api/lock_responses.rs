@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::request_headers::LOCK_TOKEN;
+pub(super) use super::to_wire::json;
 use super::{refusals, to_wire};
 use crate::api;
 use crate::http::format;
@@ -34,12 +35,6 @@ pub(crate) const LIST_AGE: HeaderName = HeaderName::from_static("list-age-ms");
 pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// The warning of an unsafe end.
 const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not notified and may still be working\"";
-
-/// A JSON body, with a newline for terminals.
-pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    let text = serde_json::to_string(body).expect("answers are plain data") + "\n";
-    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
-}
 
 /// 200 with a JSON body.
 pub(crate) fn ok(body: &impl Serialize) -> Response {
@@ -93,7 +88,7 @@ fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
 /// Sets the fence and the ETag of the lease: the ETag of the lock differs if the lease has other holders beside it.
 fn put_fence(response: &mut Response, fence: u64) {
     put(response, FENCING_TOKEN, Some(fence.into()));
-    put(response, header::ETAG, etag(&fence.to_string()));
+    put(response, header::ETAG, etag(itoa::Buffer::new().format(fence)));
 }
 
 /// 201, or 200 for a replay. The only answer with the token besides a stream's first event.
@@ -104,7 +99,7 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
         ResponseFormat::Json => json(status, &lease_with_token(lease, time)),
     };
     put_fence(&mut response, lease.fence.0);
-    put(&mut response, header::LOCATION, HeaderValue::try_from(format!("{LOCKS_PREFIX}{}", lease.resource)).ok());
+    put(&mut response, header::LOCATION, HeaderValue::try_from([LOCKS_PREFIX, lease.resource.as_str()].concat()).ok());
     put_token(&mut response, &lease.token);
     response
 }

@@ -1,5 +1,10 @@
 //! Domain values as wire types. Answers and problems both show holders, votes and nodes, and share these functions.
 
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Serialize;
+
 use crate::api;
 use crate::http::format::{ms, ms_up, time};
 use crate::manager::gaps::Gap;
@@ -10,6 +15,22 @@ use crate::manager::types::{
 use crate::protocol::{NoVote, Terms};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::PermitLimit;
+
+/// Capacity for the headers of an answer with a lease, and for its body.
+const HEADERS: usize = 12;
+const BODY_BYTES: usize = 512;
+
+/// A JSON body, with a newline for terminals.
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut text = Vec::with_capacity(BODY_BYTES);
+    serde_json::to_writer(&mut text, body).expect("answers are plain data");
+    text.push(b'\n');
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().reserve(HEADERS);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
 
 /// The count of votes.
 pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {

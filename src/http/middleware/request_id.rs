@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
+use data_encoding::HEXLOWER;
 use tracing::Span;
 
 use crate::redlock::random::{Entropy, SystemEntropy};
@@ -35,7 +36,9 @@ impl RequestId {
 
     /// A new id: `req_` and 64 random bits.
     pub fn generate(entropy: &impl Entropy) -> Self {
-        Self(format!("req_{:016x}", entropy.bits()).into())
+        let mut text = *b"req_0000000000000000";
+        HEXLOWER.encode_mut(&entropy.bits().to_be_bytes(), &mut text[4..]);
+        Self(std::str::from_utf8(&text).expect("ASCII").into())
     }
 
     /// The id as sent and logged.

@@ -3,12 +3,17 @@
 //! of its requests.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use futures_util::TryFutureExt;
+use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
@@ -29,6 +34,7 @@ use super::tls::{self, ALPN_H2, Tls};
 use crate::auth::principals::PeerCertificate;
 use crate::config::Config;
 use crate::http::connection::Connection;
+use crate::http::lock_routes::Routes;
 use crate::http::request_head::MAX_HEADERS;
 use crate::metrics::Metrics;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -88,7 +94,7 @@ pub(crate) enum Drained {
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    router: Router,
+    routes: impl Into<Routes>,
     limits: ServeLimits,
     metrics: Arc<Metrics>,
     shutdown: CancellationToken,
@@ -98,7 +104,7 @@ pub(crate) async fn serve(
     let stop = StopSignals { drain: CancellationToken::new(), cut: CancellationToken::new() };
     let handler = ConnectionHandler {
         tls,
-        router,
+        routes: routes.into(),
         metrics,
         limits: limits.clone(),
         tasks: connections.clone(),
@@ -170,7 +176,7 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handl
 #[derive(Clone)]
 struct ConnectionHandler {
     tls: Option<Arc<Tls>>,
-    router: Router,
+    routes: Routes,
     metrics: Arc<Metrics>,
     limits: ServeLimits,
     /// The tasks of connections, and of the requests of HTTP/2 connections.
@@ -183,7 +189,8 @@ impl ConnectionHandler {
     fn spawn(self, stream: TcpStream, peer: SocketAddr, permit: impl Send + 'static) {
         socket::configure(&stream);
         let service = ConnectionService {
-            router: TowerToHyperService::new(self.router.clone()),
+            router: TowerToHyperService::new(self.routes.router.clone()),
+            routes: self.routes.clone(),
             connection: Connection::new(peer, self.tls.is_some()),
             certificate: None,
         };
@@ -262,23 +269,26 @@ impl ConnectionHandler {
     where
         C: Future<Output = hyper::Result<()>>,
     {
-        let mut is_draining = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = self.stop.cut.cancelled() => return,
-                () = self.stop.drain.cancelled(), if !is_draining => {
+        let (mut cut, mut drain) = (pin!(self.stop.cut.cancelled()), pin!(self.stop.drain.cancelled()));
+        let (mut is_draining, mut woken_by) = (false, None::<Waker>);
+        let ended = poll_fn(|cx| {
+            let is_listening = woken_by.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+            // A signal that was polled once wakes this task, however often the connection is polled until then.
+            if !is_listening || self.stop.cut.is_cancelled() || (!is_draining && self.stop.drain.is_cancelled()) {
+                woken_by = Some(cx.waker().clone());
+                if cut.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+                if !is_draining && drain.as_mut().poll(cx).is_ready() {
                     is_draining = true;
                     finish(connection.as_mut());
                 }
-                ended = connection.as_mut() => {
-                    if let Err(error) = ended {
-                        // The client disconnected, timed out or sent no HTTP: no action is needed.
-                        tracing::debug!(%error, "a connection ended early");
-                    }
-                    return;
-                }
             }
+            connection.as_mut().poll(cx)
+        });
+        if let Err(error) = ended.await {
+            // The client disconnected, timed out or sent no HTTP: no action is needed.
+            tracing::debug!(%error, "a connection ended early");
         }
     }
 }
@@ -293,9 +303,10 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TrackedExecutor {
     }
 }
 
-/// The router as one connection calls it: adds the connection to each request's extensions, and counts the request as in flight
+/// The routes as one connection calls them: adds the connection to each request's extensions, and counts the request as in flight
 /// until its answer has been sent.
 struct ConnectionService {
+    routes: Routes,
     router: TowerToHyperService<Router>,
     connection: Arc<Connection>,
     certificate: Option<Arc<PeerCertificate>>,
@@ -313,8 +324,11 @@ impl Service<Request<Incoming>> for ConnectionService {
         if let Some(certificate) = &self.certificate {
             extensions.insert(Arc::clone(certificate));
         }
-        let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| TrackedBody::new(body, guard))) })
+        let answer = match self.routes.direct(&request) {
+            Some(handler) => Either::Left(handler(request.map(Body::new))),
+            None => Either::Right(self.router.call(request)),
+        };
+        Box::pin(answer.map_ok(|answer| answer.map(|body| TrackedBody::new(body, guard))))
     }
 }
 

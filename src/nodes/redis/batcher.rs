@@ -6,15 +6,18 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
 use super::request_queue::PendingRequest;
-use crate::protocol::commands::{self, BATCH_MAX, BatchKind, Command, ScriptContext, ScriptRef};
+use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, Reply, Request, RequestTime, View, ViewId};
+use crate::protocol::{ClusterParams, Reply, Request, ViewId};
 use crate::types::NodeId;
+
+/// One for all connections, since the nodes of a round share the hash.
+static HASHING: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The data for building commands, besides the requests.
 #[derive(Debug, Clone)]
@@ -53,15 +56,26 @@ impl CommandContext {
         text
     }
 
-    /// The command for a batch that is sent to the process `run`.
-    pub(super) fn command(&self, run: &Arc<str>, batch: &[PendingRequest], script_ref: ScriptRef) -> Command {
-        let none = View::default();
-        let view = batch.first().map_or(&none, |p| &*p.stamp.view);
+    /// Appends the command for a batch that is sent to the process `run`.
+    pub(super) fn write_command(
+        &self,
+        out: &mut Vec<u8>,
+        run: &Arc<str>,
+        batch: &[PendingRequest],
+        script_ref: ScriptRef,
+    ) {
+        let Some(first) = batch.first() else { return };
+        let (sent_at, view) = (first.stamp.sent_at, &*first.stamp.view);
         let params = &*self.params.in_view(view);
         let marker_fingerprint = self.fingerprint(params, run, view.id);
-        let requests: Vec<(RequestTime, &_)> = batch.iter().map(|p| (p.stamp.sent_at, &*p.request)).collect();
         let context = ScriptContext { params, template: &params.template, marker_fingerprint: &marker_fingerprint };
-        commands::build_batch(&context, &requests, script_ref)
+        match commands::batch_kind(&first.request) {
+            Some(kind) => {
+                let requests = batch.iter().map(|pending| (&pending.stamp, &pending.request));
+                commands::write_batch(out, &context, kind, requests, script_ref);
+            }
+            None => commands::build(&context, sent_at, &first.request, script_ref).write_to(out),
+        }
     }
 }
 
@@ -79,7 +93,7 @@ pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) ->
 }
 
 /// Groups requests into commands, in the order of sending.
-pub(super) fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> Vec<Vec<PendingRequest>> {
+pub(super) fn batches(requests: Vec<PendingRequest>) -> Vec<Vec<PendingRequest>> {
     if requests.len() == 1 {
         return if requests[0].is_abandoned() { Vec::new() } else { vec![requests] };
     }
@@ -90,7 +104,7 @@ pub(super) fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> V
         if pending.is_abandoned() {
             continue;
         }
-        let key = hashing.hash_one(ordering_key(&pending.request));
+        let key = pending.stamp.order(&pending.request, |request| HASHING.hash_one(ordering_key(request)));
         let kind = commands::batch_kind(&pending.request).map(|kind| match kind {
             BatchKind::Acquire => 0,
             BatchKind::Release => 1,
@@ -150,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::{
-        AcquireArgs, CancelArgs, ChangedTerms, EndReason, NodeList, ReleaseArgs, RequestStamp, Terms,
+        AcquireArgs, CancelArgs, ChangedTerms, EndReason, NodeList, ReleaseArgs, RequestStamp, RequestTime, Terms, View,
     };
     use crate::types::{AttemptId, ResourceName, Token, Ttl};
 
@@ -199,7 +213,7 @@ mod tests {
                 callers.push(caller);
             }
         }
-        let batches = batches(pending, &RandomState::new());
+        let batches = batches(pending);
         batches.iter().map(|b| b.iter().map(|p| abbreviated(&p.request)).collect::<Vec<_>>().join(" ")).collect()
     }
 
@@ -238,10 +252,11 @@ mod tests {
         let list = Arc::new(NodeList { changed, ..NodeList::default() });
         let with_terms = View { id: ViewId::NONE.above(1), list: Some(list), ..View::default() };
         let words = |view: View, abbreviation: &str| -> Vec<String> {
-            let stamp = RequestStamp { sent_at: RequestTime(1), view: Arc::new(view) };
+            let stamp = RequestStamp::new(RequestTime(1), Arc::new(view));
             let (pending, _caller) = PendingRequest::new(stamp, Arc::new(request(abbreviation)));
-            let command = context.command(&"0f".into(), &[pending], ScriptRef::Hash).to_cmd();
-            let text = String::from_utf8(command.get_packed_command()).expect("text");
+            let mut command = Vec::new();
+            context.write_command(&mut command, &"0f".into(), &[pending], ScriptRef::Hash);
+            let text = String::from_utf8(command).expect("text");
             text.split("\r\n").map(str::to_owned).collect()
         };
         let has = |words: &[String], text: &str| words.iter().any(|word| word == text);

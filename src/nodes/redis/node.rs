@@ -305,24 +305,31 @@ impl Future for Call {
             };
             match sent {
                 Ok((answer, _permit)) => this.state = CallState::Sent { answer: unconstrained(answer), _permit },
-                Err(error) => return Poll::Ready(this.end(Err(error))),
+                Err(error) => {
+                    let answer = Err(error);
+                    this.end(&answer);
+                    return Poll::Ready(answer);
+                }
             }
         }
         let answer = match &mut this.state {
-            CallState::Sent { answer, .. } => ready!(Pin::new(answer).poll(cx)),
+            // An answer is large: it is moved as rarely as possible.
+            CallState::Sent { answer, .. } => match ready!(Pin::new(answer).poll(cx)) {
+                Ok(answer) => answer,
+                Err(_) => Err(this.node.not_connected()),
+            },
             // The call was polled after its end.
             CallState::New(..) | CallState::Ended => return Poll::Pending,
         };
-        let answer = answer.unwrap_or_else(|_| Err(this.node.not_connected()));
-        Poll::Ready(this.end(answer))
+        this.end(&answer);
+        Poll::Ready(answer)
     }
 }
 
 impl Call {
-    fn end(&mut self, answer: NodeResult) -> NodeResult {
+    fn end(&mut self, answer: &NodeResult) {
         self.state = CallState::Ended;
-        self.node.completed(self.operation, self.started.unwrap_or_default(), &answer);
-        answer
+        self.node.completed(self.operation, self.started.unwrap_or_default(), answer);
     }
 }
 

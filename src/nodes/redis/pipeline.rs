@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::hash::RandomState;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -52,7 +51,6 @@ pub(super) struct Driver {
     run: Arc<str>,
     generation: u64,
     in_flight: VecDeque<Sent>,
-    hashing: RandomState,
 }
 
 impl Driver {
@@ -63,7 +61,7 @@ impl Driver {
         place: Place,
         (run, generation): (Arc<str>, u64),
     ) -> Self {
-        Self { wire, queue, place, run, generation, in_flight: VecDeque::new(), hashing: RandomState::new() }
+        Self { wire, queue, place, run, generation, in_flight: VecDeque::new() }
     }
 
     /// Runs until the connection breaks or is closed.
@@ -105,7 +103,7 @@ impl Driver {
         }
         if !requests.is_empty() {
             let requests = sendable(&self.place.context.id, &self.run, requests);
-            batches(requests, &self.hashing).into_iter().for_each(|batch| self.send(batch, ScriptRef::Hash));
+            batches(requests).into_iter().for_each(|batch| self.send(batch, ScriptRef::Hash));
         }
         match self.wire.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Some(error.into())),
@@ -115,8 +113,7 @@ impl Driver {
 
     fn send(&mut self, mut batch: Vec<PendingRequest>, script_ref: ScriptRef) {
         batch.iter_mut().for_each(PendingRequest::sent);
-        let command = self.place.context.command(&self.run, &batch, script_ref);
-        command.write_to(self.wire.out());
+        self.place.context.write_command(self.wire.out(), &self.run, &batch, script_ref);
         self.in_flight.push_back(Sent::Batch(batch, script_ref));
     }
 

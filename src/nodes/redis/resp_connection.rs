@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::reply_limit::Meter;
 use super::socket::Socket;
+use crate::protocol::commands::BATCH_MAX;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 8 << 10;
@@ -59,6 +60,12 @@ impl Wire {
     /// The next reply. Errors: the socket's, its end, and a reply beyond the meter's limits; the connection is then unusable.
     pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<Value, RedisError>> {
         loop {
+            if self.metered == 0
+                && let Some((value, length)) = numbers(&self.read)
+            {
+                self.read.advance(length);
+                return Poll::Ready(Ok(value));
+            }
             let (taken, is_complete) = match self.meter.feed_value(&self.read[self.metered..]) {
                 Ok(fed) => fed,
                 Err(why) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why).into())),
@@ -66,7 +73,7 @@ impl Wire {
             self.metered += taken;
             if is_complete {
                 let reply = &self.read[..self.metered];
-                let value = numbers(reply).map_or_else(|| parse_redis_value(reply), Ok);
+                let value = parse_redis_value(reply);
                 self.read.advance(std::mem::take(&mut self.metered));
                 return Poll::Ready(value);
             }
@@ -106,17 +113,33 @@ impl Wire {
     }
 }
 
-/// The reply to a batch that granted every request: a list of numbers. Nearly all replies are such lists, and the driver's parser
-/// takes some thousand instructions for each.
-fn numbers(reply: &[u8]) -> Option<Value> {
-    let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r"));
-    let number = |line: &[u8]| std::str::from_utf8(line).ok()?.parse::<i64>().ok();
-    let count = number(lines.next()??.strip_prefix(b"*")?)?;
-    let mut items = Vec::with_capacity(usize::try_from(count).ok()?.min(reply.len()));
+/// The first reply, with its length, if it is a whole list of numbers and no larger than that to a batch: such lists need no
+/// meter. Nearly all replies are the fences of a batch that was granted, and the driver's parser takes some thousand instructions
+/// for each.
+fn numbers(bytes: &[u8]) -> Option<(Value, usize)> {
+    let (count, mut at) = number(bytes, b'*')?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= BATCH_MAX)?;
+    let mut items = Vec::with_capacity(count);
     for _ in 0..count {
-        items.push(Value::Int(number(lines.next()??.strip_prefix(b":")?)?));
+        let (item, length) = number(&bytes[at..], b':')?;
+        items.push(Value::Int(item));
+        at += length;
     }
-    Some(Value::Array(items))
+    Some((Value::Array(items), at))
+}
+
+/// A number of at most 18 digits on a line of this kind, and the length of the line.
+fn number(bytes: &[u8], kind: u8) -> Option<(i64, usize)> {
+    let (first, rest) = bytes.split_first()?;
+    let (is_negative, digits) = rest.strip_prefix(b"-").map_or((false, rest), |digits| (true, digits));
+    let (mut value, mut count) = (0, 0);
+    while let Some(digit) = digits.get(count).filter(|byte| count < 18 && byte.is_ascii_digit()) {
+        value = value * 10 + i64::from(digit - b'0');
+        count += 1;
+    }
+    let is_whole = *first == kind && count > 0 && digits[count..].starts_with(b"\r\n");
+    let value = if is_negative { -value } else { value };
+    is_whole.then_some((value, 1 + usize::from(is_negative) + count + 2))
 }
 
 #[cfg(test)]
@@ -153,6 +176,16 @@ mod tests {
         assert!(values.len() == 4 && end.contains("end of file"), "{values:?} {end}");
     }
 
+    #[test]
+    fn only_numbers_that_cannot_overflow_are_read_fast() {
+        let of = |digits: &str| numbers(format!("*1\r\n:{digits}\r\n").as_bytes()).map(|(value, _)| value);
+        let longest = "-999999999999999999";
+        assert_eq!(of(longest), Some(Value::Array(vec![Value::Int(longest.parse().expect("a number"))])));
+        for other in ["9999999999999999999", "1000000000000000000", "", "-", "+1", "1 "] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
     #[tokio::test]
     async fn a_reply_beyond_the_limits_ends_the_connection() {
         let (values, end) = replies(b"+OK\r\n*99999999\r\n:1\r\n", 64).await;
@@ -163,11 +196,9 @@ mod tests {
         /// The fast parser returns what the driver's parser returns, or nothing.
         #[test]
         fn numbers_are_read_as_the_driver_reads_them(bytes in r"(\*[0-9]{1,2}\r\n)?([:+$*][-+]?[0-9]{0,20}\r?\n){0,4}") {
-            if let Some(value) = numbers(bytes.as_bytes()) {
-                let meter = Meter::default().feed_value(bytes.as_bytes());
-                if meter == Ok((bytes.len(), true)) {
-                    prop_assert_eq!(parse_redis_value(bytes.as_bytes()).expect("read"), value);
-                }
+            if let Some((value, length)) = numbers(bytes.as_bytes()) {
+                prop_assert_eq!(Meter::default().feed_value(bytes.as_bytes()), Ok((length, true)));
+                prop_assert_eq!(parse_redis_value(&bytes.as_bytes()[..length]).expect("read"), value);
             }
         }
     }

@@ -11,7 +11,7 @@ use super::params::RequestTime;
 use super::record::LeaseRecord;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, in_range};
-use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use super::script::{EncodedRequest, ScriptContext, millis, node_script};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash, Ttl};
 
 node_script!(with_marker "acquire.lua", "../blocks.lua", "../members.lua", "beside.lua");
@@ -31,26 +31,20 @@ pub struct AcquireArgs {
     pub labels: Arc<str>,
 }
 
-/// The command for a batch of `count` acquires, each with its time of sending.
-pub(super) fn build<'a>(
-    context: &ScriptContext<'_>,
-    count: usize,
-    batch: impl Iterator<Item = (RequestTime, &'a AcquireArgs)> + Clone,
-    script_ref: ScriptRef,
-) -> Command {
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1 + 3 * count, count);
-    command.keys([keys::META_KEY]);
-    for (_, AcquireArgs { resource, token, attempt, .. }) in batch.clone() {
-        command.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
-        command.joined(keys::attempt_tombstone_parts(resource, token, attempt));
-    }
-    command.shared_marker_args(context);
-    for (sent_at, AcquireArgs { resource, token, attempt, ttl, labels }) in batch {
-        command.number(sent_at.0).text(token.as_str()).number(ttl.as_ms());
-        command.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
-        command.text(attempt.as_str()).text(labels).text(resource.as_str());
-    }
-    command.build()
+/// The keys and arguments of one acquire.
+pub(super) fn encode(context: &ScriptContext<'_>, sent_at: RequestTime, args: &AcquireArgs) -> EncodedRequest {
+    let AcquireArgs { resource, token, attempt, ttl, labels } = args;
+    EncodedRequest::new(
+        |keys| {
+            keys.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
+            keys.joined(keys::attempt_tombstone_parts(resource, token, attempt));
+        },
+        |args| {
+            args.number(sent_at.0).text(token.as_str()).number(ttl.as_ms());
+            args.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
+            args.text(attempt.as_str()).text(labels).text(resource.as_str());
+        },
+    )
 }
 
 /// Reads the reply to one acquire.

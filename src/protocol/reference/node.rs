@@ -81,7 +81,7 @@ impl ReferenceNode {
         params: &ClusterParams,
         request: &Request,
     ) -> NodeResult {
-        let RequestStamp { sent_at, view } = stamp.into();
+        let RequestStamp { sent_at, view, .. } = stamp.into();
         let params = &*params.in_view(&view);
         let own = Arc::clone(&self.run);
         let run = if run.is_empty() { &*own } else { run };

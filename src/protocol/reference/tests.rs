@@ -49,12 +49,12 @@ fn active() -> ReferenceNode {
 
 /// In the view that the node has installed.
 fn call(node: &mut ReferenceNode, now_us: u64, request: &Request) -> Reply {
-    let stamp = RequestStamp { sent_at: RequestTime(now_us), view: node.view() };
+    let stamp = RequestStamp::new(RequestTime(now_us), node.view());
     node.apply(now_us, "", stamp, &params(), request).expect("a reply")
 }
 
 fn call_in(node: &mut ReferenceNode, now_us: u64, number: u64, request: &Request) -> Reply {
-    let stamp = RequestStamp { sent_at: RequestTime(now_us), view: view(number) };
+    let stamp = RequestStamp::new(RequestTime(now_us), view(number));
     node.apply(now_us, "", stamp, &params(), request).expect("a reply")
 }
 
@@ -263,7 +263,7 @@ fn has_the_terms_of_its_view() -> bool {
     let list = NodeList { names: [NodeId::parse("n").expect("valid")].into(), changed, ..NodeList::default() };
     let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&node.view()) });
     let mut ask = |sent_us, request: &Request| {
-        let stamp = RequestStamp { sent_at: RequestTime(sent_us), view: Arc::clone(&view) };
+        let stamp = RequestStamp::new(RequestTime(sent_us), Arc::clone(&view));
         node.apply(NOW_US, "", stamp, &params, request).expect("a reply")
     };
     let late = ask(NOW_US - 100_000, &acquire(1, 100));
@@ -289,7 +289,7 @@ fn members_stand() -> Result<(), &'static str> {
     let (mut node, params) = (active(), params());
     let (late, view) = (RequestTime(NOW_US - 400_000), node.view());
     for (by, sent_at) in [(1, late), (2, RequestTime(NOW_US))] {
-        let stamp = RequestStamp { sent_at, view: Arc::clone(&view) };
+        let stamp = RequestStamp::new(sent_at, Arc::clone(&view));
         node.apply(NOW_US, "", stamp, &params, &acquire_mode(1, by, Mode::Shared, 1_000)).expect("a reply");
     }
     let Reply::Inspected(seen) = call(&mut node, NOW_US + 1_900_000, &Request::Inspect { resource: name(1) }) else {

@@ -10,7 +10,7 @@ use super::keys;
 use super::params::{ClusterParams, TOKEN_TOMBSTONE};
 use super::reply::{EndReason, Found, Released, Reply};
 use super::reply_reader::{Malformed, ReplyReader};
-use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use super::script::{EncodedRequest, ScriptContext, millis, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
 node_script!("release.lua", "../members.lua", "member.lua");
@@ -60,31 +60,22 @@ impl<'a> ScriptArgs<'a> {
     }
 }
 
-/// The command for a batch of `count` releases and cancels.
-pub(super) fn build<'a>(
-    context: &ScriptContext<'_>,
-    count: usize,
-    batch: impl Iterator<Item = ScriptArgs<'a>> + Clone,
-    script_ref: ScriptRef,
-) -> Command {
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1 + 2 * count, count);
-    command.text(keys::LEASES_KEY);
-    for args in batch.clone() {
-        let ScriptArgs { resource, token, .. } = args;
-        command.joined(context.template.lock_parts(resource));
-        match args.attempt {
-            None => command.joined(keys::token_tombstone_parts(resource, token)),
-            Some(attempt) => command.joined(keys::attempt_tombstone_parts(resource, token, attempt)),
-        };
-    }
-    for args in batch {
-        command
-            .text(args.token.as_str())
-            .text(args.attempt.map_or("", |a| a.as_str()))
-            .number(millis(args.tombstone_ttl));
-        command.text(args.reason).joined(keys::freed_channel_parts(args.resource)).text(args.resource.as_str());
-    }
-    command.build()
+/// The keys and arguments of one release or cancel.
+pub(super) fn encode(context: &ScriptContext<'_>, args: &ScriptArgs<'_>) -> EncodedRequest {
+    let ScriptArgs { resource, token, attempt, .. } = args;
+    EncodedRequest::new(
+        |keys| {
+            keys.joined(context.template.lock_parts(resource));
+            match attempt {
+                None => keys.joined(keys::token_tombstone_parts(resource, token)),
+                Some(attempt) => keys.joined(keys::attempt_tombstone_parts(resource, token, attempt)),
+            };
+        },
+        |words| {
+            words.text(token.as_str()).text(attempt.map_or("", |a| a.as_str())).number(millis(args.tombstone_ttl));
+            words.text(args.reason).joined(keys::freed_channel_parts(resource)).text(resource.as_str());
+        },
+    )
 }
 
 /// Reads the reply to one release or cancel.

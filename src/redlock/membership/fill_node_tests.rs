@@ -58,7 +58,7 @@ impl TestNode {
     fn ask(&self, request: &Request) -> Reply {
         let now_us = self.clock.now().as_micros();
         let mut reference = self.reference.lock();
-        let stamp = RequestStamp { sent_at: RequestTime(now_us), view: reference.view() };
+        let stamp = RequestStamp::new(RequestTime(now_us), reference.view());
         reference.apply(now_us, "", stamp, &params(), request).expect("an answer")
     }
 
@@ -89,7 +89,7 @@ impl Node for TestNode {
             return Ok(Reply::Knowledge { next, high_water: Fence(1), now_us, entries: entries.clone() });
         }
         let now_us = self.clock.now().as_micros();
-        let stamp = RequestStamp { sent_at: RequestTime(now_us), ..stamp };
+        let stamp = RequestStamp::new(RequestTime(now_us), stamp.view);
         let reply = self.reference.lock().apply(now_us, "", stamp, &params(), &request)?;
         let losses = self.losses.load(Ordering::SeqCst);
         if losses > 0 {
@@ -127,7 +127,7 @@ fn engine() -> TestEngine {
     let view = Arc::new(View { id, list: None, roster: nodes.iter().map(|node| node.entry(id)).collect() });
     for node in &nodes {
         let now_us = node.clock.now().as_micros();
-        let stamp = RequestStamp { sent_at: RequestTime(now_us), view: Arc::clone(&view) };
+        let stamp = RequestStamp::new(RequestTime(now_us), Arc::clone(&view));
         let init = Request::Init { view: Arc::clone(&view) };
         node.reference.lock().apply(now_us, "", stamp, &params(), &init).expect("an answer");
     }

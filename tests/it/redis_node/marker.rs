@@ -134,7 +134,7 @@ async fn a_restarted_node_has_no_vote_until_its_quarantine_ends_and_it_is_seeded
     );
     let seed = Fence(served.0.0 + 5_000_000);
     let view = admitted(&node, seed).await;
-    let stamp = || RequestStamp { sent_at: now(), view: Arc::clone(&view) };
+    let stamp = || RequestStamp::new(now(), Arc::clone(&view));
     let granted = node.ask_in(stamp(), Holder::of("s").acquire(1_000)).await;
     assert_eq!(granted, Ok(Reply::Granted { fence: Fence(seed.0 + 1), joined: false }));
     assert!(matches!(node.ask_in(stamp(), a.extend(None)).await, Ok(Reply::Updated { .. })));
@@ -144,7 +144,7 @@ async fn a_restarted_node_has_no_vote_until_its_quarantine_ends_and_it_is_seeded
             .into(),
         list: None,
     };
-    let stamp = RequestStamp { sent_at: now(), view: Arc::new(other) };
+    let stamp = RequestStamp::new(now(), Arc::new(other));
     let refused = node.ask_in(stamp, Holder::of("t").acquire(1_000)).await;
     assert!(
         matches!(refused, Ok(Reply::NoVote(NoVote::OtherProcess { .. }))),
