@@ -38,12 +38,13 @@ mod published_waiters;
 mod queries;
 mod service;
 mod sets;
+mod snapshot_cache;
 pub(crate) mod standstills;
 pub(crate) mod tenures;
 pub mod tickets;
 pub mod types;
 
 pub(crate) use acquire::tag_of;
-pub use lease_snapshot::ClusterLeases;
 pub use service::{Gauges, LeaseEndObserver, LockManager, PendingGrant};
 pub use sets::PendingSet;
+pub use snapshot_cache::ClusterLeases;

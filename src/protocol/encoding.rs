@@ -70,7 +70,11 @@ impl RoundEncoding {
         let (first, attempt_tombstone) = (encode()?, context.params.attempt_tombstone());
         let (lock_delay, template) = (context.params.lock_delay, context.template.clone());
         let basis = Basis { sent_at, lock_delay, attempt_tombstone, template };
-        Some(Cow::Borrowed(&of.encoded.get_or_init(|| (basis, first)).1))
+        // Another node of the round was faster, perhaps with other parameters: its encoding is not this node's.
+        if let Err((_, own)) = of.encoded.set((basis, first)) {
+            return Some(Cow::Owned(own));
+        }
+        of.encoded.get().map(|(_, encoded)| Cow::Borrowed(encoded))
     }
 }
 

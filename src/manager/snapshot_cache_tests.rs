@@ -1,6 +1,10 @@
 //! The snapshot: labels, changes laid over it, and the count for metrics.
 
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::manager::lease_snapshot::{LabelSummary, SnapshotLease};
+use crate::protocol::LeaseRecord;
 
 fn record(token: &str, labels: &str) -> LeaseRecord {
     let value = format!("{}|000000|1000|7|p,|{labels}", token.repeat(64));
@@ -64,4 +68,26 @@ fn only_leases_of_a_quorum_are_counted_and_none_where_too_few_nodes_were_read() 
     let leases: BTreeMap<_, _> = leases.into_iter().chain([("e", kept)]).map(|(n, l)| (name(n), l)).collect();
     let count = |complete| Snapshot::of(leases.clone(), at(0), complete).count(Duration::from_secs(1));
     assert_eq!((count(true), count(false)), ((Some(3), [Some(7), Some(20)]), (None, [None, None])), "e is kept");
+}
+
+#[test]
+fn a_snapshot_that_takes_long_to_read_is_kept_and_answers_at_once_while_it_is_read_anew() {
+    let (snapshots, second) = (Snapshots::new(Duration::from_secs(2)), Duration::from_secs(1));
+    let mut state = snapshots.state.lock();
+    assert!(state.is_due(at(1)), "the first reading tells how long one takes");
+    let count = |taken| Some(LeaseCount { held: Some(1), oldest_at_ms: [None; 2], taken });
+    (state.count, state.took) = (count(at(1)), SLOW_READING / 2);
+    assert!(!state.is_due(at(90)) && state.at_once(at(90), second).is_none(), "nobody asks");
+    (state.took, state.recording_since) = (SLOW_READING * 5, None);
+    assert!(state.is_due(at(91)) && state.is_due(at(92)), "it is missing");
+    state.latest = Some(Arc::new(Snapshot::of(BTreeMap::new(), at(93), true)));
+    state.count = count(at(93));
+    assert!(!state.is_due(at(192)) && state.is_due(at(193)), "a hundred times as long as reading takes");
+    drop(state);
+    snapshots.sweep(at(93).plus(SNAPSHOT_IDLE / 2 * 3));
+    let mut state = snapshots.state.lock();
+    assert!(!state.is_due(at(100)));
+    assert!(state.at_once(at(300), second).is_some(), "while nobody waits");
+    assert!(state.is_due(at(301)), "somebody reads it");
+    assert!(state.at_once(at(93).plus(SLOW_MAX_AGE + second), second).is_none(), "too old");
 }
