@@ -1,5 +1,4 @@
-//! The lock manager itself: its parts, the acquire, and the grant that is undone when it is dropped. Changes to leases are in
-//! `lease_changes`, answers without a change in `queries`; `acquire` translates between requests and the wait queues.
+//! The lock manager: its parts, the acquire, and the grant that is undone when it is dropped. Changes to leases: `lease_changes`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
