@@ -196,6 +196,8 @@ mutants! {
         SharedUnderIntent,
         /// A vote has the terms that are configured, not those of its view.
         ConfiguredTerms,
+        /// In a view without a key template, whoever once was of its cluster uses the configured one.
+        TemplateUnaccepted,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
         /// A process leaves its data to the next one although Redis does not sync each write.

@@ -92,8 +92,9 @@ impl From<RequestTime> for RequestStamp {
 /// cluster learns the name from the nodes.
 #[derive(Clone)]
 pub struct ClusterName {
-    /// Shared by all clones.
-    name: Arc<RwLock<Arc<str>>>,
+    /// Shared by all clones. The present name, and the fingerprint of terms with which it was declared, if it was learned.
+    name: Arc<RwLock<(Arc<str>, Option<Arc<str>>)>>,
+    configured: Arc<str>,
     terms: Arc<str>,
     template: Arc<str>,
 }
@@ -101,7 +102,9 @@ pub struct ClusterName {
 impl ClusterName {
     /// From the fingerprint of these settings, and the fingerprint of all of them except the list of nodes: letters and digits.
     pub fn new(name: &str, terms: &str) -> Self {
-        Self { name: Arc::new(RwLock::new(name.into())), terms: terms.into(), template: "".into() }
+        let configured: Arc<str> = name.into();
+        let name = Arc::new(RwLock::new((Arc::clone(&configured), None)));
+        Self { name, configured, terms: terms.into(), template: "".into() }
     }
 
     /// The name that an instance with these settings declares.
@@ -117,12 +120,32 @@ impl ClusterName {
 
     /// The present name: it changes when the instance learns it from the nodes.
     pub fn get(&self) -> Arc<str> {
-        Arc::clone(&self.name.read())
+        Arc::clone(&self.name.read().0)
     }
 
-    /// Adopts the nodes' name: they agree in all settings except the list.
-    pub(crate) fn learn(&self, name: &str) {
-        *self.name.write() = name.into();
+    /// Adopts the nodes' name, which was declared with these terms: they agree in all settings except the list and the terms.
+    pub(crate) fn learn(&self, name: &str, terms: &Arc<str>) {
+        *self.name.write() = (name.into(), Some(Arc::clone(terms)));
+    }
+
+    /// Whether an instance that is configured like this one is of the cluster of this view. Nodes that lost a change of the terms
+    /// show a view that does not accept what this instance was started with.
+    fn is_accepted_in(&self, view: &View) -> bool {
+        match &view.list {
+            Some(list) => {
+                let changed = list.changed.iter().flat_map(|changed| &changed.accepted);
+                list.terms == self.terms || changed.into_iter().any(|terms| *terms == self.terms)
+            }
+            // Nobody votes without a view: an instance that starts asks so for the present one.
+            None if view.id == ViewId::NONE => true,
+            None => self.name.read().1.as_ref().is_none_or(|declared| *declared == self.terms),
+        }
+    }
+
+    /// The name that was configured.
+    fn unlearned(&self) -> Self {
+        let name = Arc::new(RwLock::new((Arc::clone(&self.configured), None)));
+        Self { name, ..self.clone() }
     }
 
     /// The fingerprint that all instances of one cluster share whatever its list is.
@@ -177,8 +200,14 @@ impl ClusterParams {
         Terms { guard: self.guard, lock_delay: self.lock_delay, fence_ttl: self.fence_ttl, template }
     }
 
-    /// The parameters in this view: with its terms, if these were changed.
+    /// The parameters in this view: with its terms, if these were changed. In a view without a key template the configured one
+    /// counts, which is the cluster's only if the view accepts the configuration: otherwise with the configured name, for which
+    /// no node of the cluster votes (seed 74268 of the simulation).
     pub fn in_view(&self, view: &View) -> Cow<'_, Self> {
+        let is_named = view.terms().is_some_and(|terms| terms.template.is_some());
+        if !is_named && !self.cluster.is_accepted_in(view) && !mutant::is(Mutant::TemplateUnaccepted) {
+            return Cow::Owned(Self { cluster: self.cluster.unlearned(), ..self.clone() });
+        }
         let is_own = |terms: &Terms| {
             let periods = (self.guard, self.lock_delay, self.fence_ttl);
             (terms.guard, terms.lock_delay, terms.fence_ttl) == periods

@@ -550,7 +550,9 @@ impl World {
             let accepted = |list: &NodeList| {
                 list.terms == *own || list.changed.iter().any(|changed| changed.accepted.contains(own))
             };
-            params.cluster.get() == cluster || highest.list.as_deref().is_some_and(accepted)
+            let is_named = highest.terms().is_some_and(|terms| terms.template.is_some());
+            let is_member = params.cluster.get() == cluster;
+            highest.list.as_deref().map_or(is_member, accepted) || is_named && is_member
         };
         let wrong: Vec<usize> = (0..self.insts.len()).filter(|inst| !accepts(&self.insts[*inst].params)).collect();
         for inst in wrong {

@@ -8,7 +8,7 @@ use super::clients::{ClientRequest, Operation, Requester};
 use super::coverage::HardState;
 use super::profile::{GUARD_MS, Variant};
 use super::world::{EPOCH_US, MS, SEC, Us, World};
-use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, LeaseRecord, Request, RequestTime};
+use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, LeaseRecord, Request, RequestTime, View};
 use crate::redlock::quorum::quorum_of;
 use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
@@ -518,7 +518,12 @@ impl World {
         if self.checker.clocks_stepped {
             return; // a clock that was stepped back lengthens what a clean-up leaves to the TTL
         }
-        for node in (0..self.servers.len()).filter(|n| !self.checker.lost_tail.contains(n)).collect::<Vec<_>>() {
+        // A process that was filled for another key template keeps what it had at its former names until the TTL (seed 25141).
+        let template = |view: &View| view.terms().is_some_and(|terms| terms.template.is_some());
+        let is_changed = self.servers.iter().any(|server| template(&server.machine.view()));
+        let has_former = |n: usize| is_changed && self.servers[n].machine.has_former_names();
+        let is_left = |n: &usize| self.checker.lost_tail.contains(n) || has_former(*n);
+        for node in (0..self.servers.len()).filter(|n| !is_left(n)).collect::<Vec<_>>() {
             for resource in self.resources.iter().cloned().chain(self.sets.own_name()).collect::<Vec<_>>() {
                 if let Some(text) = self.overdue_lease(node, &resource) {
                     return self.fail(text);

@@ -249,7 +249,7 @@ mod tests {
         let context = CommandContext::new(NodeId::parse("n").expect("valid"), Arc::new(params));
         let now = Terms { guard: ms(700), lock_delay: ms(5_000), fence_ttl: ms(90_000), template: None };
         let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });
-        let list = Arc::new(NodeList { changed, ..NodeList::default() });
+        let list = Arc::new(NodeList { terms: "c".into(), changed, ..NodeList::default() });
         let with_terms = View { id: ViewId::NONE.above(1), list: Some(list), ..View::default() };
         let words = |view: View, abbreviation: &str| -> Vec<String> {
             let stamp = RequestStamp::new(RequestTime(1), Arc::new(view));

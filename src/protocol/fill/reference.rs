@@ -52,7 +52,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     }
     let has_template = args.view.terms().is_some_and(|terms| terms.template.is_some());
     if !keeps && (memory.names.own.is_some() || has_template) {
-        memory.names.set(context.params.template.clone(), None); // its keys from before count for nothing
+        memory.names.forget(context.params.template.clone());
     }
     for entry in &args.entries {
         fill(memory, context, entry);

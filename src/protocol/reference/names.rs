@@ -25,11 +25,26 @@ pub(in crate::protocol) struct Names {
     /// The template of [`Memory::locks`].
     shown: Option<KeyTemplate>,
     others: BTreeMap<KeyTemplate, LockKeys>,
+    /// See [`Self::forget`].
+    has_former: bool,
 }
 
 impl Names {
     pub(in crate::protocol) fn set(&mut self, template: KeyTemplate, moving: Option<bool>) {
         self.own = Some(OwnNames { template, moving });
+    }
+
+    /// A process that is filled gets the template of its new view. Leases of its former life stay at their former names until their
+    /// TTL, and count for nothing.
+    pub(in crate::protocol) fn forget(&mut self, template: KeyTemplate) {
+        self.has_former |= self.own.as_ref().is_none_or(|own| own.template != template);
+        self.set(template, None);
+    }
+
+    /// Whether leases may be at names of a former life, or at names from before a change that this process does not know.
+    #[cfg(test)]
+    pub(super) fn has_former(&self) -> bool {
+        self.has_former || self.own.is_none()
     }
 
     /// Whether leases have the names of this template, all of them.

@@ -33,6 +33,12 @@ pub enum EvictedKey {
 
 /// Changes to a server that this service does not make.
 impl ReferenceNode {
+    /// Whether it may have leases of a former life at the names of another key template.
+    #[cfg(test)]
+    pub(crate) fn has_former_names(&self) -> bool {
+        self.memory.names.has_former()
+    }
+
     /// The cluster of the node; empty on one that was blank.
     #[cfg(test)]
     pub(crate) fn cluster(&self) -> std::sync::Arc<str> {

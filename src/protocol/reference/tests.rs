@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
-    AcquireArgs, AcquireSharedArgs, CancelArgs, ChangedTerms, EndReason, IntentArgs, LeaseRecord, MemberStatus, NoVote,
-    NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs, View, Vote,
+    AcquireArgs, AcquireSharedArgs, CancelArgs, ChangedTerms, ClusterName, EndReason, IntentArgs, LeaseRecord,
+    MemberStatus, NoVote, NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs,
+    View, Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token, WantedMode};
 
@@ -260,7 +261,8 @@ fn has_the_terms_of_its_view() -> bool {
         template: None,
     };
     let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });
-    let list = NodeList { names: [NodeId::parse("n").expect("valid")].into(), changed, ..NodeList::default() };
+    let names = [NodeId::parse("n").expect("valid")].into();
+    let list = NodeList { names, terms: "c".into(), changed, ..NodeList::default() };
     let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&node.view()) });
     let mut ask = |sent_us, request: &Request| {
         let stamp = RequestStamp::new(RequestTime(sent_us), Arc::clone(&view));
@@ -270,6 +272,19 @@ fn has_the_terms_of_its_view() -> bool {
     let granted = ask(NOW_US, &acquire(1, 100));
     matches!((late, granted), (Reply::NoVote(NoVote::ClockOff { .. }), Reply::Granted { .. }))
         && node.last_lease_end_us() > NOW_US + 9_000_000
+}
+
+/// The nodes lost the change of the terms with which an instance was started: whether they vote for it under its own key template.
+fn votes_under_an_unaccepted_template() -> bool {
+    let mut node = active();
+    let name = NodeId::parse("n").expect("valid");
+    let list = NodeList { names: [name].into(), terms: "declared".into(), ..NodeList::default() };
+    let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&node.view()) });
+    let cluster = ClusterName::new("other", "unaccepted");
+    cluster.learn("c", &"declared".into());
+    let params = ClusterParams { cluster, ..params() };
+    let stamp = RequestStamp::new(RequestTime(NOW_US), view);
+    matches!(node.apply(NOW_US, "", stamp, &params, &acquire(1, 100)), Ok(Reply::Granted { .. }))
 }
 
 fn acquire_mode(i: u64, by: u64, mode: Mode, ttl_ms: u64) -> Request {
@@ -362,6 +377,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert!(!key_votes_after_its_block());
     assert!(!inherits_what_was_not_synced());
     assert!(has_the_terms_of_its_view());
+    assert!(!votes_under_an_unaccepted_template());
     for mutant in FOUND_BY_REFERENCE {
         let before = mutant::plant(Some(*mutant), false);
         let is_found = blocks_stand().is_err()
@@ -371,6 +387,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
             || key_votes_after_its_block()
             || inherits_what_was_not_synced()
             || votes_unfilled_in_a_changed_list()
+            || votes_under_an_unaccepted_template()
             || !has_the_terms_of_its_view();
         mutant::restore(before);
         assert!(is_found, "{mutant:?} is not found");

@@ -283,13 +283,13 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             of(&configured)
                 && lists.into_iter().any(|list| of(&list.names) || list.old.iter().any(|old| of(&old.names)))
         };
-        if let Some(theirs) = shown.iter().map(|one| one.1).find(|theirs| is_learned(theirs) && **theirs != *own.get())
-        {
+        let others = shown.iter().filter(|one| *one.1 != *own.get());
+        if let Some((_, theirs, list)) = others.into_iter().find(|one| is_learned(one.1)) {
             tracing::warn!(
                 cluster = theirs,
                 "the list of nodes or their terms were changed since this cluster was declared: its name is used"
             );
-            own.learn(theirs);
+            own.learn(theirs, &list.terms);
         }
     }
 }
