@@ -88,12 +88,15 @@ impl From<RequestTime> for RequestStamp {
     }
 }
 
+/// The present name, and the fingerprint of the terms with which it was declared, if it was learned from the nodes.
+type PresentName = (Arc<str>, Option<Arc<str>>);
+
 /// Names a cluster: the fingerprint under which it was declared. An instance that is configured with a later list of the same
 /// cluster learns the name from the nodes.
 #[derive(Clone)]
 pub struct ClusterName {
-    /// Shared by all clones. The present name, and the fingerprint of terms with which it was declared, if it was learned.
-    name: Arc<RwLock<(Arc<str>, Option<Arc<str>>)>>,
+    /// Shared by all clones.
+    present: Arc<RwLock<PresentName>>,
     configured: Arc<str>,
     terms: Arc<str>,
     template: Arc<str>,
@@ -103,8 +106,8 @@ impl ClusterName {
     /// From the fingerprint of these settings, and the fingerprint of all of them except the list of nodes: letters and digits.
     pub fn new(name: &str, terms: &str) -> Self {
         let configured: Arc<str> = name.into();
-        let name = Arc::new(RwLock::new((Arc::clone(&configured), None)));
-        Self { name, configured, terms: terms.into(), template: "".into() }
+        let present = Arc::new(RwLock::new((Arc::clone(&configured), None)));
+        Self { present, configured, terms: terms.into(), template: "".into() }
     }
 
     /// The name that an instance with these settings declares.
@@ -120,12 +123,12 @@ impl ClusterName {
 
     /// The present name: it changes when the instance learns it from the nodes.
     pub fn get(&self) -> Arc<str> {
-        Arc::clone(&self.name.read().0)
+        Arc::clone(&self.present.read().0)
     }
 
     /// Adopts the nodes' name, which was declared with these terms: they agree in all settings except the list and the terms.
     pub(crate) fn learn(&self, name: &str, terms: &Arc<str>) {
-        *self.name.write() = (name.into(), Some(Arc::clone(terms)));
+        *self.present.write() = (name.into(), Some(Arc::clone(terms)));
     }
 
     /// Whether an instance that is configured like this one is of the cluster of this view. Nodes that lost a change of the terms
@@ -138,14 +141,14 @@ impl ClusterName {
             }
             // Nobody votes without a view: an instance that starts asks so for the present one.
             None if view.id == ViewId::NONE => true,
-            None => self.name.read().1.as_ref().is_none_or(|declared| *declared == self.terms),
+            None => self.present.read().1.as_ref().is_none_or(|declared| *declared == self.terms),
         }
     }
 
     /// The name that was configured.
     fn unlearned(&self) -> Self {
-        let name = Arc::new(RwLock::new((Arc::clone(&self.configured), None)));
-        Self { name, ..self.clone() }
+        let present = Arc::new(RwLock::new((Arc::clone(&self.configured), None)));
+        Self { present, ..self.clone() }
     }
 
     /// The fingerprint that all instances of one cluster share whatever its list is.
