@@ -32,8 +32,8 @@ use redlockd::nodes::redis::{NodeUrl, read_server_info};
 use redlockd::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, DeleteForeignArgs, DowngradeArgs, FillArgs,
     IndexArgs, InstanceName, IntentArgs, KEPT_PAGE_MAX, KeptArgs, LeaseRecord, ListArgs, NodeInspection, ReadArgs,
-    ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, SET_MAX, StoredLock, Ticket, TicketArgs,
-    TicketHead, TicketId, TicketOrder, TicketsArgs, UpdateArgs, View, ViewId, WaitersArgs, WaitersEntry,
+    ReleaseArgs, RenameArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, SET_MAX, StoredLock, Ticket,
+    TicketArgs, TicketHead, TicketId, TicketOrder, TicketsArgs, UpdateArgs, View, ViewId, WaitersArgs, WaitersEntry,
 };
 use redlockd::protocol::{commands, keys};
 use redlockd::redlock::notifications::Notice;
@@ -519,6 +519,7 @@ pub fn requests() -> Vec<Request> {
             takes_due: true,
         }),
         Request::Read(ReadArgs { cursor: 0, count: 10 }),
+        Request::Rename(RenameArgs { receives: true, cursor: 3, count: 10 }),
         Request::Fill(FillArgs { view: view(), nonce: 7, page: 1, pages: 1, keeps: false, entries: Vec::new() }),
         Request::probe(),
         Request::init(),

@@ -110,8 +110,7 @@ impl SnapshotState {
         let is_within = |at: Option<BootTime>, period| at.is_some_and(|at| now.since(at) <= period);
         let max_age = COUNT_MAX_AGE.max(self.took * COUNT_PAUSE);
         let is_stale = self.count.as_ref().is_none_or(|count| now.since(count.taken) >= max_age);
-        // How long a reading takes is known from the first one on.
-        let is_counted = self.count.is_none() || self.is_slow() || is_within(self.scraped_at, COUNT_LINGER);
+        let is_counted = self.is_slow() || is_within(self.scraped_at, COUNT_LINGER);
         let is_missing = self.is_slow() && self.latest.is_none();
         is_within(self.overview_at, OVERVIEW_LINGER) || is_stale && is_counted || is_missing
     }
@@ -231,7 +230,7 @@ impl Snapshots {
         })
     }
 
-    /// Takes a snapshot once, and repeatedly while pages are read, metrics scraped, or reading takes long. Never returns; dropping it stops it.
+    /// Takes a snapshot repeatedly while pages are read, metrics scraped, or reading takes long. Never returns; dropping it stops it.
     pub(crate) async fn keep_fresh<N: Node, C: Clock, E: Entropy>(
         &self,
         engine: &Redlock<N, C, E>,
