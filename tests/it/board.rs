@@ -112,7 +112,7 @@ pub const FIGURES: [Figure; 99] = [
     of("Errors", "A", "kind=disconnected", Most, SOME, 1e5),
     of("Probe", "A", "node=n1", Most, 0.25, 5.0),
     of("Clock offset", "A", "", Most, 1e-6, 0.3),
-    // While one of the others does not answer, which would fill it at once.
+    // Where a quorum of the others remembers, it is filled at once.
     of("Restarts and quarantine", "A", "node=n3", Most, SOME, 6.0),
     of("Restarts and quarantine", "B", "node=n3", Most, 1.0, 3.0),
     of("Restarts and quarantine", "B", "node=n1", Most, 0.0, 0.0),
