@@ -1,6 +1,6 @@
 //! Maps that each request uses. Their keys come from callers, so their hash has a key: aHash is cheaper than the standard
 //! library's hash for short keys, and promises that nobody finds keys that collide who sees neither the process's random seeds nor
-//! hashes. No hash leaves the process, nor does the order of these maps.
+//! hashes. No hash leaves the process.
 
 use std::sync::LazyLock;
 

@@ -1,7 +1,7 @@
 //! The outermost layer, around every handler. It does seven jobs for each request, in this order: names the request (for the
-//! answer and the log), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns problems into
-//! pages below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
-//! everything inside it for each request.
+//! answer and the log), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns
+//! problems into pages below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and
+//! box everything inside it for each request.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
