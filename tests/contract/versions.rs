@@ -1,10 +1,10 @@
 //! Versions of the protocol on one Redis: a node of the former version is taken over with its leases, one of a later version
 //! is left alone.
 
-use redlockd::protocol::{ClusterParams, NoVote, NodeStatus, Reply, Request, RequestTime, Vote};
+use redlockd::protocol::{ClusterParams, Found, NoVote, NodeStatus, Reply, Request, RequestTime, Vote};
 
 use super::redis_server::RedisServer;
-use super::subject::{Subject, acquire, extend, params};
+use super::subject::{Subject, acquire, extend, name, params, release, token};
 
 const META: &[u8] = b"redlockd:meta";
 
@@ -159,4 +159,14 @@ fn a_time_or_a_fence_of_the_marker_that_is_ahead_counts_however_long_it_is() {
         let back = ask(&mut node, "4.one", &acquire("d", 4, 4, 1_000));
         assert!(matches!(back, Reply::NoVote(NoVote::Quarantined { .. })), "this clock went back: {back:?}");
     }
+}
+
+#[test]
+fn a_value_that_only_begins_like_the_lease_is_another_clients() {
+    let mut node = RedisServer::start();
+    let (key, value) = (params().template.lock(&name("a")), format!("{}x000000|1|1|a,|{{}}", token(1).as_str()));
+    node.command::<()>(&[b"SET", key.as_bytes(), value.as_bytes()]);
+    let released = ask(&mut node, "4.one", &release("a", 1));
+    assert!(matches!(released, Reply::Released(of) if of.found == Found::Other), "{released:?}");
+    assert_eq!(node.command::<String>(&[b"GET", key.as_bytes()]), value);
 }
