@@ -1,3 +1,4 @@
+-- Whether this node may vote: behind marker.lua, or behind plain.lua. Needs META, PASS, GUARD, SENT, NOW and m as marker.lua has them.
 local PROTO, NONE = 4, '00000000000000000000000000000000'
 if string.byte(PASS) == 124 then -- which process this is: a failover to a replica and back changes the second part alone
   PASS = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
