@@ -22,8 +22,8 @@ if meta[1] == ARGV[1] and meta[2] == ARGV[4] and given and gen and #seen == 16 a
     local sent = ARGV[k + 2]
     local late = NOW - sent
     -- Above the highest fence that was given here, this fence needs no other floor. And since NOW + guard >= sent >= seen, this
-    -- clock has not gone back. NOW, and so sent, has 16 digits until the year 2286.
-    if sent > given and sent >= seen and late <= GUARD and late >= -GUARD and not (found[k] or found[k + 1] or found[k + 2]) then
+    -- clock has not gone back. Times have 16 digits from the year 2001 to 2286.
+    if #sent == 16 and sent > given and sent >= seen and late <= GUARD and late >= -GUARD and not (found[k] or found[k + 1] or found[k + 2]) then
       if sent > top then top = sent end
     else
       top = nil
