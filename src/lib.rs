@@ -15,6 +15,7 @@ pub(crate) mod bounded_file;
 pub mod cli;
 pub mod config;
 pub mod http;
+pub(crate) mod keyed_maps;
 pub mod manager;
 pub mod metrics;
 pub(crate) mod mutant;

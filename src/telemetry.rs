@@ -2,17 +2,19 @@
 
 use std::io::IsTerminal;
 
-use tracing::field::{Field, Visit};
-use tracing_subscriber::field::{RecordFields, VisitOutput};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, ParseError};
-use tracing_subscriber::fmt::FormatFields;
-use tracing_subscriber::fmt::format::{DefaultVisitor, Format, Json, JsonFields, Writer};
+use tracing_subscriber::fmt::format::{DefaultFields, Format, Json, JsonFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::Layered;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::TryInitError;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::config::{Config, Environment, LogFormat, LogLevel, Warning};
+use crate::http::log_request::LogRequest;
 
 /// Overrides `log_level`, in tracing-subscriber's syntax, such as `redlockd=debug,redis=info`.
 const FILTER_VARIABLE: &str = "RUST_LOG";
@@ -24,89 +26,74 @@ pub(crate) fn init(config: &Config, env: &impl Environment) -> Result<Option<War
     let (filter, warning) = filter(env.get(FILTER_VARIABLE).and_then(|v| v.into_string().ok()), config.log_level);
     let has_colours = std::io::stderr().is_terminal() && env.get("NO_COLOR").is_none_or(|v| v.is_empty());
     let layer: Box<dyn Layer<Layered<EnvFilter, Registry>> + Send + Sync> = match config.log_format {
-        LogFormat::Text if has_colours => Box::new(fmt::layer().with_writer(std::io::stderr)),
-        LogFormat::Text => Box::new(plain().with_writer(std::io::stderr)),
-        LogFormat::Json => Box::new(json().with_writer(std::io::stderr)),
+        LogFormat::Text => Box::new(text(SystemTime, has_colours).with_writer(std::io::stderr)),
+        LogFormat::Json => Box::new(json(SystemTime).with_writer(std::io::stderr)),
     };
     // Not a filter of the layer: such a filter looks up each span whenever it is entered or left.
     tracing_subscriber::registry().with(filter).with(layer).try_init()?;
     Ok(warning)
 }
 
-/// Lines without colours.
-fn plain<S>() -> fmt::Layer<S, PlainFields> {
-    fmt::layer().with_ansi(false).fmt_fields(PlainFields)
+/// Lines of text: time, level, the fields of the event's request, and its own.
+fn text<S, T>(timer: T, has_colours: bool) -> fmt::Layer<S, DefaultFields, TextLines<T>>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    T: FormatTime + 'static,
+{
+    let format = Format::default().with_timer(timer).with_ansi(has_colours);
+    fmt::layer().with_ansi(has_colours).event_format(TextLines(format))
 }
 
 /// One object per line: time, level and the event's fields; those of its request are under `span`.
-fn json<S>() -> fmt::Layer<S, JsonFields, Format<Json>> {
-    fmt::layer().json().flatten_event(true).with_span_list(false)
+fn json<S, T>(timer: T) -> fmt::Layer<S, JsonFields, JsonLines<T>>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    T: FormatTime + 'static,
+{
+    let format = Format::default().with_timer(timer).json().flatten_event(true).with_span_list(false);
+    fmt::layer().json().event_format(JsonLines(format))
 }
 
-/// Writes fields as [`DefaultFields`](fmt::format::DefaultFields) does without colours. Each request has a span with fields, and
-/// those spend most of their time on the absent colours of names, values and the sign between them.
-#[derive(Debug, Clone, Copy)]
-struct PlainFields;
+/// Adds the request to a line of text, where the span of a request would be.
+struct TextLines<T>(Format<fmt::format::Full, T>);
 
-impl<'w> FormatFields<'w> for PlainFields {
-    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> std::fmt::Result {
-        let mut visitor = PlainVisitor { writer, is_empty: true, result: Ok(()) };
-        fields.record(&mut visitor);
-        visitor.result
+impl<S, N, T> FormatEvent<S, N> for TextLines<T>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    T: FormatTime,
+{
+    fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
+        let Some(request) = LogRequest::current() else { return self.0.format_event(ctx, out, event) };
+        let (mut line, has_colours) = (String::new(), out.has_ansi_escapes());
+        self.0.format_event(ctx, Writer::new(&mut line), event)?;
+        // No time contains the name of a level. A space follows it, and before that the end of its colour.
+        let level = event.metadata().level().as_str();
+        let after = level.len() + if has_colours { "\x1b[0m ".len() } else { " ".len() };
+        let (start, rest) = line.split_at_checked(line.find(level).map_or(0, |at| at + after)).unwrap_or(("", &line));
+        out.write_str(start)?;
+        request.write_text(&mut out, has_colours)?;
+        out.write_str(rest)
     }
 }
 
-struct PlainVisitor<'w> {
-    writer: Writer<'w>,
-    is_empty: bool,
-    result: std::fmt::Result,
-}
+/// Adds the request to a line of JSON, as its last member.
+struct JsonLines<T>(Format<Json, T>);
 
-impl PlainVisitor<'_> {
-    /// Lets the default visitor write a field: messages, errors and raw identifiers.
-    fn by_default(&mut self, write: impl FnOnce(&mut DefaultVisitor<'_>)) {
-        let mut visitor = DefaultVisitor::new(self.writer.by_ref(), self.is_empty);
-        write(&mut visitor);
-        self.result = self.result.and(visitor.finish());
-        self.is_empty = false;
-    }
-
-    fn write_named(&mut self, name: &str, write: impl FnOnce(&mut Writer<'_>) -> std::fmt::Result) {
-        let space = if self.is_empty { "" } else { " " };
-        self.is_empty = false;
-        let written = self.writer.write_str(space).and_then(|()| self.writer.write_str(name));
-        let written = written.and_then(|()| self.writer.write_char('=')).and_then(|()| write(&mut self.writer));
-        self.result = self.result.and(written);
-    }
-}
-
-/// Whether the default visitor treats this field apart.
-fn is_special(name: &str) -> bool {
-    name == "message" || name.starts_with("r#")
-}
-
-impl Visit for PlainVisitor<'_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        let is_plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
-        if !is_plain || is_special(field.name()) {
-            return self.by_default(|visitor| visitor.record_str(field, value));
-        }
-        self.write_named(field.name(), |writer| {
-            writer.write_char('"')?;
-            writer.write_str(value)?;
-            writer.write_char('"')
-        });
-    }
-
-    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.by_default(|visitor| visitor.record_error(field, value));
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if is_special(field.name()) {
-            return self.by_default(|visitor| visitor.record_debug(field, value));
-        }
-        self.write_named(field.name(), |writer| write!(writer, "{value:?}"));
+impl<S, N, T> FormatEvent<S, N> for JsonLines<T>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    T: FormatTime,
+{
+    fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
+        let Some(request) = LogRequest::current() else { return self.0.format_event(ctx, out, event) };
+        let mut line = String::new();
+        self.0.format_event(ctx, Writer::new(&mut line), event)?;
+        let Some(members) = line.strip_suffix("}\n") else { return out.write_str(&line) };
+        write!(out, "{members},\"span\":")?;
+        request.write_json(&mut out)?;
+        out.write_str("}\n")
     }
 }
 
@@ -131,62 +118,91 @@ fn bad_filter(error: &ParseError) -> Warning {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::middleware::request_id;
 
-    fn text(variable: Option<&str>, level: LogLevel) -> String {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const PARENT: &str = "00f067aa0ba902b7";
+
+    #[derive(Clone, Default)]
+    struct Lines(std::sync::Arc<parking_lot::Mutex<Vec<u8>>>);
+
+    impl Lines {
+        fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
+            let lines = self.clone();
+            move || lines.clone()
+        }
+
+        fn take(&self) -> String {
+            String::from_utf8(std::mem::take(&mut *self.0.lock())).expect("text")
+        }
+    }
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn filtered(variable: Option<&str>, level: LogLevel) -> String {
         filter(variable.map(str::to_owned), level).0.to_string()
     }
 
     #[test]
     fn libraries_log_warnings_and_errors_only() {
-        assert_eq!(text(None, LogLevel::Debug), "redlockd=debug,h2=error,warn");
-        assert_eq!(text(None, LogLevel::Error), "redlockd=error,h2=error,error");
+        assert_eq!(filtered(None, LogLevel::Debug), "redlockd=debug,h2=error,warn");
+        assert_eq!(filtered(None, LogLevel::Error), "redlockd=error,h2=error,error");
     }
 
-    /// Both ways of writing the same event and span, without the times.
+    /// What a request's line is with these layers: one knows the request, the other one has a span with the same fields.
+    fn both(
+        ours: impl Layer<Registry> + Send + Sync,
+        theirs: impl Layer<Registry> + Send + Sync,
+        lines: &Lines,
+    ) -> [String; 2] {
+        let error = std::io::Error::other(std::fmt::Error);
+        let say = || tracing::warn!(%error, r#type = "x", n = 1, "it \u{1b}[31m failed at level INFO");
+        let path = "/locks/x%22y";
+        let mut head = axum::http::Request::builder().method("POST").uri(format!("{path}?token=x"));
+        head = head.header("x-request-id", "a-1").header("traceparent", format!("00-{TRACE}-{PARENT}-01"));
+        let mut head = head.body(axum::body::Body::empty()).expect("a request");
+        let in_log = Some(request_id::identify(&mut head).1);
+        tracing::subscriber::with_default(Registry::default().with(ours), || LogRequest::enter(&in_log, say));
+        let ours = lines.take();
+        tracing::subscriber::with_default(Registry::default().with(theirs), || {
+            let (method, request_id) = (tracing::field::display("POST"), "a-1");
+            tracing::error_span!("request", request_id, method, path, trace_id = TRACE, parent_id = PARENT)
+                .in_scope(say);
+        });
+        [ours, lines.take()]
+    }
+
     #[test]
-    fn plain_fields_are_written_as_by_default_without_colours() {
-        #[derive(Clone, Default)]
-        struct Lines(std::sync::Arc<parking_lot::Mutex<Vec<u8>>>);
-        impl std::io::Write for Lines {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
+    fn lines_about_a_request_are_those_of_a_span_with_its_fields() {
+        let lines = Lines::default();
+        for has_colours in [false, true] {
+            let ours = text((), has_colours).with_writer(lines.writer());
+            let theirs = fmt::layer().with_ansi(has_colours).with_timer(()).with_writer(lines.writer());
+            let [ours, theirs] = both(ours, theirs, &lines);
+            assert_eq!(ours, theirs);
+            assert!(ours.contains("/locks/x%22y") && !ours.contains("token"), "{ours}");
         }
-        let written = |log: &dyn Fn(Lines) -> Box<dyn Layer<Registry> + Send + Sync>| {
-            let lines = Lines::default();
-            tracing::subscriber::with_default(Registry::default().with(log(lines.clone())), || {
-                let error = std::io::Error::other(std::fmt::Error);
-                let span = tracing::error_span!(
-                    "request",
-                    id = "a \"b\" \\ \u{1b}ä",
-                    path = "/locks/x",
-                    quote = "a \"b\"",
-                    back = "a\\b",
-                    late = tracing::field::Empty
-                );
-                span.record("late", 7);
-                let _entered = span.enter();
-                tracing::warn!(%error, source = &error as &dyn std::error::Error, r#type = "x", n = 1, "it \u{1b}[31m failed");
-            });
-            String::from_utf8(lines.0.lock().clone()).expect("text")
-        };
-        let by_default =
-            written(&|lines| Box::new(fmt::layer().with_ansi(false).without_time().with_writer(move || lines.clone())));
-        let plainly = written(&|lines| Box::new(plain().without_time().with_writer(move || lines.clone())));
-        assert_eq!(plainly, by_default);
-        assert!(by_default.contains("path=\"/locks/x\" quote="), "{by_default}");
+        let theirs = fmt::layer().json().flatten_event(true).with_span_list(false).with_timer(());
+        let [ours, theirs] = both(json(()).with_writer(lines.writer()), theirs.with_writer(lines.writer()), &lines);
+        let parsed = [ours, theirs].map(|line| serde_json::from_str::<serde_json::Value>(&line).expect("JSON"));
+        assert_eq!(parsed[0], parsed[1]);
+        assert_eq!(parsed[0]["span"]["parent_id"], PARENT);
     }
 
     #[test]
     fn the_variable_overrides_the_level_unless_empty_or_invalid() {
-        assert_eq!(text(Some("redlockd=trace"), LogLevel::Info), "redlockd=trace");
-        assert_eq!(text(Some(""), LogLevel::Info), text(None, LogLevel::Info));
+        assert_eq!(filtered(Some("redlockd=trace"), LogLevel::Info), "redlockd=trace");
+        assert_eq!(filtered(Some(""), LogLevel::Info), filtered(None, LogLevel::Info));
         let (kept, warning) = filter(Some("redlockd=loud".into()), LogLevel::Info);
-        assert_eq!(kept.to_string(), text(None, LogLevel::Info));
+        assert_eq!(kept.to_string(), filtered(None, LogLevel::Info));
         let warning = warning.expect("a warning").to_string();
         assert!(warning.contains("RUST_LOG") && !warning.contains('\n'), "{warning}");
     }

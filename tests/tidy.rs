@@ -11,6 +11,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("api", 0),
     ("types", 0),
     ("bounded_file", 0),
+    ("keyed_maps", 0),
     ("mutant", 0),
     ("clock", 0),
     ("duration", 1),

@@ -15,7 +15,7 @@ use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use crate::nodes::redis::{NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
 use crate::protocol::{ClusterName, ClusterParams, Terms, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
-use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::clock::SystemClock;
 use crate::redlock::engine::{Opener, Redlock, RedlockSettings};
 use crate::redlock::node::Node;
 use crate::redlock::random::SystemEntropy;
@@ -106,9 +106,9 @@ pub(super) fn node_opener(
 /// Passes each call to the metrics and to the latency history of the pages.
 pub(super) fn observer(metrics: &Arc<Metrics>, latencies: &Arc<NodeLatencies>) -> Arc<dyn NodeObserver> {
     let (metrics, latencies) = (Arc::clone(metrics), Arc::clone(latencies));
-    Arc::new(move |node: &NodeId, operation: &'static str, took: Duration, outcome: Result<(), _>| {
+    Arc::new(move |node: &NodeId, operation: &'static str, (now, took): (_, Duration), outcome: Result<(), _>| {
         metrics.node_call(node, operation, took, outcome);
-        latencies.record(node, SystemClock.now(), took, outcome);
+        latencies.record(node, now, took, outcome);
     })
 }
 

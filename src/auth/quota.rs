@@ -1,12 +1,12 @@
 //! Quotas: how many leases each principal holds and how many of its requests wait. Counted per instance, since instances share no
 //! state. A lease counts for the principal that acquired it, whoever releases it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::principal::PrincipalName;
+use crate::keyed_maps::KeyedMap;
 use crate::redlock::clock::BootTime;
 use crate::types::{Mode, ResourceName, TokenId};
 
@@ -57,8 +57,8 @@ impl From<(&ResourceName, TokenId)> for CountedName {
 
 #[derive(Debug, Default)]
 struct Accounts {
-    leases: HashMap<Entry, CountedLease>,
-    totals: HashMap<PrincipalName, Totals>,
+    leases: KeyedMap<Entry, CountedLease>,
+    totals: KeyedMap<PrincipalName, Totals>,
     /// The id of the last counted lease.
     last_id: u64,
 }

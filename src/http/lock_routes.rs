@@ -2,7 +2,6 @@
 //! copies and boxes of the router. The layers are those of the router, in the same order.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -14,13 +13,12 @@ use tower::{Layer, Service, service_fn};
 
 use super::api::locks;
 use super::middleware::auth::AuthLayer;
-use super::middleware::stack::RequestLayer;
+use super::middleware::stack::{Answer, RequestLayer};
 use super::path::LOCKS_PREFIX;
 use super::router;
 use super::routes::{Operation, ROUTES};
 use super::state::AppState;
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 type Handler = Arc<dyn Fn(Request) -> Answer + Send + Sync>;
 
 /// The router, and beside it the handlers of one lock. Cheap to clone.
@@ -81,7 +79,7 @@ mod tests {
 
     #[test]
     fn changes_of_a_lock_go_to_their_handlers_and_all_else_to_the_router() {
-        let handler = || -> Handler { Arc::new(|_| Box::pin(std::future::pending())) };
+        let handler = || -> Handler { Arc::new(|_| Answer::new(None, Box::pin(std::future::pending()))) };
         let methods = [Method::POST, Method::PATCH, Method::DELETE];
         let locks = methods.clone().map(|method| (method, handler()));
         let routes = Routes { router: Router::new(), locks: Some(Arc::new(locks)) };

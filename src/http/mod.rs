@@ -7,6 +7,7 @@ pub(crate) mod connection;
 pub(crate) mod format;
 pub(crate) mod history_limit;
 pub(crate) mod lock_routes;
+pub(crate) mod log_request;
 pub mod middleware;
 pub mod negotiation;
 pub mod path;

@@ -29,7 +29,7 @@ pub(super) fn is_message_of(text: &[u8], instance: &str) -> bool {
 
 /// Sets the owner of a lease that ended, how it shared its resource, and for how long it was held.
 pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
-    event.owner = Some(end.owner.to_string()).filter(|owner| !owner.is_empty());
+    event.owner = (!end.owner.is_empty()).then(|| end.owner.to_string());
     event.after_ms = u64::try_from(held.as_millis()).ok();
     if let Some(mode) = end.mode {
         set_mode(event, mode);
@@ -38,8 +38,8 @@ pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
 
 /// Sets the resource and the lease (the id of its token) of an event.
 pub(crate) fn set_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
-    event.resource = Some(resource.to_string());
-    event.token_id = Some(token.id().to_string());
+    event.resource = Some(resource.as_str().to_owned());
+    event.token_id = Some(token.id_text().to_owned());
 }
 
 /// Sets how the lease of an event shares its resource; nothing for an exclusive one.

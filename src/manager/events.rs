@@ -1,7 +1,7 @@
 //! What happens in the whole cluster, for event streams and pages: this instance publishes its events through the
 //! nodes, and receives those of other instances from them. Best effort; publishing never waits.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use super::incident_file::HistoryFile;
 use super::incident_history::IncidentHistory;
 use super::tenures::{self, KnownTenures, TenureEnd, Tenures};
 use crate::api::Event;
+use crate::keyed_maps::KeyedSet;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{NotificationHandler, Topic};
@@ -70,7 +71,7 @@ struct State {
 /// The names of the last events, to drop copies.
 #[derive(Default)]
 struct SeenNames {
-    names: HashSet<String>,
+    names: KeyedSet<String>,
     order: VecDeque<String>,
 }
 

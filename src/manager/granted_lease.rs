@@ -59,7 +59,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if !lease.replay {
             self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
                 set_lease(event, &lease.resource, &hash);
-                event.owner = Some(lease.labels.owner.clone()).filter(|o| !o.is_empty());
+                event.owner = (!lease.labels.owner.is_empty()).then(|| lease.labels.owner.clone());
                 event.fence = Some(lease.fence.0);
                 set_mode(event, lease.mode);
                 event.valid_for_ms = u64::try_from(lease.deadline.since(self.now()).as_millis()).ok();

@@ -1,7 +1,6 @@
 //! Leases that a connection holds (`hold=true`): the service renews them, releases them when the connection ends, and
 //! watches for an end by others.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio::sync::Notify;
 use super::events::{EventKind, set_lease, set_mode};
 use super::service::LockManager;
 use super::types::{ExtendError, ExtendRequest, GoneReason, GrantedLease, HeldLeaseEvent, LeaseOutcome, LostReason};
+use crate::keyed_maps::KeyedMap;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler};
@@ -23,7 +23,7 @@ use crate::types::ResourceName;
 /// The held leases of this instance, which are notified of their ends. Bounded by the connections.
 #[derive(Default)]
 pub(crate) struct HeldLeases {
-    by_lease: Mutex<HashMap<LeaseTag, Vec<Arc<Notify>>>>,
+    by_lease: Mutex<KeyedMap<LeaseTag, Vec<Arc<Notify>>>>,
     count: AtomicUsize,
 }
 

@@ -308,7 +308,8 @@ impl NodeLatencies {
 
     /// Records one call to a node. Cheap, since every request does it.
     pub fn record(&self, node: &NodeId, now: BootTime, took: Duration, answer: Result<(), UnreachableKind>) {
-        let Some(series) = self.of(node) else { return };
+        let nodes = self.nodes.read();
+        let Some(series) = entry_of(&nodes, node) else { return };
         match answer {
             Ok(()) => series.record_success(now, took),
             Err(kind) => series.record_failure(now, kind),
@@ -322,8 +323,15 @@ impl NodeLatencies {
 
     /// The series of one node.
     pub fn of(&self, node: &NodeId) -> Option<Arc<LatencySeries>> {
-        self.nodes.read().iter().find(|(id, _)| id == node).map(|(_, series)| Arc::clone(series))
+        entry_of(&self.nodes.read(), node).map(Arc::clone)
     }
+}
+
+/// The entry of a node. The caller's name is usually the very text of the list, so that none needs to be compared.
+pub(crate) fn entry_of<'a, T>(entries: &'a [(NodeId, T)], node: &NodeId) -> Option<&'a T> {
+    let is_same = |(id, _): &&(NodeId, T)| std::ptr::eq(id.as_str(), node.as_str());
+    let found = entries.iter().find(is_same).or_else(|| entries.iter().find(|(id, _)| id == node));
+    found.map(|(_, entry)| entry)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! The leases that this instance granted or extended: to answer the time left after a failed extend, and to report
 //! expiry.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::keyed_maps::{HASHING, KeyedMap};
 use crate::redlock::clock::BootTime;
 use crate::types::{Mode, ResourceName, TokenHash};
 
@@ -29,7 +29,7 @@ pub(crate) struct OwnLeases {
 
 #[derive(Default)]
 struct OwnState {
-    leases: HashMap<Key, OwnLease>,
+    leases: KeyedMap<Key, OwnLease>,
     named: usize,
     /// Deadlines of expired leases, the oldest first.
     lapsed: VecDeque<(Key, BootTime)>,
@@ -85,18 +85,20 @@ impl OwnState {
 
 /// Half of a token's hash, 128 bits, which is enough to distinguish tokens, and a hash of the resource: one token may
 /// have several leases.
-type Key = ([u8; 16], u64);
+type Key = ([u64; 2], u64);
 
 fn key(resource: &ResourceName, token: &TokenHash) -> Key {
     let hex = token.as_str().as_bytes();
-    let mut name = DefaultHasher::new();
-    resource.hash(&mut name);
-    (std::array::from_fn(|i| nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1])), name.finish())
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| hex[at + i]));
+    // Every digit has half a byte, but not in the order of the digits.
+    let half = |at: usize| values(word(at)) << 4 | values(word(at + 8));
+    ([half(0), half(16)], HASHING.hash_one(resource))
 }
 
-/// The value of `0` to `9` or `a` to `f`, without a branch.
-fn nibble(digit: u8) -> u8 {
-    (digit & 0xf) + 9 * (digit >> 6)
+/// The values of eight digits `0` to `9` or `a` to `f`, in a byte each.
+fn values(digits: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    (digits & (0xf * EACH)) + 9 * (digits >> 6 & EACH)
 }
 
 impl OwnLeases {
@@ -176,8 +178,9 @@ mod tests {
 
     #[test]
     fn digits_have_their_values() {
-        let digits = "0123456789abcdef".bytes().enumerate();
-        assert!(digits.map(|(value, digit)| (value, nibble(digit))).all(|(value, is)| value == usize::from(is)));
+        let digits = |text: &[u8; 8]| values(u64::from_le_bytes(*text)).to_le_bytes();
+        assert_eq!(digits(b"01234567"), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(digits(b"89abcdef"), [8, 9, 10, 11, 12, 13, 14, 15]);
     }
 
     fn token(digit: &str) -> TokenHash {
@@ -214,7 +217,11 @@ mod tests {
         let (a, b) = ("a", "b");
         let name = |text: &str| ResourceName::parse(text).expect("valid");
         let token = TokenHash::parse(&"0f".repeat(32)).expect("hex");
-        assert_eq!(key(&name(a), &token).0, [0x0f; 16]);
+        assert_eq!(key(&name(a), &token).0, [0xff00_ff00_ff00_ff00; 2]);
+        // Each of the 32 digits counts.
+        let of = |at: usize| TokenHash::parse(&format!("{:0<64}", format!("{:0>1$}", "1", at + 1))).expect("hex");
+        let keys: std::collections::BTreeSet<_> = (0..32).map(|at| key(&name(a), &of(at)).0).collect();
+        assert_eq!(keys.len(), 32);
         assert!(key(&name(a), &token) != key(&name(b), &token) && key(&name(a), &token) == key(&name(a), &token));
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::event_kind::EventKind;
 use super::gaps::Gap;
 use crate::api::Event;
+use crate::keyed_maps::KeyedMap;
 use crate::protocol::InstanceName;
 use crate::types::{OWNER_MAX_BYTES, ResourceName};
 
@@ -191,7 +192,7 @@ impl OfName {
 /// The tenures by name, and how many there are in all.
 #[derive(Debug, Default)]
 struct Names {
-    names: HashMap<String, OfName>,
+    names: KeyedMap<String, OfName>,
     count: usize,
 }
 

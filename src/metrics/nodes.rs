@@ -10,6 +10,7 @@ use prometheus::{
 };
 
 use super::register::{counters, gauge, gauges, histograms, quantities, raise};
+use crate::manager::latency::entry_of;
 use crate::manager::types::{NodeSummary, QuarantineCounts};
 use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
@@ -63,6 +64,8 @@ pub(super) struct NodeMetrics {
     /// So few entries that each call searches the list.
     series: RwLock<Vec<(NodeId, Arc<NodeSeries>)>>,
     vectors: NodeVectors,
+    /// The result of [`group_of`] for each of [`OPERATIONS`].
+    groups: [usize; OPERATIONS.len()],
     info: IntGaugeVec,
     configured: IntGauge,
     quorum_available: IntGauge,
@@ -165,6 +168,7 @@ impl NodeMetrics {
         Self {
             series: RwLock::new(series.collect()),
             vectors,
+            groups: OPERATIONS.map(group_of),
             info,
             configured,
             quorum_available: gauge(r, "quorum_available", "1 while a quorum of nodes votes."),
@@ -188,15 +192,20 @@ impl NodeMetrics {
     /// Counts a call. An unknown node or operation is ignored.
     pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
         let all = self.series.read();
-        let Some((_, series)) = all.iter().find(|(id, _)| id == node) else { return };
+        let Some(series) = entry_of(&all, node) else { return };
         match result {
             // Such calls occur once or twice a second, and no caller waits for them.
             Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
-                let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };
+                // Usually the very text of the list.
+                let is_same = |known: &&str| std::ptr::eq(*known, operation);
+                let index = OPERATIONS.iter().position(is_same);
+                let Some(index) = index.or_else(|| OPERATIONS.iter().position(|known| *known == operation)) else {
+                    return;
+                };
                 let new = || self.vectors.calls.with_label_values(&[node.as_str(), operation]);
                 series.calls[index].get_or_init(new).inc();
-                let group = group_of(operation);
+                let group = self.groups[index];
                 let new = || self.vectors.durations.with_label_values(&[node.as_str(), GROUPS[group]]);
                 series.durations[group].get_or_init(new).observe(took.as_secs_f64());
             }
@@ -206,7 +215,7 @@ impl NodeMetrics {
     }
 
     fn of(&self, node: &NodeId) -> Option<Arc<NodeSeries>> {
-        self.series.read().iter().find(|(id, _)| id == node).map(|(_, series)| Arc::clone(series))
+        entry_of(&self.series.read(), node).map(Arc::clone)
     }
 
     /// Sets the gauges from the reports of all nodes. One caller at a time.

@@ -1,13 +1,13 @@
 //! Metrics of requests: by route, method and code, and how many are in flight. All labels are known beforehand. The first request
 //! creates a series, so that a scrape has only used ones; later requests find its handle without a lock.
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::register::{counters, gauges, histograms};
+use crate::keyed_maps::KeyedMap;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The route label of a path without a route: raw paths would be an unbounded number of labels.
@@ -98,7 +98,7 @@ impl RouteSeries {
 }
 
 pub struct RequestMetrics {
-    routes: HashMap<(&'static str, &'static str), Arc<RouteSeries>>,
+    routes: KeyedMap<(&'static str, &'static str), Arc<RouteSeries>>,
     unmatched: Arc<RouteSeries>,
     in_flight: [IntGauge; 4],
     denials: [IntCounter; 3],
@@ -128,7 +128,7 @@ impl RequestMetrics {
             })
         };
         let unmatched_codes = [&UNMATCHED_CODES[..], &[INTERNAL_ERROR]].concat();
-        let mut known = HashMap::new();
+        let mut known = KeyedMap::default();
         for labels in routes {
             let codes = [labels.codes, &[INTERNAL_ERROR]].concat();
             known.insert((labels.route, labels.method), series(labels.route, labels.method, &codes, true));

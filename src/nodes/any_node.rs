@@ -144,6 +144,7 @@ async fn observed(
     let (started, operation) = (SystemClock.now(), request.operation());
     let answer = Arc::clone(&node).call(stamp, request).await;
     let outcome = answer.as_ref().map(drop).map_err(|e| e.kind);
-    observer.call_completed(node.id(), operation, SystemClock.now().since(started), outcome);
+    let now = SystemClock.now();
+    observer.call_completed(node.id(), operation, (now, now.since(started)), outcome);
     answer
 }

@@ -3,32 +3,33 @@
 use std::time::Duration;
 
 use crate::protocol::UnreachableKind;
+use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
 /// Receives each call that was completed, or that was dropped after the node timeout. Calls that were dropped earlier are not
 /// reported.
 pub trait NodeObserver: Send + Sync + 'static {
-    /// `took` counts from the first poll of the call. Must return at once.
+    /// `ended`: when the call ended, and how long it took from its first poll. Must return at once.
     fn call_completed(
         &self,
         node: &NodeId,
         operation: &'static str,
-        took: Duration,
+        ended: (BootTime, Duration),
         outcome: Result<(), UnreachableKind>,
     );
 }
 
 impl<F> NodeObserver for F
 where
-    F: Fn(&NodeId, &'static str, Duration, Result<(), UnreachableKind>) + Send + Sync + 'static,
+    F: Fn(&NodeId, &'static str, (BootTime, Duration), Result<(), UnreachableKind>) + Send + Sync + 'static,
 {
     fn call_completed(
         &self,
         node: &NodeId,
         operation: &'static str,
-        took: Duration,
+        ended: (BootTime, Duration),
         outcome: Result<(), UnreachableKind>,
     ) {
-        self(node, operation, took, outcome);
+        self(node, operation, ended, outcome);
     }
 }

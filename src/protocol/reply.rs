@@ -43,7 +43,8 @@ impl EndReason {
     }
 }
 
-/// A node's reply. [`Request`](super::request::Request) names the replies to each request.
+/// A node's reply. [`Request`](super::request::Request) names the replies to each request. It is moved some ten times on its way to
+/// the round, so large variants that no caller waits for are boxed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// A vote for the acquire. `joined`: the token already held the lease on this node.
@@ -113,9 +114,9 @@ pub enum Reply {
     /// Every lease of the process has the names of the view.
     Renamed,
     /// Reply to the operations on the node itself.
-    Status(NodeStatus),
+    Status(Box<NodeStatus>),
     /// Reply to changes of the view.
-    Member(MemberStatus),
+    Member(Box<MemberStatus>),
 }
 
 /// Why a request is refused for a resource that several leases may share.

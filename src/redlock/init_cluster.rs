@@ -61,7 +61,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let id = node.id().clone();
             match answer {
                 Some(Ok(Reply::Status(status))) if is_fine(status) => {}
-                Some(Ok(Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::ClockOff { .. }), .. }))) => {
+                Some(Ok(Reply::Status(status))) if matches!(status.vote, Vote::NoVote(NoVote::ClockOff { .. })) => {
                     return Err(InitError::Unsuitable(
                         id,
                         "its clock differs from the others' by more than the guard, or it answers too slowly to tell"

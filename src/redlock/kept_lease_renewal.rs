@@ -3,7 +3,7 @@
 //! kept leases, which each instance reads, and a lease that a quorum shows is renewed. There is no election: a
 //! renewal is idempotent, so two instances that renew the same lease cost only time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use super::node::Node;
 use super::random::Entropy;
 use super::renewal::{renewal_interval, renewal_retry};
 use super::round::Until;
+use crate::keyed_maps::KeyedMap;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request, UpdateArgs,
@@ -46,7 +47,7 @@ type Key = (ResourceName, TokenHash);
 /// The leases that this instance keeps. Cheap to clone.
 pub(crate) struct Keeper<N, C, E> {
     engine: Redlock<N, C, E>,
-    leases: Arc<Mutex<HashMap<Key, KeptLease>>>,
+    leases: Arc<Mutex<KeyedMap<Key, KeptLease>>>,
 }
 
 impl<N, C, E> Clone for Keeper<N, C, E> {

@@ -292,7 +292,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     health.note_loss(status, received);
                     health.follow(status, syncs);
                     health.is_other_process = view.entry(node.id()).is_some_and(|entry| *entry.run != *status.run);
-                    health.status = Some(status.clone());
+                    health.status = Some(NodeStatus::clone(status));
                 }
                 Some(Err(error)) => health.error = Some(error.kind),
                 _ => health.error = Some(UnreachableKind::Protocol),

@@ -35,7 +35,7 @@ pub struct LeaseTag(u32);
 impl LeaseTag {
     /// The tag of this token's lease.
     pub fn of(token: &TokenHash) -> Self {
-        Self(u32::from_str_radix(token.id().as_str(), 16).unwrap_or(0))
+        Self(u32::from_str_radix(token.id_text(), 16).unwrap_or(0))
     }
 }
 

@@ -42,12 +42,12 @@ pub(crate) struct Tally {
 impl Tally {
     /// A tally for a round over all of `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self::of_list(nodes, nodes)
+        Self::in_view((nodes, nodes), Arc::default())
     }
 
-    /// A tally for a round over a list of `size` nodes, for an instance that knows `known` nodes.
-    pub(crate) fn of_list(known: usize, size: usize) -> Self {
-        Self { answers: vec![None; known], yes: 0, no: 0, size, view: Arc::default() }
+    /// A tally for a round over a list of `size` nodes, for an instance that knows `known` nodes. The votes count in this view.
+    pub(crate) fn in_view((known, size): (usize, usize), view: Arc<View>) -> Self {
+        Self { answers: (0..known).map(|_| None).collect(), yes: 0, no: 0, size, view }
     }
 
     /// How many votes are needed.
@@ -60,12 +60,7 @@ impl Tally {
         self.size
     }
 
-    /// Sets the view in which these votes count.
-    pub(crate) fn set_view(&mut self, view: &Arc<View>) {
-        self.view = Arc::clone(view);
-    }
-
-    /// See [`Self::set_view`].
+    /// The view in which these votes count.
     pub(crate) fn view(&self) -> &Arc<View> {
         &self.view
     }

@@ -221,14 +221,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> Round {
         let Prepared { sent, request, stamp, members } = self.prepare(request.into(), started);
-        let mut tally = Tally::of_list(self.nodes.len(), self.size_in(&stamp.view));
-        tally.set_view(&stamp.view);
+        let mut tally = Tally::in_view((self.nodes.len(), self.size_in(&stamp.view)), Arc::clone(&stamp.view));
         let call = |i: usize| (i, Box::pin(Arc::clone(&self.nodes[i]).call(stamp.clone(), Arc::clone(&request))));
         let to_rest = |i: usize| (i, Box::pin(Arc::clone(&self.nodes[i]).call(stamp.clone(), for_the_rest(&request))));
         let is_member = |i: &usize| members >> *i & 1 == 1;
         let mut rest: Vec<usize> = order.rest.into_iter().filter(is_member).collect();
-        let calls = order.first.into_iter().filter(is_member).map(call).collect();
-        let mut fanout = Fanout { sent, calls, ready: VecDeque::new() };
+        let (mut calls, ready) = (Vec::with_capacity(order.first.len()), VecDeque::with_capacity(order.first.len()));
+        calls.extend(order.first.into_iter().filter(is_member).map(call));
+        let mut fanout = Fanout { sent, calls, ready };
         let mut ends = deadline;
         let mut timer = pin!(self.clock.sleep_until(ends));
         let mut patience = pin!(OptionFuture::from((!rest.is_empty()).then(|| self.clock.sleep(REST_AFTER))));
@@ -289,8 +289,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// Indexes of all nodes of the present view's list.
     pub(crate) fn everyone(&self) -> Vec<usize> {
-        let members = self.members();
-        (0..self.nodes.len()).filter(|i| members >> i & 1 == 1).collect()
+        let (members, mut all) = (self.members(), Vec::with_capacity(self.nodes.len()));
+        all.extend((0..self.nodes.len()).filter(|i| members >> i & 1 == 1));
+        all
     }
 }
 

@@ -2,7 +2,7 @@
 //! stamp, as if the network had been slow: before anything else is done with the lease, or after [`SPREAD_AFTER`]. A lease that
 //! is released before never reaches them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
@@ -17,6 +17,7 @@ use super::fan_out::{FanOut, Order};
 use super::node::Node;
 use super::random::Entropy;
 use super::round::{Posed, Until};
+use crate::keyed_maps::KeyedMap;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{Request, RequestStamp};
 use crate::types::{ResourceName, TokenHash};
@@ -54,7 +55,7 @@ pub(super) struct PendingSpreads {
 
 #[derive(Debug, Default)]
 struct Pending {
-    leases: HashMap<Key, (Due, Box<Unasked>)>,
+    leases: KeyedMap<Key, (Due, Box<Unasked>)>,
     due: BTreeMap<Due, Key>,
     /// How many were added.
     added: u64,

@@ -1,13 +1,14 @@
 //! The data of the queue: each waiter and each resource.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::deadlock::{KnownHolder, PartyWaiters};
 use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits, WaitRequest, WaiterId};
 use super::free_slots::FreeSlots;
 use super::wake::WakeFilter;
+use crate::keyed_maps::KeyedMap;
 use crate::mutant::{Mutant, is};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
@@ -37,10 +38,10 @@ pub struct QueueSettings {
 pub struct Queue {
     pub(super) settings: QueueSettings,
     pub(super) waiters: BTreeMap<WaiterId, Box<QueuedWaiter>>,
-    pub(super) resources: HashMap<ResourceName, Resource>,
+    pub(super) resources: KeyedMap<ResourceName, Resource>,
     pub(super) parties: PartyWaiters,
     /// How many waiters in queues have each client's own token: usually one.
-    pub(super) tokens: HashMap<TokenHash, usize>,
+    pub(super) tokens: KeyedMap<TokenHash, usize>,
     /// Waiters that want to ask the nodes, in order.
     pub(super) due: VecDeque<WaiterId>,
     /// How many waiters are asking, at most [`super::state_machine::CONCURRENT_ATTEMPTS_MAX`].

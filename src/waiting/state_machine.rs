@@ -6,7 +6,7 @@
 //! free. Numbers rise with time, so the oldest waiter of all is first in each of its queues: waiters for several
 //! resources cannot block each other for ever.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::deadlock::{KnownHolder, PartyWaiters};
 use super::event::{
@@ -15,6 +15,7 @@ use super::event::{
 use super::queue_state::{NEVER, QueuedWaiter, WaiterActivity};
 pub use super::queue_state::{Queue, QueueSettings};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
+use crate::keyed_maps::KeyedMap;
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::types::{ResourceName, TokenHash};
@@ -38,9 +39,9 @@ impl Queue {
         Self {
             settings,
             waiters: BTreeMap::new(),
-            resources: HashMap::new(),
+            resources: KeyedMap::default(),
             parties: PartyWaiters::default(),
-            tokens: HashMap::new(),
+            tokens: KeyedMap::default(),
             due: VecDeque::new(),
             asking: 0,
             queued: 0,

@@ -14,14 +14,14 @@ const STEP: Duration = Duration::from_millis(50);
 
 fn probe(node: &mut impl Server, syncs: Option<bool>) -> NodeStatus {
     match node.ask(&Request::Probe(ProbeArgs { syncs, ..ProbeArgs::default() })) {
-        Reply::Status(status) => status,
+        Reply::Status(status) => *status,
         other => panic!("{other:?}"),
     }
 }
 
 fn install(node: &mut impl Server, view: &Arc<View>) -> MemberStatus {
     match node.ask(&Request::Install { view: Arc::clone(view) }) {
-        Reply::Member(member) => member,
+        Reply::Member(member) => *member,
         other => panic!("{other:?}"),
     }
 }

@@ -610,7 +610,7 @@ pub fn an_edit_of_a_resource_with_a_block_is_no_vote(node: &mut impl Server) {
 /// The list of nodes changes: who voted in the old one keeps its keys, and votes again only when it was filled.
 pub fn a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled(node: &mut impl Server) {
     let member = |reply| match reply {
-        Reply::Member(member) => member,
+        Reply::Member(member) => *member,
         other => panic!("{other:?}"),
     };
     for resource in ["own", "longer", "other", "unknown"] {

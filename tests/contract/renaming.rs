@@ -31,7 +31,7 @@ fn renamed(run: &str, number: u64, since: u64, from: &str, to: &str) -> Arc<View
 
 fn member(reply: Reply) -> MemberStatus {
     match reply {
-        Reply::Member(member) => member,
+        Reply::Member(member) => *member,
         other => panic!("{other:?}"),
     }
 }

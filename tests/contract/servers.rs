@@ -14,7 +14,7 @@ use super::subject::{Server, acquire, extend, inspect, name, params, release, vi
 fn status(node: &mut impl Server, params: &ClusterParams, request: &Request) -> NodeStatus {
     let sent_at = RequestTime(node.now_us());
     match node.ask_with(sent_at, params, request) {
-        Ok(Reply::Status(status)) => status,
+        Ok(Reply::Status(status)) => *status,
         other => panic!("{other:?}"),
     }
 }
@@ -34,7 +34,7 @@ fn admit(node: &mut impl Server, params: &ClusterParams, seed: Fence, by_clock: 
 /// A promise lets the votes go on; an installed view ends those in lower ones; neither goes back.
 pub fn views_only_rise_and_name_the_process_that_takes_them(node: &mut impl Server) {
     let member = |node: &mut dyn FnMut(&Request) -> Reply, request: Request| match node(&request) {
-        Reply::Member(member) => member,
+        Reply::Member(member) => *member,
         other => panic!("{other:?}"),
     };
     let mut ask = |request: Request| member(&mut |r| node.ask(r), request);
@@ -66,7 +66,7 @@ pub fn views_only_rise_and_name_the_process_that_takes_them(node: &mut impl Serv
 /// It could otherwise neither be filled, where too few others are left, nor wait for its vote like one that forgot.
 pub fn a_process_that_a_higher_view_does_not_name_loses_its_vote(node: &mut impl Server) {
     let member = |reply| match reply {
-        Reply::Member(member) => member,
+        Reply::Member(member) => *member,
         other => panic!("{other:?}"),
     };
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
@@ -257,7 +257,7 @@ pub fn an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody(n
     let hour_ago = RequestTime(node.now_us() - 3_600_000_000);
     assert!(matches!(
         node.ask_with(hour_ago, &params(), &order("two")),
-        Ok(Reply::Status(NodeStatus { vote: Vote::Witnessed, .. }))
+        Ok(Reply::Status(status)) if status.vote == Vote::Witnessed
     ));
     assert_eq!(status(node, &params(), &Request::probe()).vote, Vote::Active);
     let obeyed = status(node, &params(), &order("one"));

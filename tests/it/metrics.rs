@@ -245,7 +245,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
     let node = EmbeddedNode::open(config).expect("opens");
     let observer = {
         let metrics = Arc::clone(&metrics);
-        move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
+        move |node: &NodeId, verb: &'static str, (_, took): (_, Duration), outcome: Result<(), _>| {
             metrics.node_call(node, verb, took, outcome);
         }
     };

@@ -7,8 +7,8 @@ use super::network::Packet;
 use super::profile::Variant;
 use super::world::{MS, Us, World};
 use crate::protocol::{
-    AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, FillEntry, MemberStatus, NoVote, NodeResult, NodeStatus,
-    ReleaseArgs, Reply, Request, RestoreArgs, Terms, UpdateArgs, Vote,
+    AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, FillEntry, MemberStatus, NoVote, NodeResult, ReleaseArgs,
+    Reply, Request, RestoreArgs, Terms, UpdateArgs, Vote,
 };
 use crate::types::{AttemptId, Mode, ResourceName, TokenHash};
 
@@ -26,7 +26,11 @@ impl World {
             format!("n{node} <- i{}{late} {} => {}", packet.inst, brief(request), brief_answer(answer))
         });
         let no_vote = match answer {
-            Ok(Reply::NoVote(no_vote) | Reply::Status(NodeStatus { vote: Vote::NoVote(no_vote), .. })) => Some(no_vote),
+            Ok(Reply::NoVote(no_vote)) => Some(no_vote),
+            Ok(Reply::Status(status)) => match &status.vote {
+                Vote::NoVote(no_vote) => Some(no_vote),
+                _ => None,
+            },
             _ => None,
         };
         if let Some(no_vote) = no_vote {

@@ -11,13 +11,13 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tracing::Instrument;
 
 use super::{lock_responses, refusals};
 use crate::api;
 use crate::auth::quota::{HeldQuota, QuotaPermit};
 use crate::http::connection::Connection;
 use crate::http::format;
+use crate::http::log_request::{InRequest, LogRequest};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::negotiation::StreamFormat;
@@ -100,11 +100,11 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
         }
     };
     let in_flight = state.metrics.watch_stream(RequestKind::Hold);
-    let span = tracing::Span::current();
+    let in_log = LogRequest::current();
     let held_since = (on_drop == DISCONNECTED).then(|| SystemClock.now());
     let audit = StreamAudit { audit_scope, on_drop: Some(on_drop), held_since };
     let quota = LeaseQuota::Reserved(permit);
-    let mut stream = HoldStream { state, resource, owner, access, format, span, audit, quota, _in_flight: in_flight };
+    let mut stream = HoldStream { state, resource, owner, access, format, in_log, audit, quota, _in_flight: in_flight };
     if let Step::Granted(held) = &step {
         stream.occupy_quota(held.lease());
     }
@@ -128,7 +128,7 @@ struct HoldStream {
     owner: Option<Box<str>>,
     access: Access,
     format: StreamFormat,
-    span: tracing::Span,
+    in_log: Option<Arc<LogRequest>>,
     audit: StreamAudit,
     quota: LeaseQuota,
     _in_flight: InFlightGuard,
@@ -204,9 +204,9 @@ impl HoldStream {
             StreamFormat::Text => "text/plain; charset=utf-8",
         };
         let body = Body::from_stream(stream::unfold((first, self), |(step, mut stream)| async move {
-            // hyper polls the body outside the request's span.
-            let span = stream.span.clone();
-            let (event, next) = stream.next(step).instrument(span).await?;
+            // hyper polls the body after the request's future has ended.
+            let in_log = stream.in_log.clone();
+            let (event, next) = InRequest::new(in_log, Box::pin(stream.next(step))).await?;
             Some((event, (next, stream)))
         }));
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -51,12 +51,12 @@ pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
     let valid_for = lease.deadline.since(time.now);
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
     api::Lease {
-        resource: lease.resource.to_string(),
+        resource: lease.resource.as_str().to_owned(),
         mode: lease.mode.wanted().as_str().to_owned(),
         slot: lease.mode.slot(),
         limit: lease.mode.wanted().limit().map(PermitLimit::get),
         token: None,
-        token_id: lease.token.hash().id().to_string(),
+        token_id: lease.token.hash().id_text().to_owned(),
         fence: lease.fence.0,
         owner: labels.map(|l| l.owner.clone()),
         note: labels.map(|l| l.note.clone()),

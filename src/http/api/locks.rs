@@ -175,8 +175,7 @@ async fn release_own(
     token: Token,
     if_match: IfMatch,
 ) -> Result<Response, Problem> {
-    let token_id = token.hash().id();
-    audit_scope.note(|record| record.token_id = Some(token_id.to_string()));
+    audit_scope.note(|record| record.token_id = Some(token.hash().id_text().to_owned()));
     access.need(Right::Acquire, &resource)?;
     if let IfMatch::OneOf(tags) = if_match {
         // The token identifies the lease; the tag only guards against a mistake, so it may be checked earlier.
@@ -185,7 +184,7 @@ async fn release_own(
     let outcome = Box::pin(state.manager.release(&resource, &token)).await;
     state.metrics.released(&outcome);
     let held = outcome.map_err(|error| refusals::release(&resource, error))?;
-    access.update_quota(|quotas| quotas.ended((&resource, token_id)));
+    access.update_quota(|quotas| quotas.ended((&resource, token.hash().id())));
     audit_scope.note(|record| {
         record.outcome = "released".to_owned();
         record.held_ms = held.map(format::ms);

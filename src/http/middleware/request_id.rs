@@ -1,5 +1,5 @@
 //! The id of each request: a valid `X-Request-Id` of the client is kept, otherwise one is generated. A W3C
-//! `traceparent` is continued in the log span.
+//! `traceparent` is continued in the log.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
 use data_encoding::HEXLOWER;
-use tracing::Span;
+use serde::Serialize;
 
+use crate::http::log_request::LogRequest;
 use crate::redlock::random::{Entropy, SystemEntropy};
 
 /// The header with the id.
@@ -54,7 +55,7 @@ impl Default for RequestId {
 }
 
 /// The client's position in a trace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TraceParent {
     /// 32 hex digits, not all zero.
     pub trace_id: String,
@@ -80,25 +81,13 @@ impl TraceParent {
     }
 }
 
-/// Gives the request its id and its log span. The span has the path but not the query, where a client may have put a
-/// token by mistake.
-pub fn identify(request: &mut Request) -> (RequestId, Span) {
+/// Gives the request its id, and what the log says of it.
+pub(crate) fn identify(request: &mut Request) -> (RequestId, Arc<LogRequest>) {
     let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::generate(&SystemEntropy));
-    // At level `error`, so that the span is enabled at every log level.
-    let span = tracing::error_span!(
-        "request",
-        request_id = id.as_str(),
-        method = %request.method(),
-        path = request.uri().path(),
-        trace_id = tracing::field::Empty,
-        parent_id = tracing::field::Empty,
-    );
-    if let Some(parent) = TraceParent::sent(request.headers()) {
-        span.record("trace_id", parent.trace_id);
-        span.record("parent_id", parent.parent_id);
-    }
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let in_log = LogRequest { id: id.clone(), method, uri, trace: TraceParent::sent(request.headers()) };
     request.extensions_mut().insert(id.clone());
-    (id, span)
+    (id, Arc::new(in_log))
 }
 
 impl RequestId {

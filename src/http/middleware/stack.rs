@@ -1,11 +1,10 @@
-//! The outermost layer, around every handler. It does seven jobs for each request, in this order: names the request (id and log
-//! span), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns problems into
+//! The outermost layer, around every handler. It does seven jobs for each request, in this order: names the request (for the
+//! answer and the log), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns problems into
 //! pages below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
 //! everything inside it for each request.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -14,7 +13,6 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tower::{Layer, Service};
-use tracing::Instrument;
 
 use super::audit::AuditGuard;
 use super::html_response::{API_HEADERS, HtmlResponse};
@@ -22,11 +20,15 @@ use super::metrics::MeasuredRequest;
 use super::request_id::{self, RequestId};
 use crate::audit::Audit;
 use crate::http::connection::Connection;
+use crate::http::log_request::{InRequest, LogRequest};
 use crate::http::problem::{self, ProblemWriter};
 use crate::http::request_head;
 use crate::http::routes::MatchedRoute;
 use crate::http::state::HttpSettings;
 use crate::metrics::Metrics;
+
+/// The answer to a request.
+pub(crate) type Answer = InRequest<dyn Future<Output = Result<Response, Infallible>> + Send>;
 
 /// The layer of one route. Cheap to clone.
 #[derive(Clone)]
@@ -77,7 +79,7 @@ where
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+    type Future = Answer;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
@@ -86,7 +88,8 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         let RequestLayer { context, route } = &self.layer;
         // The id first: everything inside this layer logs and answers with it.
-        let (id, span) = request_id::identify(&mut request);
+        let (id, in_log) = request_id::identify(&mut request);
+        let in_log = Some(in_log);
         let steps = ResponseSteps {
             id,
             measured: MeasuredRequest::begin(&context.metrics, &request, *route),
@@ -101,8 +104,8 @@ where
             head = head.and_then(|()| request_head::check_uri(&request, context.settings.uri_limit));
         }
         if let Err(problem) = head {
-            let answer = span.in_scope(|| steps.finish(Some(problem.into_response())));
-            return Box::pin(std::future::ready(Ok(answer)));
+            let answer = LogRequest::enter(&in_log, || steps.finish(Some(problem.into_response())));
+            return Answer::new(in_log, Box::pin(std::future::ready(Ok(answer))));
         }
         // No async block: it would keep a second copy of the awaited future.
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
@@ -110,7 +113,7 @@ where
             Ok(Ok(response)) => Ok(steps.finish(Some(response))),
             Err(_) => Ok(steps.finish(None)),
         });
-        Box::pin(answer.instrument(span))
+        Answer::new(in_log, Box::pin(answer))
     }
 }
 

@@ -1,6 +1,5 @@
 //! The tickets that this instance serves.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::quota::QuotaPermit;
+use crate::keyed_maps::KeyedMap;
 use crate::manager::callbacks::CallbackSender;
 use crate::protocol::{Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::clock::BootTime;
@@ -218,9 +218,9 @@ impl Served {
 /// All tickets that this instance serves.
 #[derive(Default)]
 pub(in crate::manager) struct TicketTable {
-    served: Mutex<HashMap<TicketId, Arc<Served>>>,
+    served: Mutex<KeyedMap<TicketId, Arc<Served>>>,
     /// The tickets that have, or will have, these leases.
-    of_leases: Mutex<HashMap<(ResourceName, TokenHash), TicketId>>,
+    of_leases: Mutex<KeyedMap<(ResourceName, TokenHash), TicketId>>,
     settings: OnceLock<(TicketLimits, TicketListener)>,
     sender: OnceLock<TicketSender>,
     quota: OnceLock<TicketQuota>,

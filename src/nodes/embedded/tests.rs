@@ -122,7 +122,7 @@ fn release(i: u64, by: u64) -> Request {
 async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
     // A probe is answered whatever its time; the next requests take its clock.
     match node.clone().call(RequestTime(0).into(), Arc::new(Request::probe())).await {
-        Ok(Reply::Status(status)) => status,
+        Ok(Reply::Status(status)) => *status,
         other => panic!("{other:?}"),
     }
 }

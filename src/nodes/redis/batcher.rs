@@ -5,19 +5,17 @@
 //! ([`commands::batch_kind`]) share it with others of the same turn, unless that would change this order.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::sync::{Arc, LazyLock};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::request_queue::PendingRequest;
+use crate::keyed_maps::HASHING;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{LEASES_KEY, META_KEY};
 use crate::protocol::{ClusterParams, Reply, Request, ViewId};
 use crate::types::NodeId;
-
-/// One for all connections, since the nodes of a round share the hash.
-static HASHING: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The data for building commands, besides the requests.
 #[derive(Debug, Clone)]
@@ -99,11 +97,13 @@ pub(super) fn batches(requests: Vec<PendingRequest>) -> Vec<Vec<PendingRequest>>
     }
     let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
     // By kind, the last batch that may take more; by resource, the last batch with a request about it.
-    let (mut open, mut last): ([Option<usize>; 2], HashMap<u64, usize, BuildHasherDefault<AsIs>>) = Default::default();
+    let (mut open, hasher) = ([None; 2], BuildHasherDefault::<AsIs>::default());
+    let mut last: HashMap<u64, usize, _> = HashMap::with_capacity_and_hasher(requests.len(), hasher);
     for pending in requests {
         if pending.is_abandoned() {
             continue;
         }
+        // One hash for all connections, since the nodes of a round share it.
         let key = pending.stamp.order(&pending.request, |request| HASHING.hash_one(ordering_key(request)));
         let kind = commands::batch_kind(&pending.request).map(|kind| match kind {
             BatchKind::Acquire => 0,

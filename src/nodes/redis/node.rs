@@ -189,7 +189,8 @@ impl RedisNode {
             self.connections.count_error(kind);
         }
         if let Some(observer) = &self.observer {
-            observer.call_completed(&self.id, operation, self.clock.now().since(started), outcome);
+            let now = self.clock.now();
+            observer.call_completed(&self.id, operation, (now, now.since(started)), outcome);
         }
     }
 }

@@ -107,5 +107,5 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         let name = NodeId::parse(reply.text()?).map_err(|_| Malformed("has an invalid node name".into()))?;
         status.alive.insert((name, reply.text()?.into()));
     }
-    Ok(Reply::Status(status))
+    Ok(Reply::Status(Box::new(status)))
 }

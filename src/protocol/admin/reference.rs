@@ -111,7 +111,7 @@ pub(in crate::protocol) fn probe(
         disk::watch(marker, context, args.syncs, matches!(no_vote, None | Some(NoVote::OtherView { .. })));
     }
     match status(marker, context, no_vote.map_or(Vote::Active, Vote::NoVote), &args.instance) {
-        Reply::Status(status) => Reply::Status(NodeStatus { alive, ..status }),
+        Reply::Status(status) => Reply::Status(Box::new(NodeStatus { alive, ..*status })),
         other => other,
     }
 }
@@ -162,7 +162,7 @@ fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Opt
 /// The status as the instance `by` receives it.
 fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote, by: &str) -> Reply {
     let m = marker.0.as_ref();
-    Reply::Status(NodeStatus {
+    Reply::Status(Box::new(NodeStatus {
         vote,
         now_us: context.now_us,
         high_water: Fence(marker.high_water()),
@@ -176,5 +176,5 @@ fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote, by: &str) -
         inherited: disk::inherited(m, context),
         is_durable: m.is_some_and(|m| disk::is_durable(m, context)),
         alive: alive(&marker.1, context, by),
-    })
+    }))
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
-    AcquireArgs, AcquireSharedArgs, CancelArgs, ChangedTerms, ClusterName, EndReason, IntentArgs, LeaseRecord,
-    MemberStatus, NoVote, NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs,
-    View, Vote,
+    AcquireArgs, AcquireSharedArgs, CancelArgs, ChangedTerms, ClusterName, EndReason, IntentArgs, LeaseRecord, NoVote,
+    NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs, View, Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token, WantedMode};
 
@@ -194,7 +193,7 @@ fn blocks_stand() -> Result<(), &'static str> {
     };
     let others = Arc::new(View { id: id(3), ..View::default() });
     match call(&mut node, served_us, &Request::Install { view: others }) {
-        Reply::Member(MemberStatus { is_done: false, vote: Vote::NoVote(NoVote::Quarantined { .. }), .. }) => Ok(()),
+        Reply::Member(m) if !m.is_done && matches!(m.vote, Vote::NoVote(NoVote::Quarantined { .. })) => Ok(()),
         _ => Err("it takes, or survives with its vote, a view that does not name it"),
     }
 }
@@ -359,7 +358,7 @@ fn inherits_what_was_not_synced() -> bool {
         NOW_US,
         &Request::Probe(ProbeArgs { syncs, ..ProbeArgs::default() }),
     ) {
-        Reply::Status(status) => status,
+        Reply::Status(status) => *status,
         reply => panic!("{reply:?}"),
     };
     assert!(probe(&mut node, Some(true)).is_durable);

@@ -69,7 +69,7 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         }
         code => Vote::NoVote(reply.no_vote(code)?),
     };
-    Ok(Reply::Member(MemberStatus {
+    Ok(Reply::Member(Box::new(MemberStatus {
         is_done,
         vote,
         high_water: reply.fence()?,
@@ -78,5 +78,5 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         promised: reply.view_id()?,
         admitted: reply.view_id()?,
         inherited: reply.inherited()?,
-    }))
+    })))
 }

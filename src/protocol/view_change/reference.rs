@@ -136,7 +136,7 @@ fn waits(no_vote: Option<&NoVote>) -> bool {
 
 fn status(marker: &MarkerKey, context: &CallContext<'_>, no_vote: Option<NoVote>, is_done: bool) -> Reply {
     let m = marker.0.as_ref();
-    Reply::Member(MemberStatus {
+    Reply::Member(Box::new(MemberStatus {
         is_done,
         vote: no_vote.filter(|no_vote| !is_sound(Some(no_vote))).map_or(Vote::Active, Vote::NoVote),
         high_water: Fence(marker.high_water()),
@@ -145,5 +145,5 @@ fn status(marker: &MarkerKey, context: &CallContext<'_>, no_vote: Option<NoVote>
         promised: m.map_or(ViewId::NONE, |m| m.promised),
         admitted: m.map_or(ViewId::NONE, |m| m.admitted),
         inherited: disk::inherited(m, context),
-    })
+    }))
 }

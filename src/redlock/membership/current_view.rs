@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use crate::protocol::{NoVote, NodeInspection, NodeResult, NodeStatus, Reply, View, Vote};
+use crate::protocol::{NoVote, NodeInspection, NodeResult, Reply, View, Vote};
 
 /// The highest view that was seen, by a probe or in the answers of a quorum.
 #[derive(Debug, Default)]
@@ -47,11 +47,14 @@ impl CurrentView {
     /// node may have made it up, and the next probe asks the others.
     pub(crate) fn see(&self, node: usize, answer: &NodeResult, quorum: usize) {
         let Ok(reply) = answer else { return };
-        let (Reply::NoVote(NoVote::OtherView { view })
-        | Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::OtherView { view }), .. })
-        | Reply::Inspected(NodeInspection { no_vote: Some(NoVote::OtherView { view }), .. })) = reply
-        else {
-            return;
+        let view = match reply {
+            Reply::NoVote(NoVote::OtherView { view })
+            | Reply::Inspected(NodeInspection { no_vote: Some(NoVote::OtherView { view }), .. }) => view,
+            Reply::Status(status) => match &status.vote {
+                Vote::NoVote(NoVote::OtherView { view }) => view,
+                _ => return,
+            },
+            _ => return,
         };
         if view.id <= self.view.read().id {
             return;

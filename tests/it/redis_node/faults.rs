@@ -10,7 +10,7 @@ use redlockd::nodes::redis::RedisNode;
 use redlockd::protocol::{
     EndReason, Found, NodeInspection, NodeResult, Released, Reply, Request, StoredLock, UnreachableKind,
 };
-use redlockd::redlock::clock::{Clock, SystemClock};
+use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 use redlockd::redlock::node::Node;
 use redlockd::redlock::random::SystemEntropy;
 use redlockd::types::NodeId;
@@ -334,7 +334,7 @@ impl NodeObserver for CallCounts {
         &self,
         node: &NodeId,
         operation: &'static str,
-        took: Duration,
+        (_, took): (BootTime, Duration),
         outcome: Result<(), UnreachableKind>,
     ) {
         assert_eq!(node.as_str(), "n1");

@@ -122,7 +122,12 @@ impl TokenHash {
 
     /// The first digits, for responses, pages and logs.
     pub fn id(&self) -> TokenId {
-        TokenId(self.0[..TOKEN_ID_DIGITS].into())
+        TokenId(self.id_text().into())
+    }
+
+    /// The text of [`Self::id`].
+    pub fn id_text(&self) -> &str {
+        &self.0[..TOKEN_ID_DIGITS]
     }
 }
 
