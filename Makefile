@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-fan-out bench-cost bench-parts bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance maintenance measure
+.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-settings bench-cost bench-parts bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance maintenance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -87,8 +87,8 @@ bench-growth: speed ## what 100,000 held leases and 10,000 waiters change and we
 	@$(SPEED) growth $(REDLOCKD) $(or $(ROUNDS),3) $(or $(SECONDS),1)
 	@ulimit -n "$$(ulimit -Hn)" && $(dir $(REDLOCKD))examples/waiters_memory
 
-bench-fan-out: speed ## all nodes at once beside a quorum first, in one run (2 minutes)
-	@$(SPEED) fan-out $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
+bench-settings: speed ## settings that differ from the defaults, beside these in one run (3 minutes)
+	@$(SPEED) settings $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
 
 bench-cost: speed ## instructions and writes of the service per cycle: what a noisy machine does not move (3 minutes)
 	@tests/install-deps.sh strace=strace valgrind=valgrind

@@ -12,8 +12,8 @@ import tempfile
 import time
 
 PROTOCOL = pathlib.Path(__file__).resolve().parent.parent / "src/protocol"
-ACQUIRE = ["marker.lua", "acquire/acquire.lua", "members.lua", "acquire/beside.lua"]
-RELEASE = ["release/release.lua", "members.lua", "release/member.lua"]
+ACQUIRE = ["acquire/plain.lua", "vote.lua", "acquire/acquire.lua", "blocks.lua", "members.lua", "acquire/beside.lua"]
+RELEASE = ["release/plain.lua", "release/release.lua", "members.lua", "release/member.lua"]
 RUN, CLUSTER, VIEW, QUARANTINE_MS = "a" * 80, "4." + "c" * 16, "0" * 31 + "1", 305_000
 GUARD_US, FENCE_TTL_MS = 500_000_000, 3_600_000  # wide: callgrind is slow
 FEW, MANY, AT_ONCE = 960, 4_800, 48
@@ -84,21 +84,20 @@ def names(count):
     return [(f"bench/name/{number}", token, "a" + token[:16]) for number, token in enumerate(hashes)]
 
 
-def acquire(sha, batch):
-    keys, words = ["redlockd:meta"], [f"{RUN}|{CLUSTER}|{VIEW}|{QUARANTINE_MS}", GUARD_US, FENCE_TTL_MS]
-    now = time.time_ns() // 1_000
+def acquire(sha, batch, now):
+    keys, words = [], [f"{RUN}|{CLUSTER}|{VIEW}", GUARD_US, FENCE_TTL_MS, QUARANTINE_MS]
     for place, (name, token, attempt) in enumerate(batch):
-        gone = f"redlockd:gone:{token}:{name}"
+        gone, sent = f"redlockd:gone:{token}:{name}", now + place
         keys += [name, gone, f"{gone}#{attempt}"]
-        words += [now + place, token, 30_000, 31_000, attempt, '{"o":"bench"}', name]
+        words += [sent, 31_000, f'{token}|000000|30000|{sent}|{attempt},|{{"o":"bench"}}']
     return ["EVALSHA", sha, len(keys), *keys, *words]
 
 
 def release(sha, batch):
-    keys, words = ["redlockd:leases"], []
+    keys, words = [], []
     for name, token, _ in batch:
         keys += [name, f"redlockd:gone:{token}:{name}"]
-        words += [token, "", 60_000, "released", f"redlockd:freed:{name}", name]
+        words += ["", "released"]
     return ["EVALSHA", sha, len(keys), *keys, *words]
 
 
@@ -116,10 +115,13 @@ def run(kind, batch, count):
         if kind == "SET NX PX":
             redis.ask_all([["SET", name, token, "NX", "PX", 30_000] for name, token, _ in every], lambda r: r == "OK")
         else:
-            is_granted = lambda reply: all(isinstance(fence, int) for fence in reply)
-            redis.ask_all([acquire(acquiring, batch) for batch in batches], is_granted)
+            # Each is sent later than the one before: an earlier one may need another fence, for which the script reads the last ones.
+            now, is_fence = time.time_ns() // 1_000, lambda reply: isinstance(reply, (int, str))
+            is_granted = lambda reply: is_fence(reply) or reply and all(map(is_fence, reply))
+            sent = [acquire(acquiring, each, now + 100 * place) for place, each in enumerate(batches)]
+            redis.ask_all(sent, is_granted)
         if kind == "release":
-            redis.ask_all([release(releasing, batch) for batch in batches], lambda reply: set(reply) == {1})
+            redis.ask_all([release(releasing, batch) for batch in batches], lambda reply: reply == "1" or set(reply) == {1})
         return redis.instructions()
 
 

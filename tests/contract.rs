@@ -162,6 +162,8 @@ macro_rules! server_cases_on {
             a_node_remembers_which_runs_other_instances_see_alive
             fewer_evictions_than_before_are_a_reset_of_the_statistics
             the_longest_quarantine_that_any_instance_asked_for_counts
+            an_acquire_asks_for_a_quarantine_that_covers_its_lease
+            an_acquire_with_a_fence_by_its_time_begins_the_generation_too
             a_served_quarantine_ends_with_a_seed_above_all_fences
             a_forgotten_fence_does_not_lower_the_next_one
         }

@@ -255,8 +255,8 @@ settings! {
         /// Why: each has its own deadline; beyond the limit the TTL ends what is left.
         cleanup_limit: usize = 4096 in integer(16..=1_000_000);
 
-        /// Maximum age of the list of held leases before it is read from the nodes again.
-        /// Why: it is read only on request, and the answer has its age; reading it for every request would load the nodes.
+        /// Age from which a request has the list of held leases read from the nodes again.
+        /// Why: reading it for every request would load the nodes. Where reading takes over 200 ms, requests get the last list meanwhile, with its age.
         list_refresh: Duration = "2s" in period(100..=5 * MINUTE);
 
         /// File with the certificate authorities (PEM) of the nodes' certificates, for rediss://.

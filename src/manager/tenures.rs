@@ -145,6 +145,8 @@ fn compact(tenures: &mut Vec<Tenure>, max: usize) {
 struct OfName {
     leases: Vec<Tenure>,
     waits: Vec<Tenure>,
+    /// For [`Names::keep_most`] alone.
+    is_recent: bool,
 }
 
 impl OfName {
@@ -211,22 +213,43 @@ impl Names {
         }
     }
 
-    /// Keeps the names that were used last, in an eighth of the space, and those that were held or waited for longest.
+    /// Keeps the names that were used last, in an eighth of the space, and those that were held or waited for longest. In place:
+    /// to move all names would make every caller wait.
     fn keep_most(&mut self, max: usize) {
-        let within = |limit: usize| {
-            let mut sum = 0;
-            move |(_, of_name): &(String, OfName)| {
-                sum += of_name.len();
-                sum <= limit
-            }
-        };
-        let mut order: Vec<(String, OfName)> = self.names.drain().collect();
-        order.sort_unstable_by_key(|(_, of_name)| Reverse(of_name.last_ms()));
-        let mut is_recent = within(max / 8);
-        let recent = order.iter().take_while(|entry| is_recent(entry)).count();
-        order[recent..].sort_unstable_by_key(|(_, of_name)| Reverse(of_name.lasted_ms()));
-        self.names = order.into_iter().take_while(within(max)).collect();
+        let mut recent = Least::of(self.names.values().map(|name| (name.last_ms(), name.len())).collect(), max / 8);
+        for name in self.names.values_mut() {
+            name.is_recent = recent.admits(name.last_ms(), name.len());
+        }
+        let kept: usize = self.names.values().filter(|name| name.is_recent).map(OfName::len).sum();
+        let others = self.names.values().filter(|name| !name.is_recent).map(|name| (name.lasted_ms(), name.len()));
+        let mut longest = Least::of(others.collect(), max - kept);
+        self.names.retain(|_, name| name.is_recent || longest.admits(name.lasted_ms(), name.len()));
         self.count = self.names.values().map(OfName::len).sum();
+    }
+}
+
+/// The least value of the names that stay, the highest first, and how many tenures of names with this very value may stay.
+struct Least(u64, usize);
+
+impl Least {
+    /// Of values with their numbers of tenures, of which `max` may stay.
+    fn of(mut values: Vec<(u64, usize)>, max: usize) -> Self {
+        values.sort_unstable_by_key(|(value, _)| Reverse(*value));
+        let mut left = max;
+        for same in values.chunk_by(|a, b| a.0 == b.0) {
+            let tenures = same.iter().map(|(_, tenures)| tenures).sum();
+            match left.checked_sub(tenures) {
+                Some(after) => left = after,
+                None => return Self(same[0].0, left),
+            }
+        }
+        Self(0, usize::MAX)
+    }
+
+    fn admits(&mut self, value: u64, tenures: usize) -> bool {
+        let fits = value == self.0 && tenures <= self.1;
+        self.1 -= if fits { tenures } else { 0 };
+        fits || value > self.0
     }
 }
 
@@ -311,7 +334,7 @@ impl Tenures {
         let (number, unpublished) = (state.number, std::mem::take(&mut state.unpublished));
         drop(state);
         let mut tenures: Vec<(String, Tenure)> = Vec::new();
-        for (name, OfName { mut leases, mut waits }) in unpublished.names {
+        for (name, OfName { mut leases, mut waits, .. }) in unpublished.names {
             compact(&mut leases, OF_NAME_IN_MESSAGE_MAX);
             compact(&mut waits, OF_NAME_IN_MESSAGE_MAX);
             tenures.extend(leases.into_iter().chain(waits).map(|tenure| (name.clone(), tenure)));

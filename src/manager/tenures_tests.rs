@@ -136,3 +136,15 @@ fn forged_messages_are_bounded() {
     let text = tenures.due("own", NOW_MS + 10_000, TEXT_MAX).expect("a message is due");
     assert!(text.len() <= TEXT_MAX && text.contains("/999"), "the longest, as many as fit: {}", text.len());
 }
+
+#[test]
+fn as_many_stay_as_fit_also_where_all_are_alike() {
+    let admitted = |values: &[(u64, usize)], max| {
+        let mut least = Least::of(values.to_vec(), max);
+        values.iter().map(|(value, tenures)| least.admits(*value, *tenures)).collect::<Vec<_>>()
+    };
+    assert_eq!(admitted(&[(0, 1), (0, 1), (0, 1)], 2), [true, true, false]);
+    assert_eq!(admitted(&[(1, 2), (5, 3), (0, 1), (3, 1)], 4), [false, true, false, true]);
+    assert_eq!(admitted(&[(1, 2), (1, 1)], 1), [false, true]);
+    assert_eq!(admitted(&[(0, 2), (7, 1)], 9), [true, true]);
+}

@@ -14,8 +14,8 @@ use super::request::Request;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::script::{CommandBuilder, EncodedRequest, NodeScript};
 use super::{
-    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, keys,
-    list, read_all, release, rename, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
+    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list,
+    read_all, release, rename, restore, revoke, ticket, ticket_exchange, update, view_change, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -39,17 +39,10 @@ impl BatchKind {
         }
     }
 
-    fn first_key(self) -> &'static str {
-        match self {
-            Self::Acquire => keys::META_KEY,
-            Self::Release => keys::LEASES_KEY,
-        }
-    }
-
     /// How many arguments the requests share.
     fn shared_args(self) -> usize {
         match self {
-            Self::Acquire => 3,
+            Self::Acquire => 4,
             Self::Release => 0,
         }
     }
@@ -104,7 +97,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
     if let Some(kind) = batch_kind(request) {
         let encoded = batch.iter().filter_map(|(sent_at, request)| encode(context, *sent_at, request));
         let encoded: Vec<EncodedRequest> = encoded.collect();
-        let keys = 1 + encoded.iter().map(|request| request.counts().0).sum::<usize>();
+        let keys = encoded.iter().map(|request| request.counts().0).sum::<usize>();
         let builder = CommandBuilder::new(kind.script(), script_ref, keys, encoded.len());
         return join(builder, context, kind, &encoded).build();
     }
@@ -158,7 +151,7 @@ pub fn write_batch<'a>(
 ) {
     let encoded = batch.filter_map(|(stamp, request)| stamp.encoded(context, request));
     let encoded: Vec<Cow<'_, EncodedRequest>> = encoded.collect();
-    let (mut keys, mut words, mut length) = (1, 4 + kind.shared_args(), 0);
+    let (mut keys, mut words, mut length) = (0, 3 + kind.shared_args(), 0);
     for request in &encoded {
         let (of_keys, of_all) = request.counts();
         (keys, words, length) = (keys + of_keys, words + of_all, length + request.len());
@@ -181,7 +174,6 @@ fn join(
     kind: BatchKind,
     batch: &[impl Borrow<EncodedRequest>],
 ) -> CommandBuilder {
-    command.text(kind.first_key());
     batch.iter().for_each(|request| command.encoded_keys(request.borrow()));
     if kind == BatchKind::Acquire {
         command.shared_marker_args(context);
@@ -207,6 +199,7 @@ pub fn parse_in_batch(count: usize, index: usize, request: &Request, value: &Val
             items.get(index).map_or_else(|| malformed("is missing"), |item| parse_one(request, item))
         }
         (Some(_), Value::Array(items)) => malformed(format!("is for {} requests instead of {count}", items.len())),
+        (Some(_), Value::BulkString(_)) if count == 1 => parse_one(request, value), // a list is slow to make
         (Some(_), _) => malformed("is not a list"),
     };
     reply.map_err(|Malformed(problem)| {

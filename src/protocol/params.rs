@@ -133,7 +133,7 @@ impl ClusterName {
 
     /// Whether an instance that is configured like this one is of the cluster of this view. Nodes that lost a change of the terms
     /// show a view that does not accept what this instance was started with.
-    fn is_accepted_in(&self, view: &View) -> bool {
+    pub(crate) fn is_accepted_in(&self, view: &View) -> bool {
         match &view.list {
             Some(list) => {
                 let changed = list.changed.iter().flat_map(|changed| &changed.accepted);

@@ -48,7 +48,8 @@ impl NodeScript {
     }
 }
 
-/// Declares the script of an operation from its Lua files, one after the other; `with_marker` puts `marker.lua` before them.
+/// Declares the script of an operation from its Lua files, one after the other; `with_marker` puts `marker.lua` and `vote.lua`
+/// before them.
 macro_rules! node_script {
     ($($file:literal),+) => {
         pub(super) static SCRIPT: std::sync::LazyLock<crate::protocol::script::NodeScript> =
@@ -57,7 +58,11 @@ macro_rules! node_script {
     (with_marker $($file:literal),+) => {
         pub(super) static SCRIPT: std::sync::LazyLock<crate::protocol::script::NodeScript> =
             std::sync::LazyLock::new(|| {
-                crate::protocol::script::NodeScript::new(concat!(include_str!("../marker.lua"), $(include_str!($file)),+))
+                crate::protocol::script::NodeScript::new(concat!(
+                    include_str!("../marker.lua"),
+                    include_str!("../vote.lua"),
+                    $(include_str!($file)),+
+                ))
             });
     };
 }
@@ -254,13 +259,17 @@ impl CommandBuilder {
 
     /// The first arguments of every script that begins with `marker.lua`.
     pub(super) fn marker_args(&mut self, context: &ScriptContext<'_>, sent_at: RequestTime) -> &mut Self {
-        self.shared_marker_args(context).number(sent_at.0)
+        self.text(context.marker_fingerprint).periods(context.params).number(sent_at.0)
     }
 
-    /// The arguments of [`Self::marker_args`] that all requests of a batch share.
+    /// The arguments of [`Self::marker_args`] that all requests of a batch share, in the order of `plain.lua`: the quarantine, which
+    /// a voting node compares alone, has its own.
     pub(super) fn shared_marker_args(&mut self, context: &ScriptContext<'_>) -> &mut Self {
-        let params = context.params;
-        self.text(context.marker_fingerprint);
+        let (pass, ask) = context.marker_fingerprint.rsplit_once('|').unwrap_or((context.marker_fingerprint, ""));
+        self.text(pass).periods(context.params).text(ask)
+    }
+
+    fn periods(&mut self, params: &ClusterParams) -> &mut Self {
         self.number(u64::try_from(params.guard.as_micros()).unwrap_or(u64::MAX).min(LIFETIME_MAX_MS));
         self.number(millis(params.fence_ttl))
     }

@@ -303,6 +303,33 @@ pub fn the_longest_quarantine_that_any_instance_asked_for_counts(node: &mut impl
     assert_eq!(extended.until_us, until.until_us + 100_000_000, "it also lengthens one that is being served");
 }
 
+pub fn an_acquire_asks_for_a_quarantine_that_covers_its_lease(node: &mut impl Server) {
+    let longer = ClusterParams { quarantine: Duration::from_secs(600), ..params() };
+    fence_of(&node.ask(&acquire("a", 1, 1, 1_000))); // begins the first generation of fences
+    let sent_at = RequestTime(node.now_us());
+    fence_of(&node.ask_with(sent_at, &longer, &acquire("b", 1, 1, 1_000)).expect("an answer"));
+    let ordered = status(node, &params(), &Request::Quarantine { by: "".into() });
+    assert_eq!(ordered.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 600_000 }));
+}
+
+/// Whoever changes `fence_ttl` changes the number of the generation, up or down, as a clock does that is stepped.
+pub fn an_acquire_with_a_fence_by_its_time_begins_the_generation_too(node: &mut impl Server) {
+    let [often, rarely] = [10, 60].map(|mins| ClusterParams { fence_ttl: Duration::from_mins(mins), ..params() });
+    fn ask(node: &mut impl Server, sent_us: u64, params: &ClusterParams, resource: &str) -> u64 {
+        fence_of(&node.ask_with(RequestTime(sent_us), params, &acquire(resource, 1, 1, 1_000)).expect("an answer")).0
+    }
+    for ([a, b, c], before, after) in [(["a", "b", "c"], &often, &rarely), (["d", "e", "f"], &rarely, &often)] {
+        node.pass(Duration::from_millis(1));
+        let first_us = node.now_us();
+        assert_eq!(ask(node, first_us, before, a), first_us);
+        node.pass(Duration::from_millis(1));
+        let second_us = node.now_us();
+        assert_eq!(ask(node, second_us, after, b), second_us);
+        // The generation that b began has a as its floor. Had it not begun then, it would begin now, above b.
+        assert_eq!(ask(node, first_us - 100_000, after, c), first_us + 1);
+    }
+}
+
 pub fn a_served_quarantine_ends_with_a_seed_above_all_fences(node: &mut impl Server) {
     let brief = ClusterParams { quarantine: Duration::from_millis(40), ..params() };
     node.flush_all();

@@ -1,10 +1,10 @@
 //! Versions of the protocol on one Redis: a node of the former version is taken over with its leases, one of a later version
 //! is left alone.
 
-use redlockd::protocol::{ClusterParams, NoVote, Reply, Request, RequestTime, Vote};
+use redlockd::protocol::{ClusterParams, Found, NoVote, Reply, Request, RequestTime, Vote};
 
 use super::redis_server::RedisServer;
-use super::subject::{Subject, acquire, extend, params};
+use super::subject::{Subject, acquire, extend, name, params, release, token};
 
 const META: &[u8] = b"redlockd:meta";
 
@@ -130,4 +130,43 @@ fn f2_a_server_that_was_a_replica_meanwhile_has_no_vote() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(ask(&mut node, "4.one", &acquire("b", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
+}
+
+/// Times and fences are compared as text where both have 16 digits.
+#[test]
+fn a_time_or_a_fence_of_the_marker_that_is_ahead_counts_however_long_it_is() {
+    for ahead in ["1999999999999999", "10000000000000000"] {
+        let mut node = RedisServer::start();
+        ask(&mut node, "4.one", &Request::init());
+        let grant = |node: &mut RedisServer, name, by| match ask(node, "4.one", &acquire(name, by, by, 1_000)) {
+            Reply::Granted { fence, .. } => fence.0,
+            other => panic!("{other:?}"),
+        };
+        let given = grant(&mut node, "a", 1);
+        assert!(grant(&mut node, "b", 2) > given, "by its time");
+        node.command::<()>(&[b"HSET", META, b"hw", ahead.as_bytes()]);
+        grant(&mut node, "c", 3);
+        let highest: String = node.command(&[b"HGET", META, b"hw"]);
+        assert_eq!(highest, ahead, "the highest fence is not lowered");
+        // Below every time, so that no fence keeps the requests from what most of them need.
+        let low = b"1000000000000000";
+        node.command::<()>(&[b"HSET", META, b"hw", low, b"seen", low]);
+        for sent_us in [node.now_us() - 3_600_000_000, node.now_us() + 3_600_000_000] {
+            let off = node.ask_with(RequestTime(sent_us), &of("4.one"), &acquire("d", 4, 4, 1_000));
+            assert!(matches!(off, Ok(Reply::NoVote(NoVote::ClockOff { .. }))), "{off:?}");
+        }
+        node.command::<()>(&[b"HSET", META, b"seen", ahead.as_bytes()]);
+        let back = ask(&mut node, "4.one", &acquire("d", 4, 4, 1_000));
+        assert!(matches!(back, Reply::NoVote(NoVote::Quarantined { .. })), "this clock went back: {back:?}");
+    }
+}
+
+#[test]
+fn a_value_that_only_begins_like_the_lease_is_another_clients() {
+    let mut node = RedisServer::start();
+    let (key, value) = (params().template.lock(&name("a")), format!("{}x000000|1|1|a,|{{}}", token(1).as_str()));
+    node.command::<()>(&[b"SET", key.as_bytes(), value.as_bytes()]);
+    let released = ask(&mut node, "4.one", &release("a", 1));
+    assert!(matches!(released, Reply::Released(of) if of.found == Found::Other), "{released:?}");
+    assert_eq!(node.command::<String>(&[b"GET", key.as_bytes()]), value);
 }

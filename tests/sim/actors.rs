@@ -30,6 +30,8 @@ pub(super) struct Server {
     /// The latest clock of this node that each instance's process has received in answers to its probes.
     pub(super) received: BTreeMap<(usize, u32), u64>,
     pub(super) up: bool,
+    /// It is down, and starts without its data.
+    pub(super) is_to_forget: bool,
     /// Number of its processes so far.
     pub(super) epoch: u32,
     /// Number of its failovers so far.
@@ -138,6 +140,7 @@ impl Server {
             received: BTreeMap::new(),
             machine,
             up: true,
+            is_to_forget: false,
             epoch: 0,
             failovers: 0,
             witnessed: BTreeMap::new(),
@@ -160,6 +163,13 @@ impl Server {
         self.disturbed = Some(now);
         self.cancelled.clear();
         self.ended.clear();
+    }
+
+    /// An operator empties it.
+    pub(super) fn empty(&mut self, now: Us) {
+        self.machine.flush_all();
+        self.disturb(now);
+        (self.forgot, self.doubted) = (Some(now), Some(now));
     }
 
     /// Its clock was stepped by more than the guard.

@@ -91,7 +91,8 @@ impl World {
         let highest = views.iter().max_by_key(|view| view.id).expect("a server");
         let Some(terms) = highest.terms() else { return false };
         let size = highest.list.as_ref().map_or(self.profile.nodes, |list| list.names.len());
-        let others = views.iter().enumerate().filter(|(i, view)| *i != node && view.terms() == Some(terms)).count();
+        let has_them = |i: usize| !self.servers[i].is_to_forget && views[i].terms() == Some(terms);
+        let others = (0..views.len()).filter(|other| *other != node && has_them(*other)).count();
         others <= size - quorum_of(size)
     }
 
@@ -243,6 +244,7 @@ impl World {
             return;
         }
         self.servers[node].up = false;
+        self.servers[node].is_to_forget = matches!(memory, Memory::Nothing);
         for inst in 0..self.insts.len() {
             for connection in 0..self.profile.connections {
                 let back = self.fault_rng.range(5, 100) * MS;
@@ -541,10 +543,20 @@ impl World {
         }
     }
 
-    /// An operator starts instances with the terms in force, if they were started with others that the nodes have forgotten.
+    /// An operator starts instances with the terms in force, if they were started with others that the nodes have forgotten, and empties
+    /// nodes of the same view that were blank and given to instances with other terms.
     fn correct_terms(&mut self) {
-        let views = self.servers.iter().map(|s| (s.machine.view(), s.machine.cluster()));
-        let Some((highest, cluster)) = views.max_by_key(|(view, _)| view.id) else { return };
+        let highest = self.highest_view();
+        let clusters = self.servers.iter().filter(|s| s.machine.view().id == highest.id).map(|s| s.machine.cluster());
+        let clusters: Vec<_> = clusters.collect();
+        let most = clusters.iter().max_by_key(|name| clusters.iter().filter(|other| other == name).count());
+        let Some(cluster) = most.cloned() else { return };
+        let now = self.now;
+        for server in self.servers.iter_mut().filter(|s| s.machine.view().id == highest.id) {
+            if !["", &*cluster].contains(&&*server.machine.cluster()) {
+                server.empty(now);
+            }
+        }
         let accepts = |params: &ClusterParams| {
             let own = params.cluster.terms();
             let accepted = |list: &NodeList| {
@@ -552,7 +564,8 @@ impl World {
             };
             let is_named = highest.terms().is_some_and(|terms| terms.template.is_some());
             let is_member = params.cluster.get() == cluster;
-            highest.list.as_deref().map_or(is_member, accepted) || is_named && is_member
+            let is_accepted = is_member && params.cluster.is_accepted_in(&highest);
+            highest.list.as_deref().map_or(is_accepted, accepted) || is_named && is_member
         };
         let wrong: Vec<usize> = (0..self.insts.len()).filter(|inst| !accepts(&self.insts[*inst].params)).collect();
         for inst in wrong {
@@ -595,6 +608,7 @@ impl World {
             return;
         }
         server.epoch += 1;
+        server.is_to_forget = false;
         let run = run_id(node, server.epoch, server.failovers);
         let memory = self.remembered(node, memory);
         let ahead_us = self.clock_at_start();
@@ -693,8 +707,7 @@ impl World {
         }
         if self.profile.variant == Variant::SecondServer {
             // The name leads all instances to the server that the last view names.
-            let highest = self.highest_view();
-            let named = self.named_server(&highest);
+            let named = self.named_server();
             self.profile.corrected = Some(std::iter::once(named).chain(1..self.profile.nodes).collect());
             for inst in (0..self.insts.len()).filter(|inst| self.insts[*inst].first_server != named).collect::<Vec<_>>()
             {
@@ -719,27 +732,29 @@ impl World {
         self.profile.other_is_stopped = true;
         self.end(self.insts.len() - 1);
         for node in self.checker.taken_by_other.clone() {
-            let server = &mut self.servers[node];
-            server.machine.flush_all();
-            server.disturb(now);
-            (server.forgot, server.doubted) = (Some(now), Some(now));
+            self.servers[node].empty(now);
         }
     }
 
-    /// Of two servers of the first name, the one that the view names, by its address or else by its run.
-    fn named_server(&self, view: &View) -> usize {
-        let (entry, second) = (view.entry(&self.profile.name_of(0)), self.profile.second_server());
+    /// Of two servers of the first name, the one that the highest view names, by its address or else by its run; if that view removes
+    /// the name, the one with the later view, whose vote may still be needed.
+    fn named_server(&self) -> usize {
+        let (view, second) = (self.highest_view(), self.profile.second_server());
+        let view_of = |server: usize| self.servers[server].machine.view().id;
+        let Some(entry) = view.entry(&self.profile.name_of(0)) else {
+            return second.filter(|second| view_of(*second) > view_of(0)).unwrap_or(0);
+        };
         let is_second = |(entry, second): (&RosterEntry, usize)| match entry.address.as_deref() {
             Some(address) => *address == *address_of(second),
             None => entry.run[..20] == run_id(second, 0, 0)[..20],
         };
-        entry.zip(second).filter(|of| is_second(*of)).map_or(0, |(_, second)| second)
+        second.filter(|second| is_second((entry, *second))).unwrap_or(0)
     }
 
     /// An operator starts again the instances that reach another server than the last view names, unless a quorum of what an instance
     /// reaches shows that address: then it follows by itself.
     fn correct_addresses(&mut self, view: &View) {
-        let (named, name) = (self.named_server(view), self.profile.name_of(0));
+        let (named, name) = (self.named_server(), self.profile.name_of(0));
         self.profile.corrected = Some(std::iter::once(named).chain(1..self.profile.nodes).collect());
         let entry = view.entry(&name).filter(|entry| entry.address.is_some());
         for inst in 0..self.insts.len() {
@@ -773,7 +788,7 @@ impl World {
             }
             None => *server < first,
         };
-        let named = self.named_server(&highest);
+        let named = self.named_server();
         let is_other = |server: &usize| Some(*server) == self.profile.second_server() || *server == 0;
         let corrected: Vec<usize> = (0..self.servers.len())
             .filter(|server| is_listed(server) && (*server == named || !is_other(server)))

@@ -56,14 +56,15 @@ pub async fn script(nodes: &[SocketAddr], fingerprints: Vec<String>, connections
             let fingerprints = Rc::new(fingerprints);
             repeat_here(vec![(); connections], until, async move |(), number| {
                 let [acquire, release] = Script::requests(&format!("script-{number}"));
-                // Packed once: what differs between the nodes is the marker fingerprint, which is put in its place.
+                // Packed once: what differs between the nodes is the marker fingerprint up to the quarantine, which is put in its place.
+                let pass = |node: usize| fingerprints[node].rsplit_once('|').map_or("", |(pass, _)| pass).as_bytes();
                 let mut packed = Vec::new();
                 script.pack(&acquire, &fingerprints[0]).write_to(&mut packed);
-                let Some(at) = memchr::memmem::find(&packed, fingerprints[0].as_bytes()) else { return false };
-                let (head, tail) = (&packed[..at], &packed[at + fingerprints[0].len()..]);
+                let Some(at) = memchr::memmem::find(&packed, pass(0)) else { return false };
+                let (head, tail) = (&packed[..at], &packed[at + pass(0).len()..]);
                 let acquired = client.ask(|node, queue| {
                     queue.extend_from_slice(head);
-                    queue.extend_from_slice(fingerprints[node].as_bytes());
+                    queue.extend_from_slice(pass(node));
                     queue.extend_from_slice(tail);
                 });
                 if !acquired.await {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::workers::Until;
 use crate::goals::Goals;
 use crate::http::{self, Connection, Received};
+use crate::in_process::Within;
 use crate::process::{Parties, cpu_us, resident};
 use crate::servers::{NODES, Nodes, Service, Start};
 use crate::stats::{Run, Spread, percentile, print_other_load};
@@ -22,6 +23,8 @@ const PAGE: u64 = 100;
 const MANY: u64 = 100_000;
 /// How many acquire at once.
 const CONNECTIONS: usize = 64;
+/// Cycles on an embedded node within a minute: so many tombstones are there at once.
+const TOMBSTONES: u64 = 1_000_000;
 /// The longest TTL by default: more than a round takes.
 const TTL: &str = "5m";
 /// Turns of both clusters in a round.
@@ -175,6 +178,8 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         let costs = of(&|r| growth(&[r.pages[at].cpu_us]));
         goals.at_most(&format!("{name}, CPU of service and nodes"), 2.0, "", costs);
     }
+    let longest = Within::start().await?.longest_cycle_ms(TOMBSTONES).await?;
+    goals.at_most("embedded node: the longest of a million cycles, processor time", 10.0, " ms", vec![longest]);
     goals.print();
     Ok(())
 }

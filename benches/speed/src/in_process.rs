@@ -16,6 +16,7 @@ use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
 use redlockd::waiting::event::WaitLimits;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::Failure;
 use crate::workers::{Until, repeat};
@@ -72,24 +73,51 @@ impl Within {
         let run = SystemEntropy.bits();
         let cycle = async move |within: &mut Self, number| {
             let Ok(resource) = ResourceName::parse(&format!("within-{run:x}-{number}")) else { return false };
-            let wanted = AcquireRequest {
-                resource: resource.clone(),
-                mode: redlockd::types::WantedMode::Exclusive,
-                ttl,
-                wait: Duration::ZERO,
-                kept_for: None,
-                labels: Labels::default(),
-                token: None,
-                refuses_deadlock: false,
-                principal: None,
-                keep: None,
-            };
-            let Ok(lease) = within.locks.acquire(wanted).await.and_then(|granted| granted.commit()) else { return false };
-            let released = within.locks.release(&resource, &lease.token).await.is_ok();
+            let done = within.cycle(&resource, ttl).await;
             // Nothing here waits for anything: the others would not get their turns.
             tokio::task::yield_now().await;
-            released
+            done
         };
         repeat(vec![self.clone(); connections], until, cycle).await
     }
+
+    /// The longest of so many cycles, each of a name of its own and one after the other: milliseconds of this thread's processor
+    /// time, which other processes do not lengthen. Each leaves a tombstone for a minute.
+    ///
+    /// Errors: a cycle that fails.
+    pub async fn longest_cycle_ms(&self, cycles: u64) -> Result<f64, Failure> {
+        let ttl = Ttl::from_ms(TTL_MS).map_err(|invalid| invalid.to_string())?;
+        let mut longest = Duration::ZERO;
+        for number in 0..cycles {
+            let resource = ResourceName::parse(&format!("longest-{number}")).map_err(|invalid| invalid.to_string())?;
+            let begun = thread_time();
+            if !self.cycle(&resource, ttl).await {
+                return Err(format!("cycle {number} failed").into());
+            }
+            longest = longest.max(thread_time().saturating_sub(begun));
+        }
+        Ok(longest.as_secs_f64() * 1e3)
+    }
+
+    /// An acquire and its release: whether both succeeded.
+    async fn cycle(&self, resource: &ResourceName, ttl: Ttl) -> bool {
+        let wanted = AcquireRequest {
+            resource: resource.clone(),
+            mode: redlockd::types::WantedMode::Exclusive,
+            ttl,
+            wait: Duration::ZERO,
+            kept_for: None,
+            labels: Labels::default(),
+            token: None,
+            refuses_deadlock: false,
+            principal: None,
+            keep: None,
+        };
+        let Ok(lease) = self.locks.acquire(wanted).await.and_then(|granted| granted.commit()) else { return false };
+        self.locks.release(resource, &lease.token).await.is_ok()
+    }
+}
+
+fn thread_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -5,7 +5,7 @@
 //! redlockd-speed bench REDLOCKD [ROUNDS] [SECONDS]     # make bench: floors, rslock, bare axum, one frozen node
 //! redlockd-speed peers REDLOCKD [ROUNDS] [SECONDS]     # make bench-peers: etcd, also at equal durability
 //! redlockd-speed growth REDLOCKD [ROUNDS] [SECONDS]    # make bench-growth: 100,000 held leases
-//! redlockd-speed fan-out REDLOCKD [ROUNDS] [SECONDS]   # make bench-fan-out: all nodes at once, and a quorum first
+//! redlockd-speed settings REDLOCKD [ROUNDS] [SECONDS]  # make bench-settings: one setting that differs from the default
 //! redlockd-speed cost REDLOCKD                         # make bench-cost: instructions and writes per cycle
 //! redlockd-speed scripts REDLOCKD [ROUNDS]             # make bench-scripts: what the scripts cost a node
 //! ```
@@ -16,7 +16,6 @@ mod contended;
 mod node_cost;
 mod workers;
 mod etcd;
-mod fan_out;
 mod floor;
 mod frozen;
 mod goals;
@@ -28,6 +27,7 @@ mod peers;
 mod process;
 mod throughput;
 mod servers;
+mod settings;
 mod stats;
 mod in_process;
 
@@ -51,7 +51,7 @@ pub struct Asked {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
-    const USAGE: &str = "usage: redlockd-speed bench|peers|growth|fan-out|cost|scripts REDLOCKD [ROUNDS] [SECONDS]";
+    const USAGE: &str = "usage: redlockd-speed bench|peers|growth|settings|cost|scripts REDLOCKD [ROUNDS] [SECONDS]";
     let mut args = std::env::args().skip(1);
     let what = args.next().ok_or(USAGE)?;
     if what == "bare" {
@@ -66,7 +66,7 @@ async fn main() -> Result<(), Failure> {
             "bench" => throughput::run(&asked).await,
             "peers" => etcd_comparison::run(&asked).await,
             "growth" => growth::run(&asked).await,
-            "fan-out" => fan_out::run(&asked).await,
+            "settings" => settings::run(&asked).await,
             "cost" => service_cost::run(&asked).await,
             "scripts" => node_cost::run(&asked).await,
             _ => Err(USAGE.into()),

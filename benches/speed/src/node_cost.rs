@@ -155,7 +155,7 @@ fn expect(stream: &mut TcpStream, kind: Kind, count: usize, name: &str) -> Resul
         let mut begin = 0;
         while let Some((length, is_yes)) = crate::pipelined_client::reply(&bytes[begin..]) {
             let is_list = bytes[begin] == b'*';
-            if !is_yes || is_list && !bytes[begin..begin + length].iter().all(|byte| b"*:\r\n0123456789".contains(byte)) {
+            if !is_yes || is_list && !bytes[begin..begin + length].iter().all(|byte| b"*:$\r\n0123456789".contains(byte)) {
                 let said = String::from_utf8_lossy(&bytes[begin..begin + length]).into_owned();
                 return Err(format!("{name} ({kind:?}): the node says {said:?}").into());
             }

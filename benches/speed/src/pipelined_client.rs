@@ -145,8 +145,8 @@ pub fn pack(into: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// Length of the first reply, and whether it means yes: `OK`, a number above zero, or a list that begins
-/// with `G` (granted) or `R` (released).
+/// Length of the first reply, and whether it means yes: `OK`, a number above zero (also as text), or a list that begins
+/// with one, or with `G` (granted) or `R` (released).
 pub fn reply(bytes: &[u8]) -> Option<(usize, bool)> {
     let end = memchr::memchr(b'\r', bytes).filter(|end| bytes.len() > end + 1)?;
     let number = || std::str::from_utf8(&bytes[1..end]).ok().and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
@@ -156,7 +156,7 @@ pub fn reply(bytes: &[u8]) -> Option<(usize, bool)> {
         b'$' => {
             let Ok(length) = usize::try_from(number()) else { return Some((end + 2, false)) };
             let body = bytes.get(end + 2..end + 4 + length)?;
-            Some((end + 4 + length, body.starts_with(b"G") || body.starts_with(b"R")))
+            Some((end + 4 + length, matches!(body.first(), Some(b'G' | b'R' | b'1'..=b'9'))))
         }
         b'*' => {
             let (mut at, mut is_yes) = (end + 2, false);
@@ -179,6 +179,7 @@ mod tests {
         assert_eq!(reply(b"+OK\r\n+"), Some((5, true)));
         assert_eq!(reply(b"$-1\r\n"), Some((5, false)));
         assert_eq!(reply(b":1\r\n"), Some((4, true)));
+        assert_eq!(reply(b"$2\r\n17\r\n"), Some((8, true)));
         assert_eq!(reply(b"*3\r\n$1\r\nG\r\n:17\r\n:0\r\n"), Some((20, true)));
         assert_eq!(reply(b"*2\r\n$1\r\nB\r\n:17\r\n"), Some((16, false)));
         assert_eq!(reply(b"*2\r\n$1\r\nB\r\n:1"), None);

@@ -1,28 +1,24 @@
--- One acquire, or a batch of acquires of different resources; each is decided as if it were the only one.
--- KEYS: 1 meta, then for each: lock, token tombstone, attempt tombstone. The index is left to the instance (index.lua).
--- ARGV: 1 to 3 as in marker.lua, then for each: sent_us, token hash, ttl_ms, px_ms (ttl + lock_delay), attempt,
---       labels, resource
--- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
+-- Acquires that plain.lua does not decide, and the others of their batch. Keys and arguments are described there.
 -- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
 --        D reason | X | W left (the resource has a block) | H, Y (members or an intent: as in acquire_shared.lua) | K C P Q S
 local NOW_MS = math.floor(NOW / 1000)
--- The first two: whether any resource has a block, or an intent. From then on one place behind KEYS.
-local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:intents', unpack(KEYS, 2))
 local INTENT = 2000 -- ms, INTENT_TTL: an intent that lasts longer was left before this clock went back, and does not count
-local gen, now = tonumber(m[5] or -1), math.floor(NOW / 1000 / ARGV[3])
-local out, new, top, highest, k, at, past, beside, too_long = {}, {}, hw, nil, 2, 3, nil, nil, nil
-local count = (#found - 2) / 3
-for i = 1, count do
+local now, out, new, top, highest, beside, too_long = math.floor(NOW / 1000 / ARGV[3]), {}, {}, hw, nil, nil, nil
+local past
+gen = tonumber(gen or -1)
+for k = 3, n, 3 do
+  local i, at = k / 3, k + 1
+  local token, resource = string.sub(KEYS[k - 1], 15, 78), string.sub(KEYS[k - 1], 80)
   SENT = tonumber(ARGV[at + 1])
-  local v, ended = found[k + 1], found[k + 2]
+  local v, ended = found[k], found[k + 1]
   local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and check_vote() or nil
-  local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. ARGV[at + 7]) or -2
-  local intent = found[2] and not v and redis.call('MGET', 'redlockd:i:' .. ARGV[at + 7])[1]
+  local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. resource) or -2
+  local intent = found[2] and not v and redis.call('MGET', 'redlockd:i:' .. resource)[1]
   if no then
     out[i] = no
   elseif ended then
     out[i] = { 'D', ended } -- this token was released
-  elseif found[k + 3] then
+  elseif found[k + 2] then
     out[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
     out[i] = { 'W', block } -- even to the token that has the key: the block may stand for another lease
@@ -30,8 +26,8 @@ for i = 1, count do
       too_long = too_long or {}
       too_long[#too_long + 1] = i
     end
-  elseif intent and string.sub(intent, 1, 64) ~= ARGV[at + 2] and redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]) <= INTENT then
-    out[i] = { 'H', redis.call('PTTL', 'redlockd:i:' .. ARGV[at + 7]), '', 1, '' } -- another caller is next
+  elseif intent and string.sub(intent, 1, 64) ~= token and redis.call('PTTL', 'redlockd:i:' .. resource) <= INTENT then
+    out[i] = { 'H', redis.call('PTTL', 'redlockd:i:' .. resource), '', 1, '' } -- another caller is next
   elseif not v then
     local fence, digits = SENT, ARGV[at + 1] -- digits: Lua takes long to format a number, or to read one
     if now ~= gen then -- the next generation of fences, see fences.lua
@@ -39,9 +35,9 @@ for i = 1, count do
       local base = math.max(m[4] or 0, next and tonumber(redis.call('HMGET', META, 'last')[1] or hw) or hw)
       redis.call('HSET', META, 'base', string.format('%.0f', base), 'gen', now, 'last', string.format('%.0f', hw))
       m[4] = base
-      for n = now, next and now or now + 1 do
-        local done = redis.pcall('UNLINK', 'redlockd:fences:' .. n % 2)
-        if type(done) == 'table' then redis.call('DEL', 'redlockd:fences:' .. n % 2) end -- a user without the right to it
+      for g = now, next and now or now + 1 do
+        local done = redis.pcall('UNLINK', 'redlockd:fences:' .. g % 2)
+        if type(done) == 'table' then redis.call('DEL', 'redlockd:fences:' .. g % 2) end -- a user without the right to it
       end
       redis.call('HSET', 'redlockd:fences:' .. now % 2, '', string.rep('-', 65))
       gen = now
@@ -49,20 +45,21 @@ for i = 1, count do
     if SENT <= top then -- otherwise SENT is above all that were given here
       if not past then
         local names = {}
-        for n = 1, count do names[n] = ARGV[7 * n + 3] end
+        for j = 2, n, 3 do names[#names + 1] = string.sub(KEYS[j], 80) end
         past = { redis.call('HMGET', 'redlockd:fences:0', unpack(names)), redis.call('HMGET', 'redlockd:fences:1', unpack(names)) }
       end
       fence = math.max(SENT, (m[4] or 0) + 1, tonumber(past[1][i] or 0) + 1, tonumber(past[2][i] or 0) + 1)
       digits = string.format('%.0f', fence)
     end
     if fence > top then top, highest = fence, digits end
-    new[#new + 1], new[#new + 2], new[#new + 3] = i, fence, digits
+    out[i], new[#new + 1] = fence, k
+    if fence ~= SENT then ARGV[at + 1], ARGV[at + 3] = digits, string.gsub(ARGV[at + 3], '^(%x+|%d+|%d+|)%d+', '%1' .. digits) end
   else
-    local lock, token = KEYS[k], ARGV[at + 2]
+    local lock = KEYS[k - 2]
     local left = redis.call('PTTL', lock)
     if string.sub(v, 1, 65) == token .. '|' then -- the same token again: the replay joins the lease, its fence unchanged
       local head, fence, claims, labels = string.match(v, '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$', 66)
-      local attempt = ARGV[at + 5] .. ','
+      local attempt = string.sub(KEYS[k], -17) .. ','
       local known = head and string.find(claims, attempt, 1, true)
       if not head then
         out[i] = { 'B', left, '' } -- a foreign client has changed the value
@@ -71,7 +68,7 @@ for i = 1, count do
       else
         if not known then claims = claims .. attempt end
         local value = token .. '|' .. head .. fence .. '|' .. claims .. labels
-        redis.call('SET', lock, value, 'PX', math.max(ARGV[at + 4], left))
+        redis.call('SET', lock, value, 'PX', math.max(ARGV[at + 2], left))
         out[i] = { 'G', tonumber(fence), 1 }
       end
     elseif string.byte(v, 65) == 124 and string.find(v, '^%x+|%d+|%d+|%d+|') then -- held by another lease
@@ -88,20 +85,16 @@ for i = 1, count do
       end
     end
   end
-  k, at = k + 3, at + 7
 end
 -- The highest fence is stored before any lease has it.
 if highest then redis.call('HSET', META, 'hw', highest) end
 local fences = {}
-for n = 1, #new, 3 do
-  local i, fence, digits = new[n], new[n + 1], new[n + 2]
-  k, at = 3 * i - 1, 7 * i - 4
-  local value = ARGV[at + 2] .. '|000000|' .. ARGV[at + 3] .. '|' .. digits .. '|' .. ARGV[at + 5] .. ',|' .. ARGV[at + 6]
-  if redis.call('SET', KEYS[k], value, 'NX', 'PX', ARGV[at + 4]) then -- NX: the key may be of another type
-    fences[#fences + 1], fences[#fences + 2] = ARGV[at + 7], digits
-    out[i] = fence
+for _, k in ipairs(new) do
+  local lock, at = KEYS[k - 2], k + 1
+  if redis.call('SET', lock, ARGV[at + 3], 'NX', 'PX', ARGV[at + 2]) then -- NX: the key may be of another type
+    fences[#fences + 1], fences[#fences + 2] = string.sub(KEYS[k - 1], 80), ARGV[at + 1]
   else
-    out[i] = { 'B', redis.call('PTTL', KEYS[k]), '' }
+    out[k / 3] = { 'B', redis.call('PTTL', lock), '' }
   end
 end
 if #fences > 0 then redis.call('HSET', gen % 2 == 0 and 'redlockd:fences:0' or 'redlockd:fences:1', unpack(fences)) end

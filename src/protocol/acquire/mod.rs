@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, in_range};
 use super::script::{EncodedRequest, ScriptContext, millis, node_script};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "acquire.lua", "../blocks.lua", "../members.lua", "beside.lua");
+node_script!("plain.lua", "../vote.lua", "acquire.lua", "../blocks.lua", "../members.lua", "beside.lua");
 
 /// Arguments of [`Request::Acquire`](super::request::Request::Acquire).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,17 +40,25 @@ pub(super) fn encode(context: &ScriptContext<'_>, sent_at: RequestTime, args: &A
             keys.joined(keys::attempt_tombstone_parts(resource, token, attempt));
         },
         |args| {
-            args.number(sent_at.0).text(token.as_str()).number(ttl.as_ms());
-            args.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
-            args.text(attempt.as_str()).text(labels).text(resource.as_str());
+            let (mut sent, mut ttl_ms) = (itoa::Buffer::new(), itoa::Buffer::new());
+            let (sent, ttl_ms) = (sent.format(sent_at.0), ttl_ms.format(ttl.as_ms()));
+            args.text(sent).number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
+            // The value as it is stored if the node gives the time of sending as the fence.
+            args.joined([token.as_str(), "|000000|", ttl_ms, "|", sent, "|", attempt.as_str(), ",|", labels]);
         },
     )
 }
 
 /// Reads the reply to one acquire.
 pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
-    if let Value::Int(fence) = value {
-        return Ok(Reply::Granted { fence: Fence(in_range(*fence, "alone")?), joined: false });
+    // A number, or a text of digits: a script takes long to convert one into the other.
+    let granted = match value {
+        Value::Int(fence) => Some(*fence),
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
+        _ => None,
+    };
+    if let Some(fence) = granted {
+        return Ok(Reply::Granted { fence: Fence(in_range(fence, "alone")?), joined: false });
     }
     let mut reply = ReplyReader::new(value)?;
     match reply.text()? {

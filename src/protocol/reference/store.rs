@@ -1,13 +1,16 @@
 //! Keys that expire, with Redis' rules for a TTL: whole milliseconds; a key exists through its last one. Used for every
 //! kind of key of a reference node.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use std::collections::BTreeMap;
+use std::hash::{Hash, RandomState};
+
+use griddle::HashMap;
 
 /// A map whose entries may have an end.
 #[derive(Debug, Clone)]
-pub(in crate::protocol) struct Expiring<K, V> {
-    slots: HashMap<K, Slot<V>>,
+pub(in crate::protocol) struct Expiring<K: Eq + Hash, V> {
+    /// Grows in steps: moving a million tombstones at once would take a quarter of a second.
+    slots: HashMap<K, Slot<V>, RandomState>,
     /// By end, then by serial: exactly one entry for each slot with an end, so that memory does not grow with the number of
     /// renewals.
     due: BTreeMap<(u64, u64), K>,
@@ -27,9 +30,9 @@ impl<V> Slot<V> {
     }
 }
 
-impl<K, V> Default for Expiring<K, V> {
+impl<K: Eq + Hash, V> Default for Expiring<K, V> {
     fn default() -> Self {
-        Self { slots: HashMap::new(), due: BTreeMap::new(), next_serial: 0 }
+        Self { slots: HashMap::default(), due: BTreeMap::new(), next_serial: 0 }
     }
 }
 

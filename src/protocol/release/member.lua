@@ -1,6 +1,6 @@
 for _, i in ipairs(beside) do
-  local LOCK, v, before, at = K[2 * i], found[2 * i + 1], found[2 * i + 2], 6 * (i - 1)
-  local TOKEN, AT, RESOURCE = ARGV[at + 1], ARGV[at + 2], ARGV[at + 6]
+  local LOCK, v, before, AT = K[2 * i - 1], found[2 * i + 1], found[2 * i + 2], ARGV[2 * i - 1]
+  local TOKEN, RESOURCE = sub(K[2 * i], 15, 78), sub(K[2 * i], 80, AT == '' and -1 or -19)
   local HASH, rest = 'redlockd:m:' .. RESOURCE, nil
   local mine = member_of(HASH, TOKEN)
   if mine and AT ~= '' then -- withdraw one attempt's claim; others may still hold
@@ -19,7 +19,7 @@ for _, i in ipairs(beside) do
       redis.pcall('HSET', HASH, TOKEN, string.format('%.0f', mine[2]) .. '|' .. mine[3] .. '|' .. rest)
     elseif last == 0 then
       redis.call('DEL', LOCK, HASH)
-      redis.call('ZREM', KEYS[1], RESOURCE)
+      redis.call('ZREM', 'redlockd:leases', RESOURCE)
     else
       over[#over + 1] = TOKEN
       redis.call('HDEL', HASH, unpack(over))
@@ -30,7 +30,7 @@ for _, i in ipairs(beside) do
     if found[2] and not rest and (last == 0 or mine[3] ~= 's') then
       local slot = string.match(mine[3], '^p(%d+)/')
       slot = slot and ':' .. slot or ''
-      redis.pcall('PUBLISH', ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8) .. slot)
+      redis.pcall('PUBLISH', 'redlockd:freed:' .. RESOURCE, (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8) .. slot)
     end
   end
 end

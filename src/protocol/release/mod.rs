@@ -7,13 +7,13 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 
 use super::keys;
-use super::params::{ClusterParams, TOKEN_TOMBSTONE};
+use super::params::ClusterParams;
 use super::reply::{EndReason, Found, Released, Reply};
 use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{EncodedRequest, ScriptContext, millis, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
-node_script!("release.lua", "../members.lua", "member.lua");
+node_script!("plain.lua", "release.lua", "../members.lua", "member.lua");
 
 /// Arguments of [`Request::Release`](super::request::Request::Release).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,47 +41,64 @@ pub struct CancelArgs {
 pub(super) struct ScriptArgs<'a> {
     resource: &'a ResourceName,
     token: &'a TokenHash,
-    /// For a cancel only.
-    attempt: Option<&'a AttemptId>,
-    reason: &'static str,
-    tombstone_ttl: Duration,
+    kind: Kind<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    /// Its tombstone lasts for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE), and has the reason.
+    Release(EndReason),
+    /// Of this attempt, and how long its tombstone lasts.
+    Cancel(&'a AttemptId, Duration),
 }
 
 impl<'a> ScriptArgs<'a> {
     pub(super) fn release(args: &'a ReleaseArgs) -> Self {
         let ReleaseArgs { resource, token, reason } = args;
-        Self { resource, token, attempt: None, reason: reason.as_str(), tombstone_ttl: TOKEN_TOMBSTONE }
+        Self { resource, token, kind: Kind::Release(*reason) }
     }
 
     pub(super) fn cancel(args: &'a CancelArgs, params: &ClusterParams) -> Self {
         let CancelArgs { resource, token, attempt } = args;
-        let (reason, tombstone_ttl) = (EndReason::Cancelled.as_str(), params.attempt_tombstone());
-        Self { resource, token, attempt: Some(attempt), reason, tombstone_ttl }
+        Self { resource, token, kind: Kind::Cancel(attempt, params.attempt_tombstone()) }
     }
 }
 
 /// The keys and arguments of one release or cancel.
 pub(super) fn encode(context: &ScriptContext<'_>, args: &ScriptArgs<'_>) -> EncodedRequest {
-    let ScriptArgs { resource, token, attempt, .. } = args;
+    let ScriptArgs { resource, token, kind } = *args;
     EncodedRequest::new(
         |keys| {
             keys.joined(context.template.lock_parts(resource));
-            match attempt {
-                None => keys.joined(keys::token_tombstone_parts(resource, token)),
-                Some(attempt) => keys.joined(keys::attempt_tombstone_parts(resource, token, attempt)),
+            match kind {
+                Kind::Release(_) => keys.joined(keys::token_tombstone_parts(resource, token)),
+                Kind::Cancel(attempt, _) => keys.joined(keys::attempt_tombstone_parts(resource, token, attempt)),
             };
         },
         |words| {
-            words.text(token.as_str()).text(attempt.map_or("", |a| a.as_str())).number(millis(args.tombstone_ttl));
-            words.text(args.reason).joined(keys::freed_channel_parts(resource)).text(resource.as_str());
+            match kind {
+                Kind::Release(reason) => words.text("").text(reason.as_str()),
+                Kind::Cancel(attempt, tombstone_ttl) => words.text(attempt.as_str()).number(millis(tombstone_ttl)),
+            };
         },
     )
 }
 
 /// Reads the reply to one release or cancel.
 pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
-    if let Value::Int(1) = value {
+    if matches!(value, Value::Int(1)) || matches!(value, Value::BulkString(one) if one == b"1") {
         return Ok(Reply::Released(Released { found: Found::Match, earlier: None }));
     }
     ReplyReader::new(value)?.released()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SCRIPT, millis};
+    use crate::protocol::params::TOKEN_TOMBSTONE;
+
+    #[test]
+    fn the_script_knows_how_long_a_token_is_refused() {
+        assert_eq!(SCRIPT.body().matches(&format!("'{}'", millis(TOKEN_TOMBSTONE))).count(), 2);
+    }
 }

@@ -1,34 +1,30 @@
--- Release, forced release, and cancel of one attempt: one, or a batch of different resources, each decided as if it were
--- the only one. Does not read the marker: ending a lease is always allowed.
--- KEYS: 1 index, then for each: lock, tombstone (of the token, or of the attempt)
--- ARGV: for each: token hash, attempt ('' = the lease ends for good), tombstone_ms, reason, channel, resource
+-- Releases and cancels that plain.lua does not decide, and the others of their batch. Keys and arguments are described there.
 -- A resource with a block: the token, or its last claim, is taken out of the block too, and that counts as released.
 -- A cancel leaves a tombstone also where it finds its attempt's claim: the acquire is sent again if the view changes.
--- Notices are published while any instance listens (redlockd:notices), which waiters see to before they rely on them.
 -- Reply: for each, in order: 1 (released, no earlier tombstone), or a list: R released | M no such key | O another's,
 --        then the reason in an earlier tombstone, or ''
--- The first two: whether any resource has a block, and whether anybody listens.
-local found, K = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(KEYS, 2)), KEYS
+local K = KEYS
 -- After a change of the key template: the names that this process gives to locks (names.lua), also where the sender does not know them yet.
 -- For a quarantine after the change there is a redlockd:blocks.
 local is_found = not found[1]
-for i = 1, (#KEYS - 1) / 2 do is_found = is_found and string.sub(found[2 * i + 1] or '', 1, 65) == ARGV[6 * i - 5] .. '|' end
+for i = 1, count do is_found = is_found and sub(found[2 * i + 1] or '', 1, 65) == sub(KEYS[2 * i], 15, 78) .. '|' end
 local names = not is_found and redis.call('MGET', 'redlockd:names')[1]
 if names then
   local name, moving = string.match(names, '^(%S*) ?(.*)$')
-  K = { KEYS[1] }
-  for i = 1, (#KEYS - 1) / 2 do
-    local resource = ARGV[6 * i]
+  K = {}
+  for i = 1, count do
+    local resource = sub(KEYS[2 * i], 80, ARGV[2 * i - 1] == '' and -1 or -19)
     local moved = 'redlockd:moved:' .. resource
-    K[2 * i] = moving ~= '' and redis.call('EXISTS', moved) == 1 and moved or (string.gsub(name, '{resource}', resource))
-    K[2 * i + 1] = KEYS[2 * i + 1]
+    K[2 * i - 1] = moving ~= '' and redis.call('EXISTS', moved) == 1 and moved or (string.gsub(name, '{resource}', resource))
+    K[2 * i] = KEYS[2 * i]
   end
-  found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(K, 2))
+  found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(K))
 end
-local out, deleted, unlisted, notices, k, at, beside = {}, {}, {}, {}, 3, 0, nil
-for i = 1, (#found - 2) / 2 do
-  local v, before, code, last, ended = found[k], found[k + 1], 'M', false, false
-  local LOCK, TOKEN, AT = K[k - 1], ARGV[at + 1], ARGV[at + 2]
+local out, deleted, unlisted, notices, beside = {}, {}, {}, {}, nil
+for i = 1, count do
+  local v, before, code, last, ended = found[2 * i + 1], found[2 * i + 2], 'M', false, false
+  local LOCK, TOKEN, AT = K[2 * i - 1], sub(K[2 * i], 15, 78), ARGV[2 * i - 1]
+  local RESOURCE = sub(K[2 * i], 80, AT == '' and -1 or -19)
   if not v then
     if redis.call('EXISTS', LOCK) == 1 then code = 'O' end -- of another type
   elseif string.sub(v, 1, 65) ~= TOKEN .. '|' then
@@ -51,7 +47,7 @@ for i = 1, (#found - 2) / 2 do
     end
   end
   if found[1] then
-    local BLOCK, rest = 'redlockd:block:' .. ARGV[at + 6], ''
+    local BLOCK, rest = 'redlockd:block:' .. RESOURCE, ''
     local ends, claims = string.match(redis.call('HMGET', BLOCK, TOKEN)[1] or '', '^(%d+)|(.*)$')
     if ends and AT ~= '' then
       local a, b = string.find(claims, AT .. ',', 1, true)
@@ -72,27 +68,24 @@ for i = 1, (#found - 2) / 2 do
       end
     end
   end
-  if last then deleted[#deleted + 1], unlisted[#unlisted + 1] = LOCK, ARGV[at + 6] end
+  if last then deleted[#deleted + 1], unlisted[#unlisted + 1] = LOCK, RESOURCE end
   if found[2] and (last or ended) then
     -- 'c': a cancelled attempt usually had no quorum; waiters must not wake each other by cancelling.
-    notices[#notices + 1], notices[#notices + 2] = ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8)
+    notices[#notices + 1], notices[#notices + 2] = 'redlockd:freed:' .. RESOURCE, (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8)
   end
   out[i] = not before and code == 'R' and 1 or { code, before or '' }
-  k, at = k + 2, at + 6
 end
 if #deleted > 0 then redis.call('DEL', unpack(deleted)) end
-k, at = 3, 0
-for i = 1, #out do
+for i = 1, count do
   -- The first reason stays, except that a release replaces a revocation.
-  local before = found[k + 1]
+  local before, is_release = found[2 * i + 2], ARGV[2 * i - 1] == ''
   if not before or before == 'revoked' then
-    local done = redis.pcall('SET', KEYS[k], ARGV[at + 4], 'PX', ARGV[at + 3])
+    local done = redis.pcall('SET', K[2 * i], is_release and ARGV[2 * i] or 'cancelled', 'PX', is_release and '60000' or ARGV[2 * i])
     if done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still release
   end
-  k, at = k + 2, at + 6
 end
 -- Last: if these are forbidden, the leases are deleted and tombstoned anyway.
-if #deleted > 0 then redis.call('ZREM', KEYS[1], unpack(unlisted)) end
+if #deleted > 0 then redis.call('ZREM', 'redlockd:leases', unpack(unlisted)) end
 -- pcall: a Redis user without the right to the channel can still release.
 for n = 1, #notices, 2 do redis.pcall('PUBLISH', notices[n], notices[n + 1]) end
 if not beside then return out end

@@ -13,6 +13,7 @@ use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
 use crate::support::redis_server::{Options, RedisServer};
 use crate::support::service::{SHORT_TIMES, Service};
+use crate::terms::set;
 
 /// The first line of the document's rules.
 fn documented_rule() -> String {
@@ -88,6 +89,11 @@ async fn does_everything(one: &Service, two: &Service, servers: &[RedisServer]) 
         is_whole.then_some(())
     })
     .await;
+    // The leases get other keys.
+    set(client, &[("key_template", "lock:{resource}")]).await.expect_status(200);
+    for server in servers {
+        assert_eq!(server.ask::<u8>(&["EXISTS", "a/b", "many/1", "lock:a/b", "lock:many/1"]).await, 2);
+    }
 }
 
 /// Shared leases, permits, sets, a downgrade, kept leases and tickets, each renewed and released.
