@@ -2,8 +2,8 @@
 """An operator's maintenance day under the load of a build farm: tests/maintenance.py target/release/redlockd
 
 Five Redis servers and two instances on free ports of loopback. Every node is restarted without its data as `docs/operating.md`
-says (`nodes --margin 1`, restart, `nodes --wait NAME --votes`), one is replaced by a new server, guard and lock delay are
-changed, and one instance is started with the configuration from before. Meanwhile jobs acquire, extend and release at both
+says (`nodes --margin 1`, restart, `nodes --wait NAME --votes`), one is replaced by a new server, guard, lock delay and key template
+are changed, and one instance is started with the configuration from before. Meanwhile jobs acquire, extend and release at both
 instances, and a lease of four minutes that nobody renews must keep all others out. Prints what was refused for how long, and
 exits with 1 if anything was refused for more than a second, was held twice, or had a fence that did not rise."""
 import http.client
@@ -138,6 +138,8 @@ def main(binary):
             said("n4 is another server, and the former one is off")
             operator("nodes", "settings", "--reason", "clocks of two sites", "--guard", "700ms", "--lock-delay", "2s")
             said("guard and lock delay are larger")
+            operator("nodes", "settings", "--reason", "a prefix for all keys", "--key-template", "lock:{resource}")
+            said("all leases have other keys")
             instances[1].terminate()
             instances[1].wait()
             instances[1] = serve(1, yesterday)
