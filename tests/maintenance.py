@@ -89,7 +89,8 @@ class Farm:
                 self.holders[name] = None
                 self.done += 1
             status, answer = self.ask(i, "DELETE", f"/locks/farm/{name}", "", lease["token"])
-            if status != 204:
+            # A release that was refused as unknown may have ended the lease: asked again, it is gone by this token.
+            if status != 204 and answer.get("reason") != "released":
                 self.fail(f"job {i} releases farm/{name}: {status} {answer}")
 
 

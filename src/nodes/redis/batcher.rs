@@ -265,7 +265,9 @@ mod tests {
         assert!(["500000", "60000", "2000"].iter().all(|word| has(&before, word)), "{before:?}");
         assert!(["700000", "90000", "6000"].iter().all(|word| has(&after, word)), "{after:?}");
         // The quarantine that is asked for covers the longest lease: 7,871 ms of TTL.
-        let asked = after.iter().find_map(|word| word.strip_prefix("0f|c|")?.split('|').nth(1)?.parse::<u64>().ok());
+        // After the marker's words and the two periods, each behind its length.
+        let pass = after.iter().position(|word| word.starts_with("0f|c|")).expect("the marker's words");
+        let asked = after[pass + 6].parse::<u64>().ok();
         assert!(asked.is_some_and(|asked| (14_400..14_500).contains(&asked)), "{asked:?}");
         let cancel = |view: View| words(view, "c1");
         assert!(has(&cancel(View::default()), "2000") && has(&cancel(with_terms), "2400"));
