@@ -85,6 +85,7 @@ bench-peers: speed ## the same beside etcd, also with every node on the disk bef
 bench-growth: speed ## what 100,000 held leases and 10,000 waiters change and weigh (3 minutes)
 	cargo build --locked --release --bin redlockd --example waiters_memory
 	@$(SPEED) growth $(REDLOCKD) $(or $(ROUNDS),3) $(or $(SECONDS),1)
+	@$(SPEED) embedded $(REDLOCKD)
 	@ulimit -n "$$(ulimit -Hn)" && $(dir $(REDLOCKD))examples/waiters_memory
 
 bench-settings: speed ## settings that differ from the defaults, beside these in one run (3 minutes)

@@ -5,6 +5,7 @@
 //! redlockd-speed bench REDLOCKD [ROUNDS] [SECONDS]     # make bench: floors, rslock, bare axum, one frozen node
 //! redlockd-speed peers REDLOCKD [ROUNDS] [SECONDS]     # make bench-peers: etcd, also at equal durability
 //! redlockd-speed growth REDLOCKD [ROUNDS] [SECONDS]    # make bench-growth: 100,000 held leases
+//! redlockd-speed embedded REDLOCKD                     # make bench-growth: a million tombstones on an embedded node
 //! redlockd-speed settings REDLOCKD [ROUNDS] [SECONDS]  # make bench-settings: one setting that differs from the default
 //! redlockd-speed cost REDLOCKD                         # make bench-cost: instructions and writes per cycle
 //! redlockd-speed scripts REDLOCKD [ROUNDS]             # make bench-scripts: what the scripts cost a node
@@ -51,7 +52,7 @@ pub struct Asked {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
-    const USAGE: &str = "usage: redlockd-speed bench|peers|growth|settings|cost|scripts REDLOCKD [ROUNDS] [SECONDS]";
+    const USAGE: &str = "usage: redlockd-speed bench|peers|growth|embedded|settings|cost|scripts REDLOCKD [ROUNDS] [SECONDS]";
     let mut args = std::env::args().skip(1);
     let what = args.next().ok_or(USAGE)?;
     if what == "bare" {
@@ -66,6 +67,7 @@ async fn main() -> Result<(), Failure> {
             "bench" => throughput::run(&asked).await,
             "peers" => etcd_comparison::run(&asked).await,
             "growth" => growth::run(&asked).await,
+            "embedded" => growth::run_embedded().await,
             "settings" => settings::run(&asked).await,
             "cost" => service_cost::run(&asked).await,
             "scripts" => node_cost::run(&asked).await,
