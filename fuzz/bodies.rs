@@ -33,7 +33,8 @@ use redlockd::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, DeleteForeignArgs, DowngradeArgs, FillArgs,
     IndexArgs, InstanceName, IntentArgs, KEPT_PAGE_MAX, KeptArgs, LeaseRecord, ListArgs, NodeInspection, ReadArgs,
     ReleaseArgs, RenameArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, SET_MAX, StoredLock, Ticket,
-    TicketArgs, TicketHead, TicketId, TicketOrder, TicketsArgs, UpdateArgs, View, ViewId, WaitersArgs, WaitersEntry,
+    TicketArgs, TicketHead, TicketId, TicketOrder, TicketsArgs, UpdateArgs, UpdateKind, View, ViewId, WaitersArgs,
+    WaitersEntry,
 };
 use redlockd::protocol::{commands, keys};
 use redlockd::redlock::notifications::Notice;
@@ -485,7 +486,7 @@ pub fn requests() -> Vec<Request> {
             token: token.clone(),
             ttl: None,
             fence: None,
-            renewal: true,
+            kind: UpdateKind::Renewal,
             labels: None,
         }),
         Request::Restore(RestoreArgs { resource: resource(), record, left_ms: 1 }),

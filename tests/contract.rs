@@ -79,6 +79,7 @@ macro_rules! lease_cases_on {
             an_extend_never_creates_and_never_revives
             a_written_back_fence_raises_the_lease_and_the_counter
             an_edit_of_labels_is_no_renewal_and_keeps_the_end
+            a_late_first_end_leaves_a_later_one
             a_restore_needs_a_free_key_and_no_tombstone
             a_restore_with_a_low_fence_does_not_lower_the_counter
             late_requests_and_requests_of_clocks_that_are_off_get_no_vote

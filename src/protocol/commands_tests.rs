@@ -12,7 +12,7 @@ use crate::protocol::list::PAGE_MAX;
 use crate::protocol::{
     AcquireArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs, FillEntry, Found,
     LeaseRecord, ListArgs, NoVote, ReadArgs, ReadEntry, ReleaseArgs, Released, RenameArgs, RestoreArgs, RevokeArgs,
-    Tombstone, UpdateArgs, ViewId,
+    Tombstone, UpdateArgs, UpdateKind, ViewId,
 };
 use crate::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
@@ -208,7 +208,7 @@ fn requests() -> Vec<Request> {
             token: token.clone(),
             ttl: None,
             fence: None,
-            renewal: true,
+            kind: UpdateKind::Renewal,
             labels: None,
         }),
         Request::Restore(RestoreArgs { resource: resource.clone(), record, left_ms: 1 }),

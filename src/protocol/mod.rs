@@ -66,7 +66,7 @@ pub use ticket::{
 pub use ticket_exchange::{
     NamedTicket, TICKET_PAUSE, TICKET_SERVED, TICKETS_DUE_MAX, TICKETS_PAGE_MAX, TicketsArgs, TicketsPage,
 };
-pub use update::UpdateArgs;
+pub use update::{UpdateArgs, UpdateKind};
 pub use view::{NodeList, OldList, RosterEntry, View, ViewId};
 pub use view_change::AdmitArgs;
 pub use waiters::{

@@ -21,7 +21,7 @@ use super::spread::Unasked;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     EndReason, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind,
-    UpdateArgs,
+    UpdateArgs, UpdateKind,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, SlotSet, TokenHash, Ttl, WantedMode};
 
@@ -310,7 +310,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 token: params.token.clone(),
                 ttl: Some(params.ttl),
                 fence: Some(highest),
-                renewal: false,
+                kind: UpdateKind::Edit,
                 labels: None,
             });
             let started = self.clock.now();

@@ -14,7 +14,8 @@ use super::record_agreement::{Agreement, agrees, at_least, member_mode};
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, UpdateArgs, View,
+    EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, UpdateArgs,
+    UpdateKind, View,
 };
 use crate::types::{Fence, Mode, ResourceName, TokenHash, Ttl};
 
@@ -44,9 +45,9 @@ impl ExtendParams {
         Some(self.ttl.map(|ttl| ttl.min(left)))
     }
 
-    fn update(&self, ttl: Option<Ttl>, fence: Option<Fence>, renewal: bool) -> UpdateArgs {
+    fn update(&self, ttl: Option<Ttl>, fence: Option<Fence>, kind: UpdateKind) -> UpdateArgs {
         let (resource, token, labels) = (self.resource.clone(), self.token.clone(), self.labels.clone());
-        UpdateArgs { resource, token, ttl, fence, renewal, labels }
+        UpdateArgs { resource, token, ttl, fence, kind, labels }
     }
 }
 
@@ -104,7 +105,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub async fn extend(&self, extension: &ExtendParams) -> Result<ConfirmedExtension, ExtendRefusal> {
         let mut fence = extension.fence;
         let mut lower = None;
-        let mut renewal = true;
+        let mut kind = UpdateKind::Renewal;
         let mut repeats = VIEW_REPEATS;
         let mut until = Until::Won;
         // If the nodes have different TTLs: the TTL that a quorum has at least, which is set on all.
@@ -116,7 +117,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return Err(ExtendRefusal::Unknown { granted: 0, nodes: Vec::new() });
             };
             let ttl = ttl.or(common_ttl);
-            let request = Request::Update(extension.update(ttl, fence, renewal));
+            let request = Request::Update(extension.update(ttl, fence, kind));
             let deadline = started.plus(self.node_timeout_for(ttl));
             let is_yes = |a: &NodeResult| match a {
                 Ok(Reply::Updated { record, .. }) => fence.is_none_or(|expected| expected == record.fence),
@@ -164,7 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
             if votes < tally.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
                 // The nodes have different fences: bring the highest to a quorum first.
-                (fence, renewal, lower) = (Some(highest), false, next);
+                (fence, kind, lower) = (Some(highest), UpdateKind::Edit, next);
                 continue;
             }
             return self.extended(extension, ttl, started, (most_common, None), &tally);

@@ -22,7 +22,8 @@ use super::round::Until;
 use crate::keyed_maps::KeyedMap;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request, UpdateArgs,
+    KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request,
+    UpdateArgs, UpdateKind,
 };
 use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
@@ -132,7 +133,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let index = self.index(&resource);
         let started = engine.clock.now();
         let deadline = started.plus(engine.node_timeout());
-        let update = UpdateArgs { resource: resource.clone(), token, ttl, fence, renewal: false, labels };
+        let (resource, kind) = (resource.clone(), UpdateKind::FirstEnd);
+        let update = UpdateArgs { resource, token, ttl, fence, kind, labels };
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Updated { record, .. }) if Some(record.fence) == fence);
         let everyone = engine.everyone();
         let marked = engine.round(&everyone, Request::Update(update), started, deadline, Until::Won, is_yes);

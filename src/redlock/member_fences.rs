@@ -16,7 +16,7 @@ use super::quorum::quorum_of;
 use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{AcquireSharedArgs, NodeResult, Reply, Request, UpdateArgs, View};
+use crate::protocol::{AcquireSharedArgs, NodeResult, Reply, Request, UpdateArgs, UpdateKind, View};
 use crate::types::{Fence, ResourceName};
 
 /// Maximum number of rounds to have a quorum give one fence to a lease.
@@ -182,7 +182,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             token: args.token.clone(),
             ttl: Some(args.ttl),
             fence: Some(fence),
-            renewal: false,
+            kind: UpdateKind::Edit,
             labels: None,
         });
         let (engine, ttl) = (self.clone(), args.ttl);

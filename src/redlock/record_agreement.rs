@@ -18,8 +18,10 @@ pub(crate) struct Agreement {
     pub(crate) has_ttl: bool,
     /// Whether a quorum shows one principal.
     pub(crate) has_principal: bool,
-    /// Whether a quorum shows one value of each label.
+    /// Whether a quorum shows one value of each text label.
     pub(crate) has_labels: bool,
+    /// Whether a quorum shows one time until which the lease is kept.
+    pub(crate) has_end: bool,
 }
 
 impl Agreement {
@@ -30,13 +32,13 @@ impl Agreement {
         let fence = agreed(shown.iter().map(|record| record.fence), quorum);
         let ttl = agreed(shown.iter().map(|record| record.ttl.as_ms()), quorum);
         let least_ttl = at_least(shown.iter().map(|record| record.ttl.as_ms()), quorum);
-        let (mut has_principal, mut has_labels) = (true, true);
+        let (mut has_principal, mut has_labels, mut has_end) = (true, true, true);
         let labels = match agreed(shown.iter().map(|record| &record.labels), quorum) {
             Some(labels) => labels.clone(),
             None => {
                 let all: Vec<Labels> = shown.iter().map(|record| record.labels()).collect();
                 let (labels, has) = labels_of(&all, latest.labels(), quorum);
-                (has_principal, has_labels) = has;
+                (has_principal, has_labels, has_end) = has;
                 labels.encode()
             }
         };
@@ -50,7 +52,7 @@ impl Agreement {
             labels,
         };
         let (has_fence, has_ttl) = (fence.is_some(), ttl.is_some());
-        Some(Self { record, has_mode, has_fence, has_ttl, has_principal, has_labels })
+        Some(Self { record, has_mode, has_fence, has_ttl, has_principal, has_labels, has_end })
     }
 
     /// Whether a quorum shows one principal and one value of each text: they may be written back.
@@ -60,7 +62,7 @@ impl Agreement {
 
     /// Whether a quorum shows one value of each field.
     pub(crate) fn is_complete(&self) -> bool {
-        self.has_mode && self.has_fence && self.has_ttl && self.may_be_written()
+        self.has_mode && self.has_fence && self.has_ttl && self.has_end && self.may_be_written()
     }
 }
 
@@ -88,13 +90,14 @@ fn mode_of(shown: &[&LeaseRecord], quorum: usize) -> (Mode, bool) {
     }
 }
 
-/// The labels, and whether a quorum shows the principal and all text labels.
-fn labels_of(all: &[Labels], latest: Labels, quorum: usize) -> (Labels, (bool, bool)) {
+/// The labels, and whether a quorum shows the principal, all text labels, and the end.
+fn labels_of(all: &[Labels], latest: Labels, quorum: usize) -> (Labels, (bool, bool, bool)) {
     let principal = agreed(all.iter().map(|labels| &labels.principal), quorum);
     let owner = agreed(all.iter().map(|labels| &labels.owner), quorum);
     let note = agreed(all.iter().map(|labels| &labels.note), quorum);
     let metadata = agreed(all.iter().map(|labels| &labels.metadata), quorum);
-    let has = (principal.is_some(), [owner, note].iter().all(Option::is_some) && metadata.is_some());
+    let has_end = agreed(all.iter().map(|labels| labels.kept_until_ms), quorum).is_some();
+    let has = (principal.is_some(), [owner, note].iter().all(Option::is_some) && metadata.is_some(), has_end);
     let time = |of: fn(&Labels) -> u64, nodes: usize| {
         agreed(all.iter().map(of), quorum).unwrap_or_else(|| at_least(all.iter().map(of), nodes))
     };
@@ -165,8 +168,8 @@ mod tests {
     #[test]
     fn where_no_quorum_agrees_that_is_said_and_times_are_short() {
         let agreement = Agreement::of(&[&record("ann"), &lie()], 2).expect("shown");
-        let Agreement { record, has_mode, has_fence, has_ttl, has_principal, has_labels } = agreement;
-        assert!(!has_mode && !has_fence && !has_ttl && !has_principal && !has_labels);
+        let Agreement { record, has_mode, has_fence, has_ttl, has_principal, has_labels, has_end } = agreement;
+        assert!(!has_mode && !has_fence && !has_ttl && !has_principal && !has_labels && has_end);
         assert_eq!((record.ttl.as_ms(), record.renewals, &*record.labels().principal), (60_000, 3, ""));
         assert_eq!(record.labels().owner, "mal", "for display");
     }
@@ -179,10 +182,13 @@ mod tests {
         };
         let shown = [edit("a", 0), edit("b", 900), lie()];
         let agreement = Agreement::of(&shown.each_ref(), 2).expect("shown");
-        assert!(agreement.has_principal && !agreement.has_labels);
+        assert!(agreement.has_principal && !agreement.has_labels && agreement.has_end);
         let labels = agreement.record.labels();
         assert_eq!((&*labels.principal, &*labels.owner, labels.acquired_at_ms), ("ann", "ann", 7));
         assert_eq!(labels.kept_until_ms, 0, "one node alone shows an end");
+        // Two answers of three: the third decides which of the ends counts, so it is awaited (`inspect`).
+        let agreement = Agreement::of(&[&edit("a", 0), &edit("a", 900)], 2).expect("shown");
+        assert!(agreement.may_be_written() && !agreement.has_end && !agreement.is_complete());
     }
 
     #[test]

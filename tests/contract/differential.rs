@@ -19,7 +19,8 @@ use redlockd::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs,
     DowngradeArgs, EndReason, FillArgs, FillEntry, IndexArgs, InstanceName, IntentArgs, KeptArgs, LeaseRecord,
     ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp,
-    RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
+    RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, UpdateKind, View, ViewId,
+    WaitersArgs,
 };
 use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName, WantedMode};
 
@@ -159,12 +160,12 @@ impl<'a> Pair<'a> {
                 labels: "{\"o\":\"|\"}".into(),
                 is_shared: *is_shared,
             }),
-            Ask::Update { resource, token: t, ms, fence, renewal, labels } => Request::Update(UpdateArgs {
+            Ask::Update { resource, token: t, ms, fence, kind, labels } => Request::Update(UpdateArgs {
                 resource: r(resource),
                 token: token(*t),
                 ttl: ms.map(ttl),
                 fence: Some(self.fence(*fence)).filter(|f| *f > 0).map(Fence),
-                renewal: *renewal,
+                kind: *kind,
                 labels: labels.map(Into::into),
             }),
             Ask::Restore { resource, token: t, ms, fence, mode } => Request::Restore(RestoreArgs {

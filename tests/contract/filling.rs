@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlockd::protocol::{
     AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ChangedTerms, ClusterParams, EndReason, FillArgs, FillEntry, Found,
     LeaseRecord, NoVote, NodeList, OldList, ReadArgs, ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime,
-    RestoreArgs, StoredLock, Tombstone, UpdateArgs, View, Vote,
+    RestoreArgs, StoredLock, Tombstone, UpdateArgs, UpdateKind, View, Vote,
 };
 use redlockd::types::{Fence, Mode, NodeId};
 
@@ -601,7 +601,7 @@ pub fn an_edit_of_a_resource_with_a_block_is_no_vote(node: &mut impl Server) {
         token: token(1),
         ttl: None,
         fence: None,
-        renewal: false,
+        kind: UpdateKind::Edit,
         labels: Some("{}".into()),
     });
     blocked_ms(&node.ask(&edit));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlockd::protocol::{
     AdmitArgs, EndReason, Found, INDEX_MAX, LeaseRecord, ListArgs, MAX_CLAIMS, NoVote, ReleaseArgs, Released, Reply,
-    Request, RequestTime, RestoreArgs, StoredLock, UpdateArgs, Vote,
+    Request, RequestTime, RestoreArgs, StoredLock, UpdateArgs, UpdateKind, Vote,
 };
 use redlockd::types::{Fence, Labels};
 
@@ -226,13 +226,34 @@ pub fn an_edit_of_labels_is_no_renewal_and_keeps_the_end(node: &mut impl Subject
         token: token(1),
         ttl: Some(ttl(1)),
         fence: None,
-        renewal: false,
+        kind: UpdateKind::Edit,
         labels: Some(labels.encode()),
     });
     assert!(matches!(node.ask(&edit), Reply::Updated { record: kept, .. } if kept.fence == fence));
     let record = record(node, "a");
     assert_eq!((record.labels(), record.renewals, record.fence), (labels, 0, fence));
     assert!(left_ms(node, "a") > 5_000);
+}
+
+/// The end that an instance gives a lease after its grant may arrive after the holder has set another one.
+pub fn a_late_first_end_leaves_a_later_one(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 10_000));
+    let labels = |kept_until_ms| Labels { note: "\"k\":1".into(), kept_until_ms, ..Labels::default() };
+    let update = |kind, kept_until_ms| {
+        let (resource, token, labels) = (name("a"), token(1), Some(labels(kept_until_ms).encode()));
+        Request::Update(UpdateArgs { resource, token, ttl: None, fence: None, kind, labels })
+    };
+    for (kind, sent, expected) in [
+        (UpdateKind::Edit, 0, 0),
+        (UpdateKind::FirstEnd, 7, 7),
+        (UpdateKind::FirstEnd, 9, 7),
+        (UpdateKind::Renewal, 8, 8),
+    ] {
+        assert!(
+            matches!(node.ask(&update(kind, sent)), Reply::Updated { record, .. } if record.labels() == labels(expected))
+        );
+        assert_eq!(record(node, "a").labels(), labels(expected));
+    }
 }
 
 pub fn a_restore_needs_a_free_key_and_no_tombstone(node: &mut impl Subject) {

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use redlockd::protocol::UpdateKind;
 
 /// A runner of `cases` sequences, the same for the same seed.
 pub fn seeded_runner(cases: u32, seed: &[u8; 32]) -> TestRunner {
@@ -89,7 +90,7 @@ pub enum Ask {
         token: u64,
         ms: Option<u64>,
         fence: FenceKind,
-        renewal: bool,
+        kind: UpdateKind,
         labels: Option<&'static str>,
     },
     Restore {
@@ -241,14 +242,23 @@ fn filled() -> impl Strategy<Value = Filled> {
         .prop_map(|(kind, resource, token, attempts, ms, fence)| Filled { kind, resource, token, attempts, ms, fence })
 }
 
+fn update_kinds() -> impl Strategy<Value = UpdateKind> {
+    prop_oneof![2 => Just(UpdateKind::Renewal), 1 => Just(UpdateKind::Edit), 1 => Just(UpdateKind::FirstEnd)]
+}
+
+/// The first is no end: people write texts.
+fn edited_labels() -> impl Strategy<Value = Option<&'static str>> {
+    let edit = |labels| Just(Some(labels));
+    prop_oneof![3 => Just(None), 1 => edit(""), 1 => edit(r#"{"n":"x|y\"k\":1","m":{"k":"1"},"t":0}"#), 1 => edit(r#"{"t":0,"k":1}"#)]
+}
+
 fn asks() -> impl Strategy<Value = Ask> {
     let (r, t, a) = (0..RESOURCES.len(), 0..2_u64, 0..4_u64);
-    let labels = prop_oneof![3 => Just(None), 1 => Just(Some("")), 1 => Just(Some("{\"n\":\"x|y\"}"))];
     prop_oneof![
         60 => (r.clone(), t.clone(), a.clone(), lease_ms())
             .prop_map(|(resource, token, attempt, ms)| Ask::Acquire { resource, token, attempt, ms }),
-        50 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
-            .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
+        50 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), update_kinds(), edited_labels())
+            .prop_map(|(resource, token, ms, fence, kind, labels)| Ask::Update { resource, token, ms, fence, kind, labels }),
         24 => (prop::sample::subsequence((0..RESOURCES.len()).collect::<Vec<_>>(), 1..=RESOURCES.len()), t.clone(), a.clone(), lease_ms())
             .prop_map(|(resources, token, attempt, ms)| Ask::AcquireSet { resources, token, attempt, ms, is_shared: false }),
         12 => (r.clone(), t.clone(), lease_ms(), fences())
@@ -305,7 +315,6 @@ fn modes() -> impl Strategy<Value = usize> {
 /// Steps of few resources, of which each has shared leases or permits most of the time.
 pub fn member_steps() -> impl Strategy<Value = Step> {
     let (r, t, a) = (0..RESOURCES.len(), 0..4_u64, 0..4_u64);
-    let labels = prop_oneof![3 => Just(None), 1 => Just(Some("{\"n\":\"x|y\"}")), 1 => Just(Some("{\"k\":7}"))];
     let mode = prop::option::weighted(0.8, modes());
     let attempts = prop::collection::vec(0..4_u64, 0..5);
     let proposed = prop_oneof![4 => Just(FenceKind::Any), 1 => fences()];
@@ -329,8 +338,8 @@ pub fn member_steps() -> impl Strategy<Value = Step> {
             .prop_map(|(resource, token, attempt, ms)| Ask::Acquire { resource, token, attempt, ms }),
         40 => (prop::sample::subsequence((0..RESOURCES.len()).collect::<Vec<_>>(), 1..=2), t.clone(), a.clone(), lease_ms(), prop::bool::weighted(0.7))
             .prop_map(|(resources, token, attempt, ms, is_shared)| Ask::AcquireSet { resources, token, attempt, ms, is_shared }),
-        40 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
-            .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
+        40 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), update_kinds(), edited_labels())
+            .prop_map(|(resource, token, ms, fence, kind, labels)| Ask::Update { resource, token, ms, fence, kind, labels }),
         20 => (r.clone(), t.clone(), attempts)
             .prop_map(|(resource, token, attempts)| Ask::Downgrade { resource, token, attempts }),
         8 => (r.clone(), t.clone(), 1..4_u64, prop::option::of(modes()), prop::bool::weighted(0.3)).prop_map(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlockd::protocol::{
     AcquireArgs, CancelArgs, ClusterParams, EndReason, IndexArgs, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
-    RevokeArgs, RosterEntry, UpdateArgs, View, ViewId,
+    RevokeArgs, RosterEntry, UpdateArgs, UpdateKind, View, ViewId,
 };
 use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
 
@@ -108,7 +108,7 @@ pub fn acquire(resource: &str, by: u64, at: u64, ms: u64) -> Request {
 
 pub fn extend(resource: &str, by: u64, ms: Option<u64>, fence: Option<Fence>) -> Request {
     let (resource, token) = (name(resource), token(by));
-    Request::Update(UpdateArgs { resource, token, ttl: ms.map(ttl), fence, renewal: true, labels: None })
+    Request::Update(UpdateArgs { resource, token, ttl: ms.map(ttl), fence, kind: UpdateKind::Renewal, labels: None })
 }
 
 pub fn cancel(resource: &str, by: u64, at: u64) -> Request {

@@ -8,7 +8,7 @@ use super::profile::Variant;
 use super::world::{MS, Us, World};
 use crate::protocol::{
     AcquireArgs, AcquireSharedArgs, CancelArgs, EndReason, FillEntry, MemberStatus, NoVote, NodeResult, ReleaseArgs,
-    Reply, Request, RestoreArgs, Terms, UpdateArgs, Vote,
+    Reply, Request, RestoreArgs, Terms, UpdateArgs, UpdateKind, Vote,
 };
 use crate::types::{AttemptId, Mode, ResourceName, TokenHash};
 
@@ -198,7 +198,7 @@ impl World {
             (Request::Release(ReleaseArgs { resource, token, .. }), Ok(_)) => {
                 self.servers[node].ended.insert((resource.clone(), token.clone()));
             }
-            (Request::Update(UpdateArgs { fence: Some(_), renewal: false, .. }), Ok(Reply::Updated { .. })) => {
+            (Request::Update(UpdateArgs { fence: Some(_), kind: UpdateKind::Edit, .. }), Ok(Reply::Updated { .. })) => {
                 self.coverage.count(HardState::FenceWrittenBack);
             }
             (Request::Restore(_), Ok(Reply::Restored)) => self.coverage.count(HardState::LeaseRestored),
@@ -236,8 +236,8 @@ fn brief(request: &Request) -> String {
         Request::Acquire(AcquireArgs { resource, token, attempt, ttl, .. }) => {
             format!("acquire {resource} {token:?} {attempt:?} {} ms", ttl.as_ms())
         }
-        Request::Update(UpdateArgs { resource, token, fence, renewal, ttl, .. }) => {
-            format!("update {resource} {token:?} fence {fence:?} ttl {ttl:?} renewal {renewal}")
+        Request::Update(UpdateArgs { resource, token, fence, kind, ttl, .. }) => {
+            format!("update {resource} {token:?} fence {fence:?} ttl {ttl:?} {kind:?}")
         }
         Request::Restore(RestoreArgs { resource, record, left_ms }) => {
             format!("restore {resource} {:?} {left_ms} ms", record.token)

@@ -30,7 +30,7 @@ use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{
     ClusterParams, EndReason, InstanceName, NodeResult, Reply, Request, RequestStamp, TICKET_SERVED, Ticket,
     TicketCallback, TicketEnd, TicketHead, TicketId, TicketOrder, TicketPhase, TicketTerms, Unreachable,
-    UnreachableKind, quarantine_for,
+    UnreachableKind, UpdateKind, quarantine_for,
 };
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock, PausedClock};
@@ -350,7 +350,7 @@ impl TestNode {
         match request {
             Request::Update(args) if args.token == self.token => {
                 // What writes a fence back is a part of the attempt.
-                Some(if args.renewal || args.labels.is_some() { Step::Keep } else { Step::Acquire })
+                Some(if args.kind == UpdateKind::Renewal || args.labels.is_some() { Step::Keep } else { Step::Acquire })
             }
             Request::Release(args) if args.token == self.token => Some(Step::Release),
             Request::Ticket(args) => match (args.order, args.head.phase) {

@@ -16,7 +16,7 @@ use crate::protocol::reference::{ReferenceNode, Resumed};
 use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, CancelArgs, ClusterParams, DowngradeArgs, EndReason, Found,
     IntentArgs, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RevokeArgs, UnreachableKind, UpdateArgs,
-    Vote,
+    UpdateKind, Vote,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
@@ -293,7 +293,7 @@ async fn steady_load_rewrites_the_file_at_most_every_five_seconds() {
             token: token(i),
             ttl: None,
             fence: None,
-            renewal: true,
+            kind: UpdateKind::Renewal,
             labels: None,
         });
         assert!(matches!(ask(&node, extend).await, Ok(Reply::Updated { .. })));
@@ -381,7 +381,7 @@ async fn u4_while_the_disk_is_full_nothing_is_granted_probes_fail_and_releases_s
         token: token(1),
         ttl: Ttl::from_ms(240_000).ok(),
         fence: None,
-        renewal: true,
+        kind: UpdateKind::Renewal,
         labels: None,
     });
     for request in [acquire(2, 2, longer), acquire(2, 2, longer), extend] {
@@ -537,7 +537,7 @@ fn request((what, of, by, n, _): Step) -> Request {
             token,
             ttl: Some(ttl),
             fence: proposed,
-            renewal: true,
+            kind: UpdateKind::Renewal,
             labels: None,
         }),
         8 => {

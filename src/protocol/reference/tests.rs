@@ -6,7 +6,8 @@ use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
     AcquireArgs, AcquireSharedArgs, CancelArgs, ChangedTerms, ClusterName, EndReason, IntentArgs, LeaseRecord, NoVote,
-    NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs, View, Vote,
+    NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs, UpdateKind, View,
+    Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token, WantedMode};
 
@@ -123,10 +124,17 @@ fn no_request_exceeds_its_effect_bound() {
         let (resource, token) = (name(i % 3), token(i % 3));
         let request = match i % 5 {
             0 | 1 => acquire(i % 3, 50 + i * 10),
-            2 => Request::Update(UpdateArgs { resource, token, ttl: None, fence: None, renewal: true, labels: None }),
+            2 => Request::Update(UpdateArgs {
+                resource,
+                token,
+                ttl: None,
+                fence: None,
+                kind: UpdateKind::Renewal,
+                labels: None,
+            }),
             3 => {
                 let (ttl, fence) = (Ttl::from_ms(i * 7).ok(), Some(Fence(now + 400_000)));
-                Request::Update(UpdateArgs { resource, token, ttl, fence, renewal: false, labels: None })
+                Request::Update(UpdateArgs { resource, token, ttl, fence, kind: UpdateKind::Edit, labels: None })
             }
             _ => Request::Cancel(CancelArgs { resource, token, attempt: AttemptId::from_random(i % 3) }),
         };
@@ -182,7 +190,14 @@ fn blocks_stand() -> Result<(), &'static str> {
     fill_for(&mut node, NOW_US, 2, 3, vec![]);
     let admit = AdmitArgs { view: view(2), nonce: 3, pages: 1, seed: Fence(NOW_US), by_clock: false };
     call(&mut node, served_us, &Request::Admit(admit));
-    let update = UpdateArgs { resource: name(1), token: token(1), ttl: None, fence: None, renewal: true, labels: None };
+    let update = UpdateArgs {
+        resource: name(1),
+        token: token(1),
+        ttl: None,
+        fence: None,
+        kind: UpdateKind::Renewal,
+        labels: None,
+    };
     if matches!(call(&mut node, served_us, &Request::Update(update)), Reply::Updated { .. }) {
         return Err("an extend of a blocked resource counts");
     }
@@ -222,7 +237,7 @@ fn key_votes_after_its_block() -> bool {
     let ttl = Ttl::from_ms(200_000).ok();
     let mut extend = |now_us, i| {
         let token = token.clone();
-        let of = UpdateArgs { resource: name(i), token, ttl, fence: None, renewal: true, labels: None };
+        let of = UpdateArgs { resource: name(i), token, ttl, fence: None, kind: UpdateKind::Renewal, labels: None };
         matches!(call(&mut node, now_us, &Request::Update(of)), Reply::Updated { .. })
     };
     let is_outlasted = extend(now_us, 2);

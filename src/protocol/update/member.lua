@@ -16,7 +16,7 @@ if want > 0 and tonumber(fence) ~= want then
   fence = ARGV[8]
   keep_fence(string.sub(KEYS[3], 16), want)
 end
-if ARGV[10] ~= '' then labels = ARGV[10] end
+labels = edit_of(labels) or labels
 local rest = table.concat({ renewals, ttl, fence, claims, labels }, '|')
 store(LOCK, HASH, {}, TOKEN, ends, mine[3], rest, px)
 return no or { 'G', record_of({ TOKEN, ends, mine[3], rest }), mine[2] - NOW_MS }

@@ -16,6 +16,17 @@ use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 node_script!(with_marker "../fences.lua", "update.lua", "../members.lua", "member.lua");
 
+/// What an update does besides a new end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpdateKind {
+    /// A fence or labels are written.
+    Edit,
+    /// As `Edit`, and it counts as a renewal.
+    Renewal,
+    /// As `Edit`, but a lease that is kept already keeps its labels: a late first end must not replace one that was set since.
+    FirstEnd,
+}
+
 /// Arguments of [`Request::Update`](super::request::Request::Update).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdateArgs {
@@ -28,8 +39,7 @@ pub struct UpdateArgs {
     /// The lease's fence: a lower stored one is raised to it; a higher one is another lease's of this token; `None`: any. For
     /// a member: a renewal takes only the lease with this fence; another update stores it, as a quorum gave it to this lease.
     pub fence: Option<Fence>,
-    /// Counts as a renewal, for display.
-    pub renewal: bool,
+    pub kind: UpdateKind,
     /// New labels, encoded; `None`: unchanged.
     pub labels: Option<Arc<str>>,
 }
@@ -41,13 +51,13 @@ pub(super) fn build(
     args: &UpdateArgs,
     script_ref: ScriptRef,
 ) -> Command {
-    let UpdateArgs { resource, token, ttl, fence, renewal, labels } = args;
+    let UpdateArgs { resource, token, ttl, fence, kind, labels } = args;
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
     command.keys([keys::META_KEY, &context.template.lock(resource)]);
     command.keys([&keys::block(resource), &keys::token_tombstone(resource, token)]);
     command.marker_args(context, sent_at);
     command.text(token.as_str()).number(ttl.map_or(0, |t| t.as_ms())).number(millis(context.params.lock_delay));
-    command.number(fence.map_or(0, |f| f.0)).number(u64::from(*renewal)).text(labels.as_deref().unwrap_or(""));
+    command.number(fence.map_or(0, |f| f.0)).number(*kind as u64).text(labels.as_deref().unwrap_or(""));
     command.build()
 }
 

@@ -1,11 +1,15 @@
 //! The reference of `update.lua`.
 
+use std::sync::Arc;
+
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::reference::shared_holders::{self, MemberLease};
-use crate::protocol::{LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
+use crate::protocol::{
+    LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs, UpdateKind,
+};
 use crate::types::{Fence, Mode};
 
 /// Runs one update.
@@ -63,7 +67,7 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
     if left_ms.is_none_or(|left_ms| ttl_ms > left_ms) {
         memory.locks.set_end(resource, Some(now_ms.saturating_add(ttl_ms)));
     }
-    if args.renewal {
+    if args.kind == UpdateKind::Renewal {
         record.renewals = record.renewals.saturating_add(1).min(MAX_RENEWALS);
         // An extend adds its own claim: no late cancel of an attempt may end a lease that the extend confirmed.
         if !record.claims.split(',').any(|claim| claim == "p") && !mutant::is(Mutant::ExtendUnclaimed) {
@@ -71,11 +75,11 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
         }
     }
     let wanted = args.fence.map_or(0, |fence| fence.0);
-    let labels = args.labels.as_ref().filter(|labels| !labels.is_empty());
+    let labels = edit_of(args, &record);
     if wanted > record.fence.0 || labels.is_some() {
         record.fence = Fence(record.fence.0.max(wanted));
         if let Some(labels) = labels {
-            record.labels = labels.clone();
+            record.labels = labels;
         }
         memory.store_fence(resource, record.fence.0);
     }
@@ -85,17 +89,23 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
     Reply::Updated { record, before_ms: left_ms.unwrap_or(0) }
 }
 
+/// The labels to be written, if any.
+fn edit_of(args: &UpdateArgs, record: &LeaseRecord) -> Option<Arc<str>> {
+    let is_late = args.kind == UpdateKind::FirstEnd && record.labels().kept_until_ms > 0;
+    args.labels.clone().filter(|labels| !labels.is_empty() && !is_late)
+}
+
 /// Updates a member, which has its own end; the fence is stored if a quorum gave it, and stays otherwise.
 fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, member: MemberLease) -> Reply {
     let (now_ms, resource, MemberLease { mut record, end_ms }) = (context.now_ms(), &args.resource, member);
     let wanted = args.fence.filter(|fence| *fence != record.fence && fence.0 > 0);
-    if args.renewal && wanted.is_some() {
+    if args.kind == UpdateKind::Renewal && wanted.is_some() {
         return Reply::Other { fence: Some(record.fence).filter(|fence| fence.0 > 0) };
     }
     if args.fence.is_some_and(|fence| fence.0 > memory.marker.highest_plausible_fence(context)) {
         return Reply::FenceTooFarAhead;
     }
-    if args.renewal {
+    if args.kind == UpdateKind::Renewal {
         record.renewals = record.renewals.saturating_add(1).min(MAX_RENEWALS);
         if !record.claims.split(',').any(|claim| claim == "p") && !mutant::is(Mutant::ExtendUnclaimed) {
             record.claims = format!("{}p,", record.claims).into();
@@ -105,8 +115,8 @@ fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateAr
         record.fence = fence;
         memory.store_fence(resource, fence.0);
     }
-    if let Some(labels) = args.labels.as_ref().filter(|labels| !labels.is_empty()) {
-        record.labels = labels.clone();
+    if let Some(labels) = edit_of(args, &record) {
+        record.labels = labels;
     }
     let px_ms = context.key_ttl_ms(args.ttl.unwrap_or(record.ttl));
     let later_ms = end_ms.max(now_ms.saturating_add(px_ms));
@@ -123,7 +133,7 @@ fn mutant_reply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArg
     let (ttl, fence) = (args.ttl?, args.fence?);
     let (token, claims, labels) = (args.token.clone(), "p,".into(), "{}".into());
     let record = LeaseRecord { mode: Mode::Exclusive, token, renewals: 0, ttl, fence, claims, labels };
-    if mutant::is(Mutant::WriteBackUnheld) && !args.renewal {
+    if mutant::is(Mutant::WriteBackUnheld) && args.kind != UpdateKind::Renewal {
         memory.store_fence(&args.resource, fence.0);
         return Some(Reply::Updated { record, before_ms: 0 });
     }

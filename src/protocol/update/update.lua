@@ -1,7 +1,7 @@
 -- Extend, edit labels, write a fence back. Never creates a lease, never revives one, never shortens one.
 -- KEYS: 1 meta, 2 lock, 3 block, 4 token tombstone
 -- ARGV: as in marker.lua, 5 token hash, 6 ttl_ms (0 = the lease's own), 7 lock_delay_ms, 8 fence (0 = any),
---       9 '1' counts a renewal, 10 labels ('' = keep)
+--       9 '1' counts a renewal, '2' keeps the labels of a lease that is kept already, 10 labels ('' = keep)
 -- Of a member (update/member.lua): a renewal takes the lease with this fence only; otherwise a quorum has given it, and it
 -- takes the place of the one that this node gave.
 -- Replies: G value pttl_before | M | O fence | D reason | F | W left (the resource has a block) | K C P Q S
@@ -11,6 +11,10 @@ if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 local names = no and redis.call('MGET', 'redlockd:names')[1]
 if names and string.gsub(names, '{resource}', string.sub(KEYS[3], 16)) ~= KEYS[2] then return no end -- its own key has another name
 local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])
+-- The labels to be written, if any. A kept lease has a number "k": all that people write is a text.
+local function edit_of(labels)
+  return ARGV[10] ~= '' and not (ARGV[9] == '2' and string.find(labels, '"k":%d')) and ARGV[10]
+end
 local r = redis.call('MGET', LOCK, KEYS[4], 'redlockd:blocks')
 if r[2] then return no or { 'D', r[2] } end -- released, forced, or revoked: no further renewals
 if r[3] then -- a resource with a block is updated as in quarantine: without a vote
@@ -34,12 +38,13 @@ if not v or string.byte(v) ~= 83 then -- not S: no members
   -- Also where the end stays: once a script has written, a full node takes the rest, and the claim below is not lost.
   redis.call('PEXPIRE', LOCK, math.max(px, left))
   if ARGV[9] == '1' then renewals = string.format('%06d', math.min(renewals + 1, 999999)) end
-  local edits = want > fence or ARGV[10] ~= ''
+  local edit = edit_of(labels)
+  local edits = want > fence or edit
   -- An extend adds a claim of its own: no late cancel of an attempt may end what it confirmed.
   local joins = ARGV[9] == '1' and not string.find(claims, 'p,', 1, true)
   if edits or joins then
     if want > fence then fence, had = want, ARGV[8] end
-    if ARGV[10] ~= '' then labels = ARGV[10] end
+    labels = edit or labels
     if joins then claims = claims .. 'p,' end
     v = table.concat({ TOKEN, renewals, ttl, had, claims, labels }, '|')
     local call = edits and redis.call or redis.pcall -- pcall: as below

@@ -217,8 +217,8 @@ async fn a_node_with_invalid_replies_counts_as_unreachable() {
 
 /// Bytes in one reply of a flood: more than the service may keep.
 const FLOOD_BYTES: usize = 96 << 20;
-/// The service under test takes some 25 MiB.
-const MEMORY_MAX_MIB: u64 = 64;
+/// The service under test takes some 25 MiB, and at the peak of a flood some 61 as a debug build; what it must not keep is 96.
+const MEMORY_MAX_MIB: u64 = 80;
 
 /// M1: however much a node sends, the service keeps little of it, and its memory returns.
 #[tokio::test]
