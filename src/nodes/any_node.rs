@@ -10,6 +10,7 @@ use super::call_observer::NodeObserver;
 use super::embedded::EmbeddedNode;
 use super::redis::RedisNode;
 use crate::protocol::{NodeResult, Request, RequestStamp};
+use crate::redlock::answers::AnswerSlot;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::node::{Node, NodeDetails, OperatorFinding};
 use crate::redlock::notifications::NotificationSource;
@@ -121,6 +122,13 @@ impl Node for AnyNode {
             Self::Embedded(node, observer) => {
                 Either::Right(observed(Arc::clone(node), Arc::clone(observer), stamp, request))
             }
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>, slot: AnswerSlot) -> Result<(), AnswerSlot> {
+        match self.as_ref() {
+            Self::Redis(node) => node.hand_over(slot),
+            Self::Embedded(..) => Err(slot),
         }
     }
 }

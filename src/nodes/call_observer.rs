@@ -6,8 +6,8 @@ use crate::protocol::UnreachableKind;
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
-/// Receives each call that was completed, or that was dropped after the node timeout. Calls that were dropped earlier are not
-/// reported.
+/// Receives each call that has ended. Of a call that nobody waits for any more, only that it took longer than callers wait; otherwise
+/// it is not reported.
 pub trait NodeObserver: Send + Sync + 'static {
     /// `ended`: when the call ended, and how long it took from its first poll. Must return at once.
     fn call_completed(

@@ -251,9 +251,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let asked = order.take().unwrap_or_else(|| Order::all(self.everyone()));
             let first = if asked.rest.is_empty() { Vec::new() } else { asked.first.clone() };
             let round = self.round_in_order(asked, request.clone(), started, deadline, Until::Decided, &is_yes).await;
-            if let Some(late) = round.late {
-                self.tasks.spawn(late);
-            }
+            self.leave(round.late);
             let tally = round.tally;
             took_effect |= !tally.answers().iter().all(took_no_effect);
             self.note_foreign(params, &tally);

@@ -15,6 +15,7 @@
 pub(crate) mod acquire;
 mod acquire_set;
 mod acquire_shared;
+pub mod answers;
 mod blocker;
 mod cleanup;
 pub mod clock;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answers::AnswerSlot;
 use super::notifications::NotificationSource;
 #[cfg(doc)]
 use crate::protocol::NoVote;
@@ -100,4 +101,10 @@ pub trait Node: Send + Sync + 'static {
         stamp: RequestStamp,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static;
+
+    /// Sends the slot's request once, as [`Self::call`] at its first poll, and puts the answer into the slot. A node that does not
+    /// take requests this way returns the slot, and is called.
+    fn hand_over(self: &Arc<Self>, slot: AnswerSlot) -> Result<(), AnswerSlot> {
+        Err(slot)
+    }
 }

@@ -88,6 +88,15 @@ impl Tally {
         }
     }
 
+    /// How many further answers can decide the vote at the earliest; `usize::MAX` if it is decided.
+    pub(crate) fn least_to_decide(&self) -> usize {
+        let quorum = self.quorum();
+        match self.decision() {
+            Decision::Open => (quorum - self.yes).min(self.size.saturating_sub(self.no) + 1 - quorum),
+            Decision::Reached | Decision::Impossible => usize::MAX,
+        }
+    }
+
     /// Number of yes-votes so far.
     pub(crate) fn yes(&self) -> usize {
         self.yes

@@ -120,7 +120,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if let Some(late) = late
                 && !is(Mutant::ReleaseStopsAtQuorum)
             {
-                left.extend(late.await);
+                left.extend(engine.failures(late, deadline).await);
             }
             if !left.is_empty() {
                 engine.deliver_release(request, left, started.plus(CLEANUP_MAX));

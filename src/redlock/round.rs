@@ -12,9 +12,11 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 
 use super::acquire_set::joined;
+use super::answers::Answers;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::fan_out::{Order, REST_AFTER};
+use super::known_nodes::{KnownNodes, NODES_KNOWN_MAX};
 use super::node::Node;
 use super::quorum::{Decision, Tally};
 use super::random::Entropy;
@@ -44,9 +46,13 @@ pub(super) const VIEW_REPEATS: usize = 3;
 /// Minimum extra time after a decision, see [`Until`].
 const GRACE: Duration = Duration::from_millis(2);
 
-/// The calls of a round that were in flight when it ended: resolves, at the latest at the round's deadline,
-/// to the nodes that failed or did not answer.
-pub(super) type LateCalls = Pin<Box<dyn Future<Output = Vec<usize>> + Send>>;
+/// What was in flight when a round ended.
+pub(super) enum Late {
+    /// Resolves, at the latest at the round's deadline, to the nodes that failed or did not answer.
+    Calls(Pin<Box<dyn Future<Output = Vec<usize>> + Send>>),
+    /// The same for nodes that answer also while nobody waits.
+    Answers(Answers),
+}
 
 /// A request, and the view in which its answers count; `None`: the instance's present view.
 pub(in crate::redlock) struct Posed {
@@ -104,7 +110,7 @@ struct Prepared {
 pub(super) struct Round {
     pub(super) tally: Tally,
     /// The calls that were in flight when it ended.
-    pub(super) late: Option<LateCalls>,
+    pub(super) late: Option<Late>,
     /// The nodes that got no request.
     pub(super) rest: Vec<usize>,
     pub(super) request: Arc<Request>,
@@ -124,26 +130,46 @@ fn for_the_rest(request: &Arc<Request>) -> Arc<Request> {
 /// The calls of a round that are still in flight.
 struct Fanout<F> {
     sent: Sent,
+    /// Of nodes that take no slots.
     calls: Vec<(usize, Pin<Box<F>>)>,
+    answers: Answers,
     ready: VecDeque<(usize, NodeResult)>,
 }
 
 impl<F: Future<Output = NodeResult>> Fanout<F> {
+    fn new(sent: Sent, answers: Answers) -> Self {
+        Self { sent, calls: Vec::new(), answers, ready: VecDeque::new() }
+    }
+
     /// Hands requests that were not sent before to their nodes, and collects answers.
     fn poll_calls(&mut self, cx: &mut Context<'_>) {
-        let (sent, ready) = (self.sent, &mut self.ready);
+        let ready = &mut self.ready;
         self.calls.retain_mut(|(index, call)| match call.as_mut().poll(cx) {
             Poll::Ready(answer) => {
-                ready.push_back((*index, answer_to(sent, answer)));
+                ready.push_back((*index, answer));
                 false
             }
             Poll::Pending => true,
         });
     }
 
-    /// Sends the request to more nodes.
-    async fn add(&mut self, calls: impl Iterator<Item = (usize, Pin<Box<F>>)>) {
-        self.calls.extend(calls);
+    /// Sends the request to these nodes now.
+    fn ask<N: Node>(
+        &mut self,
+        nodes: &KnownNodes<N>,
+        targets: impl Iterator<Item = usize>,
+        now: BootTime,
+        call: impl Fn(usize) -> F,
+    ) {
+        for index in targets {
+            if !self.answers.ask(index, now, |slot| nodes[index].hand_over(slot)) {
+                self.calls.push((index, Box::pin(call(index))));
+            }
+        }
+    }
+
+    /// Hands the requests of calls that were added to their nodes.
+    async fn begin_calls(&mut self) {
         poll_fn(|cx| {
             self.poll_calls(cx);
             Poll::Ready(())
@@ -151,13 +177,39 @@ impl<F: Future<Output = NodeResult>> Fanout<F> {
         .await;
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, NodeResult)>> {
+    /// The next answer; without one, the task is woken once `enough` nodes have answered, or all.
+    fn poll_next(&mut self, cx: &mut Context<'_>, enough: usize) -> Poll<Option<(usize, NodeResult)>> {
+        if let Some(next) = self.take() {
+            return Poll::Ready(Some(next));
+        }
         self.poll_calls(cx);
-        match self.ready.pop_front() {
+        let missing = self.answers.poll_take(cx, enough, &mut self.ready);
+        match self.take() {
             Some(next) => Poll::Ready(Some(next)),
-            None if self.calls.is_empty() => Poll::Ready(None),
+            None if self.calls.is_empty() && missing == 0 => Poll::Ready(None),
             None => Poll::Pending,
         }
+    }
+
+    /// An answer that was read.
+    fn take(&mut self) -> Option<(usize, NodeResult)> {
+        let (index, answer) = self.ready.pop_front()?;
+        Some((index, answer_to(self.sent, answer)))
+    }
+
+    /// The nodes that have not answered; all other answers are returned by [`Self::take`] from now on.
+    fn missing(&mut self) -> Vec<usize> {
+        let bits = self.answers.take(&mut self.ready);
+        let slots = (0..NODES_KNOWN_MAX).filter(|index| bits >> index & 1 == 1);
+        self.calls.iter().map(|(index, _)| *index).chain(slots).collect()
+    }
+}
+
+/// How many more answers may decide the round: of fewer its task is not notified.
+fn enough(until: Until, tally: &Tally, is_ending: bool) -> usize {
+    match until {
+        Until::Decided | Until::Won | Until::WonAndGrace if !is_ending => tally.least_to_decide(),
+        _ => usize::MAX,
     }
 }
 
@@ -178,10 +230,29 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Tally {
         let order = Order::all(targets.to_vec());
         let round = self.round_in_order(order, request, started, deadline, until, is_yes).await;
-        if let Some(late) = round.late {
-            self.tasks.spawn(late);
-        }
+        self.leave(round.late);
         round.tally
+    }
+
+    /// Lets calls that were in flight at the end of a round end by themselves.
+    pub(super) fn leave(&self, late: Option<Late>) {
+        match late {
+            Some(Late::Calls(calls)) => drop(self.tasks.spawn(calls)),
+            Some(Late::Answers(answers)) => answers.leave(),
+            None => {}
+        }
+    }
+
+    /// Waits for calls that were in flight at the end of a round, at most until its deadline. Returns the nodes that failed or did
+    /// not answer. Cancel: as of a round.
+    pub(super) async fn failures(&self, late: Late, deadline: BootTime) -> Vec<usize> {
+        match late {
+            Late::Calls(calls) => calls.await,
+            Late::Answers(answers) => {
+                let fanout = Fanout::<std::future::Ready<NodeResult>>::new(Sent::Request, answers);
+                await_late(fanout, self.clock.sleep_until(deadline)).await
+            }
+        }
     }
 
     /// Whether requests for votes are sent: a view and the nodes' time are known.
@@ -222,20 +293,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Round {
         let Prepared { sent, request, stamp, members } = self.prepare(request.into(), started);
         let mut tally = Tally::in_view((self.nodes.len(), self.size_in(&stamp.view)), Arc::clone(&stamp.view));
-        let call = |i: usize| (i, Box::pin(Arc::clone(&self.nodes[i]).call(stamp.clone(), Arc::clone(&request))));
-        let to_rest = |i: usize| (i, Box::pin(Arc::clone(&self.nodes[i]).call(stamp.clone(), for_the_rest(&request))));
+        let call = |i: usize| Arc::clone(&self.nodes[i]).call(stamp.clone(), Arc::clone(&request));
+        let to_rest = |i: usize| Arc::clone(&self.nodes[i]).call(stamp.clone(), for_the_rest(&request));
         let is_member = |i: &usize| members >> *i & 1 == 1;
         let mut rest: Vec<usize> = order.rest.into_iter().filter(is_member).collect();
-        let (mut calls, ready) = (Vec::with_capacity(order.first.len()), VecDeque::with_capacity(order.first.len()));
-        calls.extend(order.first.into_iter().filter(is_member).map(call));
-        let mut fanout = Fanout { sent, calls, ready };
+        let answers = Answers::new(stamp.clone(), Arc::clone(&request), deadline, self.nodes.len());
+        let mut fanout = Fanout::new(sent, answers);
+        fanout.ask(&self.nodes, order.first.into_iter().filter(is_member), self.clock.now(), call);
         let mut ends = deadline;
         let mut timer = pin!(self.clock.sleep_until(ends));
         let mut patience = pin!(OptionFuture::from((!rest.is_empty()).then(|| self.clock.sleep(REST_AFTER))));
         loop {
+            let enough = if rest.is_empty() { enough(until, &tally, ends < deadline) } else { 1 };
             let next = tokio::select! {
                 biased;
-                next = poll_fn(|cx| fanout.poll_next(cx)) => next,
+                next = poll_fn(|cx| fanout.poll_next(cx, enough)) => next,
                 () = &mut timer => break,
                 _ = &mut patience, if !rest.is_empty() => None,
             };
@@ -243,14 +315,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 if rest.is_empty() || mutant::is(Mutant::RestUnasked) {
                     break;
                 }
-                fanout.add(std::mem::take(&mut rest).into_iter().map(to_rest)).await;
+                fanout.ask(&self.nodes, std::mem::take(&mut rest).into_iter(), self.clock.now(), to_rest);
+                fanout.begin_calls().await;
                 continue;
             };
             self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
             // A request that joins a lease does not know which nodes have it.
             if !rest.is_empty() && (!yes || joined(&answer, 0)) && !mutant::is(Mutant::RestUnasked) {
-                fanout.add(std::mem::take(&mut rest).into_iter().map(to_rest)).await;
+                fanout.ask(&self.nodes, std::mem::take(&mut rest).into_iter(), self.clock.now(), to_rest);
+                fanout.begin_calls().await;
             }
             tally.record(index, answer, yes);
             match (until, tally.decision()) {
@@ -265,20 +339,23 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 _ => {}
             }
         }
-        while let Some((index, answer)) = fanout.ready.pop_front() {
+        let missing = fanout.missing();
+        while let Some((index, answer)) = fanout.take() {
             self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
             tally.record(index, answer, yes);
         }
         if self.clock.now() >= deadline {
-            for (index, _) in &fanout.calls {
+            for index in missing {
                 let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
-                tally.record(*index, Err(late), false);
+                tally.record(index, Err(late), false);
             }
             return Round { tally, late: None, rest, request, stamp };
         }
-        let timer = self.clock.sleep_until(deadline);
-        let late = (!fanout.calls.is_empty()).then(|| Box::pin(await_late(fanout, timer)) as LateCalls);
+        let late = match fanout.calls.is_empty() {
+            true => (!missing.is_empty()).then_some(Late::Answers(fanout.answers)),
+            false => Some(Late::Calls(Box::pin(await_late(fanout, self.clock.sleep_until(deadline))))),
+        };
         Round { tally, late, rest, request, stamp }
     }
 
@@ -295,7 +372,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// See [`LateCalls`].
+/// See [`Late`].
 async fn await_late<F: Future<Output = NodeResult>>(
     mut fanout: Fanout<F>,
     timer: impl Future<Output = ()>,
@@ -304,12 +381,15 @@ async fn await_late<F: Future<Output = NodeResult>>(
     loop {
         tokio::select! {
             biased;
-            next = poll_fn(|cx| fanout.poll_next(cx)) => match next {
+            next = poll_fn(|cx| fanout.poll_next(cx, usize::MAX)) => match next {
                 Some((index, answer)) => failed.extend(answer.is_err().then_some(index)),
                 None => return failed,
             },
             () = &mut timer => {
-                failed.extend(fanout.calls.iter().map(|(index, _)| *index));
+                failed.extend(fanout.missing());
+                while let Some((index, answer)) = fanout.take() {
+                    failed.extend(answer.is_err().then_some(index));
+                }
                 return failed;
             }
         }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::workers::Until;
 use crate::servers::{Directory, NODES, Nodes, Server, Service, Start};
@@ -22,6 +22,8 @@ const CYCLES: u64 = 20_000;
 /// Cycles of a shorter and of a longer run under a tool; what they differ by is counted.
 const SHORT: u64 = 1_024;
 const LONG: u64 = 6_144;
+/// How long a service is watched without cycles: what time alone causes is no cycle's.
+const IDLE: Duration = Duration::from_secs(20);
 /// Under `valgrind` everything takes fifty times as long: no node is to be given up for that.
 const PATIENT: [&str; 8] =
     ["--set", "min_ttl=25s", "--set", "node_timeout=10s", "--set", "guard=11s", "--set", "lock_delay=22s"];
@@ -48,9 +50,17 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
             println!("| {call} (strace -c, which slows the service down) | {connections} | {count:.2} |");
         }
     }
+    let perf = perf_counts();
+    let idle = if perf { 0.0 } else { idle_by_valgrind(&asked.binary).await? };
     for connections in CONNECTION_COUNTS {
-        let (count, by) = instructions(&asked.binary, connections).await?;
+        let (count, by) = match perf {
+            true => (by_perf(&asked.binary, connections).await?, "perf"),
+            false => (cycle_by_valgrind(&asked.binary, connections, idle).await?, "valgrind, without those of an idle service"),
+        };
         println!("| instructions in user space ({by}) | {connections} | {count:.0} |");
+    }
+    if !perf {
+        println!("| instructions in user space per second of an idle service (valgrind) | 0 | {idle:.0} |");
     }
     Ok(())
 }
@@ -63,16 +73,18 @@ async fn cycles(service: &Service, connections: usize, count: u64) -> Result<Run
     Ok(run)
 }
 
-/// Instructions per cycle, and by what they were counted.
-async fn instructions(binary: &Path, connections: usize) -> Result<(f64, &'static str), Failure> {
-    if perf_counts() {
-        let nodes = Nodes::start().await?;
-        let service = Start { binary, under: &[], args: &[] }.over(&nodes).await?;
-        cycles(&service, connections, WARM_UP).await?;
-        return Ok((by_perf(&service, connections).await?, "perf"));
-    }
-    let (short, long) = (by_valgrind(binary, connections, SHORT).await?, by_valgrind(binary, connections, LONG).await?);
-    Ok((per_cycle(short, long), "valgrind"))
+/// Instructions per second of a service without load.
+async fn idle_by_valgrind(binary: &Path) -> Result<f64, Failure> {
+    let (short, long) = (by_valgrind(binary, 1, 1, Duration::ZERO).await?, by_valgrind(binary, 1, 1, IDLE).await?);
+    Ok((long.0 - short.0) / (long.1 - short.1))
+}
+
+/// Instructions per cycle. `idle`: those of an idle service per second, for under `valgrind` a cycle takes so long that they would
+/// be a tenth of it, or more where the machine is busy.
+async fn cycle_by_valgrind(binary: &Path, connections: usize, idle: f64) -> Result<f64, Failure> {
+    let short = by_valgrind(binary, connections, SHORT, Duration::ZERO).await?;
+    let long = by_valgrind(binary, connections, LONG, Duration::ZERO).await?;
+    Ok(per_cycle(short.0, long.0 - idle * (long.1 - short.1)))
 }
 
 /// What each cycle adds to a count.
@@ -90,14 +102,17 @@ fn count_of(text: &str) -> Option<f64> {
     text.lines().find(|line| line.contains("instructions"))?.split(',').next()?.parse().ok()
 }
 
-async fn by_perf(service: &Service, connections: usize) -> Result<f64, Failure> {
+async fn by_perf(binary: &Path, connections: usize) -> Result<f64, Failure> {
+    let nodes = Nodes::start().await?;
+    let service = Start { binary, under: &[], args: &[] }.over(&nodes).await?;
+    cycles(&service, connections, WARM_UP).await?;
     let pid = service.server.pid().to_string();
     let mut perf = Command::new("perf");
     perf.args(["stat", "-x,", "-e", "instructions:u", "-p", &pid]).stderr(Stdio::piped());
     let mut perf = Server(perf.spawn()?);
     // perf says nowhere that it has begun.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let run = cycles(service, connections, CYCLES).await?;
+    let run = cycles(&service, connections, CYCLES).await?;
     Command::new("kill").args(["-INT", &perf.pid().to_string()]).status()?;
     let mut said = String::new();
     let mut output = perf.0.stderr.take().ok_or("no output")?;
@@ -105,22 +120,41 @@ async fn by_perf(service: &Service, connections: usize) -> Result<f64, Failure> 
     Ok(count_of(&said).ok_or("perf counted nothing")? / run.cycles() as f64)
 }
 
-/// All instructions of a service that does so many cycles, from its start to its end.
-async fn by_valgrind(binary: &Path, connections: usize, count: u64) -> Result<f64, Failure> {
+/// All instructions of a service that does so many cycles and is then idle, from its start to its end, and how many seconds cycles
+/// and idle time took.
+async fn by_valgrind(binary: &Path, connections: usize, count: u64, idle: Duration) -> Result<(f64, f64), Failure> {
     let under = ["valgrind", "--quiet", "--tool=callgrind", "--callgrind-out-file=FILE"];
-    let (text, _) = under_tool(binary, &under, connections, count).await?;
+    let Traced { text, took, .. } = under_tool(binary, &under, connections, count, idle).await?;
     let total = text.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
-    Ok(total.and_then(|total| total.trim().parse().ok()).ok_or("valgrind counted nothing")?)
+    let total = total.and_then(|total| total.trim().parse().ok()).ok_or("valgrind counted nothing")?;
+    Ok((total, took.as_secs_f64()))
 }
 
-/// A service under a tool that writes into `FILE`, from its start to its end, with so many cycles between:
-/// what the tool wrote, and the ports of the nodes.
-async fn under_tool(binary: &Path, tool: &[&str], connections: usize, count: u64) -> Result<(String, Vec<u16>), Failure> {
+/// What a tool wrote.
+struct Traced {
+    text: String,
+    /// The ports of the nodes.
+    ports: Vec<u16>,
+    /// How long cycles and idle time took.
+    took: Duration,
+}
+
+/// A service under a tool that writes into `FILE`, from its start to its end, with so many cycles between, and then `idle`.
+async fn under_tool(
+    binary: &Path,
+    tool: &[&str],
+    connections: usize,
+    count: u64,
+    idle: Duration,
+) -> Result<Traced, Failure> {
     let (data, nodes) = (Directory::new()?, Nodes::start().await?);
     let file = data.0.join("tool");
     let under: Vec<String> = tool.iter().map(|word| word.replace("FILE", &file.display().to_string())).collect();
     let mut service = Start { binary, under: &under, args: &PATIENT }.over(&nodes).await?;
+    let begun = Instant::now();
     cycles(&service, connections, count).await?;
+    tokio::time::sleep(idle).await;
+    let took = begun.elapsed();
     service.server.stop().await?;
     // A tool that watches from beside it ends after it.
     let (mut text, mut length) = (String::new(), usize::MAX);
@@ -129,7 +163,7 @@ async fn under_tool(binary: &Path, tool: &[&str], connections: usize, count: u64
         tokio::time::sleep(Duration::from_millis(300)).await;
         text = std::fs::read_to_string(&file)?;
     }
-    Ok((text, nodes.addresses.iter().map(|address| address.port()).collect()))
+    Ok(Traced { text, ports: nodes.addresses.iter().map(|address| address.port()).collect(), took })
 }
 
 /// Writes per cycle: to the nodes, and all others.
@@ -137,7 +171,7 @@ async fn writes(binary: &Path, connections: usize) -> Result<[f64; 2], Failure> 
     let under = ["strace", "-D", "-f", "-q", "--seccomp-bpf", "-s", "0", "-o", "FILE", "-e", TRACED];
     let mut counts = Vec::new();
     for count in [SHORT, LONG] {
-        let (text, ports) = under_tool(binary, &under, connections, count).await?;
+        let Traced { text, ports, .. } = under_tool(binary, &under, connections, count, Duration::ZERO).await?;
         counts.push(count_writes(&text, &ports));
     }
     Ok([0, 1].map(|to| per_cycle(counts[0][to], counts[1][to])))
@@ -172,8 +206,8 @@ fn count_writes(trace: &str, ports: &[u16]) -> [f64; 2] {
 /// System calls per cycle, the most frequent first.
 async fn calls(binary: &Path, connections: usize) -> Result<Vec<(String, f64)>, Failure> {
     let under = ["strace", "-D", "-f", "-q", "-c", "-o", "FILE"];
-    let short = count_calls(&under_tool(binary, &under, connections, SHORT).await?.0);
-    let long = count_calls(&under_tool(binary, &under, connections, LONG).await?.0);
+    let short = count_calls(&under_tool(binary, &under, connections, SHORT, Duration::ZERO).await?.text);
+    let long = count_calls(&under_tool(binary, &under, connections, LONG, Duration::ZERO).await?.text);
     let of = |(call, count): (&String, &f64)| (call.clone(), per_cycle(*short.get(call).unwrap_or(&0.0), *count));
     let mut calls: Vec<_> = long.iter().map(of).filter(|(_, count)| *count >= 0.05).collect();
     calls.sort_by(|(_, a), (_, b)| b.total_cmp(a));

@@ -15,6 +15,7 @@ use crate::keyed_maps::HASHING;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{LEASES_KEY, META_KEY};
 use crate::protocol::{ClusterParams, Reply, Request, ViewId};
+use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
 /// The data for building commands, besides the requests.
@@ -63,27 +64,27 @@ impl CommandContext {
         script_ref: ScriptRef,
     ) {
         let Some(first) = batch.first() else { return };
-        let (sent_at, view) = (first.stamp.sent_at, &*first.stamp.view);
+        let (sent_at, view) = (first.stamp().sent_at, &*first.stamp().view);
         let params = &*self.params.in_view(view);
         let marker_fingerprint = self.fingerprint(params, run, view.id);
         let context = ScriptContext { params, template: &params.template, marker_fingerprint: &marker_fingerprint };
-        match commands::batch_kind(&first.request) {
+        match commands::batch_kind(first.request()) {
             Some(kind) => {
-                let requests = batch.iter().map(|pending| (&pending.stamp, &pending.request));
+                let requests = batch.iter().map(|pending| (pending.stamp(), pending.request()));
                 commands::write_batch(out, &context, kind, requests, script_ref);
             }
-            None => commands::build(&context, sent_at, &first.request, script_ref).write_to(out),
+            None => commands::build(&context, sent_at, first.request(), script_ref).write_to(out),
         }
     }
 }
 
 /// Refuses the requests whose view names another process than the one at the other end; returns the others.
-pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) -> Vec<PendingRequest> {
-    let refused = |pending: &PendingRequest| pending.stamp.refusal(id, run, &pending.request);
+pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>, now: BootTime) -> Vec<PendingRequest> {
+    let refused = |pending: &PendingRequest| pending.stamp().refusal(id, run, pending.request());
     let mut sent = Vec::with_capacity(requests.len());
     for pending in requests {
         match refused(&pending) {
-            Some(no_vote) => pending.answer(Ok(Reply::NoVote(no_vote))),
+            Some(no_vote) => pending.answer(Ok(Reply::NoVote(no_vote)), now),
             None => sent.push(pending),
         }
     }
@@ -91,26 +92,26 @@ pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) ->
 }
 
 /// Groups requests into commands, in the order of sending.
-pub(super) fn batches(requests: Vec<PendingRequest>) -> Vec<Vec<PendingRequest>> {
+pub(super) fn batches(requests: Vec<PendingRequest>, now: BootTime) -> Vec<Vec<PendingRequest>> {
     if requests.len() == 1 {
-        return if requests[0].is_abandoned() { Vec::new() } else { vec![requests] };
+        return if requests[0].is_abandoned(now) { Vec::new() } else { vec![requests] };
     }
     let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
     // By kind, the last batch that may take more; by resource, the last batch with a request about it.
     let (mut open, hasher) = ([None; 2], BuildHasherDefault::<AsIs>::default());
     let mut last: HashMap<u64, usize, _> = HashMap::with_capacity_and_hasher(requests.len(), hasher);
     for pending in requests {
-        if pending.is_abandoned() {
+        if pending.is_abandoned(now) {
             continue;
         }
         // One hash for all connections, since the nodes of a round share it.
-        let key = pending.stamp.order(&pending.request, |request| HASHING.hash_one(ordering_key(request)));
-        let kind = commands::batch_kind(&pending.request).map(|kind| match kind {
+        let key = pending.stamp().order(pending.request(), |request| HASHING.hash_one(ordering_key(request)));
+        let kind = commands::batch_kind(pending.request()).map(|kind| match kind {
             BatchKind::Acquire => 0,
             BatchKind::Release => 1,
         });
         let is_of_view =
-            |batch: &[PendingRequest]| batch.first().is_some_and(|p| p.stamp.view.id == pending.stamp.view.id);
+            |batch: &[PendingRequest]| batch.first().is_some_and(|p| p.stamp().view.id == pending.stamp().view.id);
         let fits = |index: &usize| {
             let batch = &batches[*index];
             last.get(&key).is_none_or(|last| last < index) && batch.len() < BATCH_MAX && is_of_view(batch)
@@ -163,6 +164,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::nodes::redis::connections::NodeConnections;
+    use crate::nodes::redis::request_queue::tests::pending;
     use crate::protocol::{
         AcquireArgs, CancelArgs, ChangedTerms, EndReason, NodeList, ReleaseArgs, RequestStamp, RequestTime, Terms, View,
     };
@@ -203,18 +206,18 @@ mod tests {
 
     /// The commands that requests become, abbreviated; `!` before a request: its caller is gone.
     fn commands(requests: &[&str]) -> Vec<String> {
-        let mut callers = Vec::new();
-        let mut pending = Vec::new();
+        let (mut callers, mut waiting) = (Vec::new(), Vec::new());
+        let connections = Arc::new(NodeConnections::new(1, None, BootTime::default()));
         for entry in requests {
             let (gone, entry) = (entry.starts_with('!'), entry.trim_start_matches('!'));
-            let (one, caller) = PendingRequest::new(RequestTime(1).into(), Arc::new(request(entry)));
-            pending.push(one);
+            let (one, caller) = pending(RequestTime(1).into(), request(entry), &connections);
+            waiting.push(one);
             if !gone {
                 callers.push(caller);
             }
         }
-        let batches = batches(pending);
-        batches.iter().map(|b| b.iter().map(|p| abbreviated(&p.request)).collect::<Vec<_>>().join(" ")).collect()
+        let batches = batches(waiting, BootTime::default());
+        batches.iter().map(|b| b.iter().map(|p| abbreviated(p.request())).collect::<Vec<_>>().join(" ")).collect()
     }
 
     #[test]
@@ -253,7 +256,8 @@ mod tests {
         let with_terms = View { id: ViewId::NONE.above(1), list: Some(list), ..View::default() };
         let words = |view: View, abbreviation: &str| -> Vec<String> {
             let stamp = RequestStamp::new(RequestTime(1), Arc::new(view));
-            let (pending, _caller) = PendingRequest::new(stamp, Arc::new(request(abbreviation)));
+            let connections = Arc::new(NodeConnections::new(1, None, BootTime::default()));
+            let (pending, _caller) = pending(stamp, request(abbreviation), &connections);
             let mut command = Vec::new();
             context.write_command(&mut command, &"0f".into(), &[pending], ScriptRef::Hash);
             let text = String::from_utf8(command).expect("text");

@@ -1,8 +1,10 @@
 //! The connections of one node, each with its queue of requests, and their shared state. The supervisor inserts connections,
 //! callers enqueue requests, and the connection's driver takes them out.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use deadpool_redis::redis::{Cmd, RedisError, Value};
 use parking_lot::Mutex;
@@ -11,10 +13,13 @@ use tokio::task::JoinSet;
 
 use super::disk_policy::DiskPolicy;
 use super::errors;
-use super::request_queue::{ConnectionQueue, EnqueueError};
+use super::request_queue::{ConnectionQueue, PendingRequest};
 use super::server_checks::ServerInfo;
-use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
+use crate::nodes::call_observer::NodeObserver;
+use crate::protocol::{Unreachable, UnreachableKind};
+use crate::redlock::answers::AnswerSlot;
 use crate::redlock::clock::BootTime;
+use crate::types::NodeId;
 
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
@@ -58,34 +63,19 @@ impl ConnectionSlot {
         self.active.lock().is_some()
     }
 
-    /// Enqueues a request for the next batch. At most `limit` requests wait at a time; a full queue first drops the requests
-    /// whose callers have gone.
-    ///
-    /// Errors: [`EnqueueError`]; nothing is sent.
-    pub(super) fn enqueue(
-        &self,
-        stamp: RequestStamp,
-        request: Arc<Request>,
-        limit: usize,
-    ) -> Result<oneshot::Receiver<NodeResult>, EnqueueError> {
+    /// Enqueues a request for the next batch. Errors: there is no connection; the request is returned.
+    pub(super) fn enqueue(&self, pending: PendingRequest) -> Result<(), PendingRequest> {
         match self.active.lock().as_ref() {
-            Some(active) => active.queue.push(stamp, request, limit),
-            None => Err(EnqueueError::NotConnected),
+            Some(active) => active.queue.push(pending),
+            None => Err(pending),
         }
     }
 
-    /// Removes the active connection, if it has this generation (`None`: any), and wakes the task that maintains it. Returns
-    /// whether a connection was removed.
-    fn close(&self, generation: Option<u64>) -> bool {
-        let mut active = self.active.lock();
-        let closes = active.as_ref().is_some_and(|a| generation.is_none_or(|g| g == a.generation));
-        if closes {
-            let closed = active.take();
-            self.closed.notify_one();
-            // Ended here, because the driver may have ended already.
-            closed.into_iter().for_each(|closed| closed.queue.end());
-        }
-        closes
+    /// Removes and returns the active connection, if it has this generation (`None`: any), and wakes the task that maintains it.
+    fn close(&self, generation: Option<u64>) -> Option<ActiveConnection> {
+        let closed = self.active.lock().take_if(|active| generation.is_none_or(|one| one == active.generation))?;
+        self.closed.notify_one();
+        Some(closed)
     }
 
     /// Resolves once the active connection was closed. For one waiting task. Cancel: the wake-up is kept for the next wait.
@@ -94,13 +84,18 @@ impl ConnectionSlot {
     }
 }
 
+/// Who is notified of each call, and the node's name for it.
+pub(super) type Observer = (NodeId, Arc<dyn NodeObserver>);
+
 /// State that a node's callers and its supervisor share.
-#[derive(Debug)]
 pub(super) struct NodeConnections {
     slots: Vec<ConnectionSlot>,
     generations: AtomicU64,
     is_unsuitable: AtomicBool,
     in_flight: AtomicUsize,
+    /// How long callers wait for an answer. Microseconds.
+    timeout_us: AtomicU64,
+    observer: Option<Observer>,
     errors: [AtomicU64; UnreachableKind::ALL.len()],
     status: Mutex<ConnectionStatus>,
     reconnected: Notify,
@@ -127,9 +122,15 @@ pub(super) struct ConnectionStatus {
     open: usize,
 }
 
+impl fmt::Debug for NodeConnections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeConnections").field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
+
 impl NodeConnections {
     /// `count` slots without connections, as of `now`.
-    pub(super) fn new(count: usize, now: BootTime) -> Self {
+    pub(super) fn new(count: usize, observer: Option<Observer>, now: BootTime) -> Self {
         let status = ConnectionStatus {
             since: now,
             reconnects: 0,
@@ -146,6 +147,8 @@ impl NodeConnections {
             generations: AtomicU64::new(0),
             is_unsuitable: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
+            timeout_us: AtomicU64::new(u64::MAX),
+            observer,
             errors: Default::default(),
             status: Mutex::new(status),
             reconnected: Notify::new(),
@@ -198,14 +201,16 @@ impl NodeConnections {
     /// Closes a slot's connection if it has this generation (`None`: any).
     pub(super) fn close(&self, slot: &ConnectionSlot, generation: Option<u64>, now: BootTime) {
         let mut status = self.status.lock();
-        if slot.close(generation) {
-            if status.open == self.slots.len() {
-                status.since = now;
-            }
-            status.open = status.open.saturating_sub(1);
-            // The next process may have other settings.
-            status.policy = None;
+        let Some(closed) = slot.close(generation) else { return };
+        if status.open == self.slots.len() {
+            status.since = now;
         }
+        status.open = status.open.saturating_sub(1);
+        // The next process may have other settings.
+        status.policy = None;
+        drop(status);
+        // Ended here, because the driver may have ended already; outside the lock, because the calls that end are counted.
+        closed.queue.end();
     }
 
     /// Closes all connections: the server is no master, or has changed, so its memory is uncertain. They are built again once a
@@ -276,59 +281,89 @@ impl NodeConnections {
         counts
     }
 
-    /// A permit for one of at most `limit` calls in flight; `None` if the limit is reached.
-    pub(super) fn begin_call(self: &Arc<Self>, limit: usize) -> Option<CallPermit> {
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let permit = CallPermit(Arc::clone(self));
-        (before < limit).then_some(permit)
+    /// Follows how long callers wait for an answer.
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        self.timeout_us.store(micros(timeout), Ordering::Relaxed);
+    }
+
+    /// Counts a call in flight, if there are fewer than `limit`. Requests that wait unsent, and whose answers nobody needs any more,
+    /// give their places up.
+    pub(super) fn begin_call(&self, limit: usize, now: BootTime) -> bool {
+        let begin = || {
+            let is_within = self.in_flight.fetch_add(1, Ordering::Relaxed) < limit;
+            if !is_within {
+                self.in_flight.fetch_sub(1, Ordering::Relaxed);
+            }
+            is_within
+        };
+        begin() || {
+            self.slots.iter().filter_map(ConnectionSlot::active).for_each(|active| active.queue.drop_abandoned(now));
+            begin()
+        }
+    }
+
+    /// Ends a call in flight.
+    pub(super) fn end_call(&self, slot: &AnswerSlot, outcome: Result<(), UnreachableKind>, now: BootTime) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.count(slot, outcome, now);
+    }
+
+    /// Counts the outcome of a call. Without a caller it is a timeout if it took too long; otherwise the caller has gone, which is
+    /// no error of the node.
+    pub(super) fn count(&self, slot: &AnswerSlot, outcome: Result<(), UnreachableKind>, now: BootTime) {
+        let took = now.since(slot.sent_at());
+        let outcome = match slot.is_abandoned(now) {
+            false => outcome,
+            true if micros(took) >= self.timeout_us.load(Ordering::Relaxed) => Err(UnreachableKind::Timeout),
+            true => return,
+        };
+        if let Err(kind) = outcome {
+            self.count_error(kind);
+        }
+        if let Some((id, observer)) = &self.observer {
+            observer.call_completed(id, slot.request().operation(), (now, took), outcome);
+        }
     }
 }
 
-/// One call in flight, until dropped.
-#[derive(Debug)]
-pub(super) struct CallPermit(Arc<NodeConnections>);
-
-impl Drop for CallPermit {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::RequestTime;
+    use crate::nodes::redis::request_queue::tests::{answer, pending};
+    use crate::protocol::{Request, RequestTime};
 
     #[test]
     fn each_key_has_one_connection_and_keys_are_spread_over_all() {
-        let connections = NodeConnections::new(4, BootTime::default());
+        let connections = NodeConnections::new(4, None, BootTime::default());
         let slot_of = |key: &str| std::ptr::from_ref(connections.slot_of_key(key)) as usize;
         assert_eq!(slot_of("deploy/prod"), slot_of("deploy/prod"));
         let used: std::collections::HashSet<usize> = (0..100).map(|i| slot_of(&format!("job-{i}"))).collect();
         assert_eq!(used.len(), 4);
     }
 
-    #[test]
-    fn requests_are_refused_without_a_connection() {
-        let slot = ConnectionSlot::default();
-        let refused = slot.enqueue(RequestTime(1).into(), Arc::new(Request::probe()), 8).err();
-        assert_eq!(refused, Some(EnqueueError::NotConnected));
+    fn connections() -> Arc<NodeConnections> {
+        Arc::new(NodeConnections::new(1, None, BootTime::default()))
     }
 
     /// A closed connection takes no more requests, and its driver is notified.
     #[tokio::test]
     async fn what_waits_on_a_closed_connection_is_answered_as_never_sent() {
-        let (connections, queue) = (NodeConnections::new(1, BootTime::default()), Arc::new(ConnectionQueue::default()));
-        let active = ActiveConnection { queue: Arc::clone(&queue), generation: 7, _driver: Arc::new(JoinSet::new()) };
+        let (connections, queue) = (connections(), Arc::new(ConnectionQueue::default()));
         let slot = &connections.slots()[0];
+        let probe = || pending(RequestTime(1).into(), Request::probe(), &connections);
+        assert!(slot.enqueue(probe().0).is_err(), "there is none");
+        let active = ActiveConnection { queue: Arc::clone(&queue), generation: 7, _driver: Arc::new(JoinSet::new()) };
         connections.activate(slot, active.clone(), BootTime::default());
-        let mut answer = slot.enqueue(RequestTime(1).into(), Arc::new(Request::probe()), 1).expect("it fits");
-        let full = slot.enqueue(RequestTime(1).into(), Arc::new(Request::probe()), 1).err();
-        assert_eq!(full, Some(EnqueueError::QueueFull));
+        let (waiting, answers) = probe();
+        assert!(slot.enqueue(waiting).is_ok());
         connections.close(slot, Some(6), BootTime::default());
         assert!(slot.is_active(), "it is of another generation");
         connections.close(slot, Some(7), BootTime::default());
-        let kind = answer.try_recv().expect("an answer").expect_err("not sent").kind;
+        let kind = answer(&answers).expect("an answer").expect_err("not sent").kind;
         assert_eq!(kind, UnreachableKind::Disconnected);
         let cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(queue.drain(8, &cx).is_none());
@@ -336,17 +371,41 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_flight_are_bounded_and_their_permits_return() {
-        let connections = Arc::new(NodeConnections::new(1, BootTime::default()));
-        let permits: Vec<_> = (0..3).map_while(|_| connections.begin_call(2)).collect();
-        assert_eq!(permits.len(), 2);
-        drop(permits);
-        assert!(connections.begin_call(2).is_some());
+    fn calls_in_flight_are_bounded_and_those_of_no_use_give_way() {
+        let (connections, queue) = (connections(), Arc::new(ConnectionQueue::default()));
+        let active = ActiveConnection { queue, generation: 7, _driver: Arc::new(JoinSet::new()) };
+        connections.activate(&connections.slots()[0], active, BootTime::default());
+        let begin = || {
+            connections.begin_call(2, BootTime::default()).then(|| {
+                let (waiting, answers) = pending(RequestTime(1).into(), Request::probe(), &connections);
+                assert!(connections.slots()[0].enqueue(waiting).is_ok());
+                answers
+            })
+        };
+        let (first, _second) = (begin().expect("a place"), begin().expect("a place"));
+        assert!(begin().is_none());
+        drop(first);
+        let third = begin().expect("the place of the first");
+        assert!(begin().is_none());
+        connections.close_all(Unreachable::new(UnreachableKind::Disconnected, "closed"), BootTime::default());
+        assert!(answer(&third).is_some() && connections.begin_call(1, BootTime::default()));
+    }
+
+    #[test]
+    fn a_call_without_a_caller_is_a_timeout_if_it_took_too_long() {
+        let connections = connections();
+        connections.set_timeout(Duration::from_millis(50));
+        for (ms, timeouts) in [(49, 0), (50, 1)] {
+            let (waiting, answers) = pending(RequestTime(1).into(), Request::probe(), &connections);
+            drop(answers);
+            waiting.answer(Ok(crate::protocol::Reply::Missing), BootTime::default().plus(Duration::from_millis(ms)));
+            assert!(connections.errors().contains(&(UnreachableKind::Timeout, timeouts)), "{ms}");
+        }
     }
 
     #[test]
     fn errors_are_counted_by_kind() {
-        let connections = NodeConnections::new(1, BootTime::default());
+        let connections = NodeConnections::new(1, None, BootTime::default());
         connections.count_error(UnreachableKind::Full);
         connections.count_error(UnreachableKind::Full);
         assert!(connections.errors().contains(&(UnreachableKind::Full, 2)));

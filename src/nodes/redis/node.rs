@@ -2,27 +2,22 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use tokio::sync::oneshot;
-use tokio::task::coop::Unconstrained;
-use tokio::task::unconstrained;
 
 use super::batcher::{CommandContext, ordering_key};
 use super::config::{CONNECTIONS_MAX, Identity, RedisNodeConfig};
 use super::connect::{Limits, NodeConnector};
-use super::connections::{CallPermit, NodeConnections};
+use super::connections::NodeConnections;
 use super::pipeline::Place;
-use super::request_queue::EnqueueError;
+use super::request_queue::PendingRequest;
 use super::server_checks::ServerFinding;
 use super::{disk_policy, subscriber, supervisor};
 use crate::nodes::call_observer::NodeObserver;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
+use crate::redlock::answers::{self, AnswerSlot};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
@@ -52,7 +47,8 @@ pub struct RedisNodeReport {
     pub findings: Vec<ServerFinding>,
     /// Connections built beyond the configured number.
     pub reconnects: u64,
-    /// Calls without an answer, by kind. Calls dropped before the node timeout are not counted.
+    /// Calls without an answer in time, by kind. A call that nobody waits for any more is counted when it ends, if it took longer
+    /// than callers wait.
     pub errors: [(UnreachableKind, u64); UnreachableKind::ALL.len()],
     /// Kind of the last error of a call or of an attempt to connect.
     pub last_error: Option<UnreachableKind>,
@@ -74,14 +70,11 @@ pub struct RedisNode {
     max_in_flight: usize,
     /// The node is to be durable.
     is_durable: bool,
-    /// How long callers wait for an answer. Microseconds.
-    timeout_us: AtomicU64,
     connector: NodeConnector,
     address: RwLock<Address>,
     connections: Arc<NodeConnections>,
     subscriptions: Arc<Subscriptions>,
     clock: SystemClock,
-    observer: Option<Arc<dyn NodeObserver>>,
 }
 
 impl fmt::Debug for RedisNode {
@@ -110,7 +103,9 @@ impl RedisNode {
         let bind_run = config.identity == Identity::Handshake;
         let tls = config.tls.as_ref();
         let connector = NodeConnector::new(&config.url, tls, limits, bind_run, config.allow_replicas)?;
-        let connections = Arc::new(NodeConnections::new(config.connections, clock.now()));
+        let observer = observer.map(|observer| (config.id.clone(), observer));
+        let connections = Arc::new(NodeConnections::new(config.connections, observer, clock.now()));
+        connections.set_timeout(config.node_timeout);
         let subscriptions = Arc::new(Subscriptions::default());
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));
         let shared = (subscribed, Arc::clone(&connections));
@@ -127,13 +122,11 @@ impl RedisNode {
             id: config.id,
             max_in_flight: config.max_in_flight,
             is_durable: config.durable,
-            timeout_us: AtomicU64::new(micros(config.node_timeout)),
             connector: own,
             address: RwLock::new(address),
             connections,
             subscriptions,
             clock,
-            observer,
         };
         Ok((Arc::new(node), tasks))
     }
@@ -159,19 +152,14 @@ impl RedisNode {
         }
     }
 
-    /// Enqueues a request. The receiver is answered in any case, even if the connection ends.
-    fn send(&self, stamp: RequestStamp, request: Arc<Request>) -> Result<oneshot::Receiver<NodeResult>, Unreachable> {
-        let acquires = matches!(*request, Request::Acquire(_) | Request::AcquireSet(_) | Request::AcquireShared(_));
+    /// Why a request cannot be sent now.
+    fn refusal(&self, request: &Request, now: BootTime) -> Option<Unreachable> {
+        let acquires = matches!(request, Request::Acquire(_) | Request::AcquireSet(_) | Request::AcquireShared(_));
         if self.connections.is_unsuitable() && acquires {
-            return Err(Unreachable::new(UnreachableKind::Unsuitable, "findings about the server remove its vote"));
+            return Some(Unreachable::new(UnreachableKind::Unsuitable, "findings about the server remove its vote"));
         }
-        let slot = self.connections.slot_of_key(ordering_key(&request));
-        slot.enqueue(stamp, request, self.max_in_flight).map_err(|error| match error {
-            EnqueueError::NotConnected => self.not_connected(),
-            EnqueueError::QueueFull => {
-                Unreachable::new(UnreachableKind::Overloaded, "too many requests wait to be sent")
-            }
-        })
+        let is_full = !self.connections.begin_call(self.max_in_flight, now);
+        is_full.then(|| Unreachable::new(UnreachableKind::Overloaded, "too many requests are in flight"))
     }
 
     /// Why nothing was sent. Missing rights and a replica are reported as such, because retrying does not help.
@@ -180,17 +168,6 @@ impl RedisNode {
             Some(error) if matches!(error.kind, UnreachableKind::Auth | UnreachableKind::ReadOnly) => error,
             Some(error) => Unreachable::new(UnreachableKind::Disconnected, error.to_string()),
             None => Unreachable::new(UnreachableKind::Disconnected, "not connected"),
-        }
-    }
-
-    fn completed(&self, operation: &'static str, started: BootTime, answer: &NodeResult) {
-        let outcome = answer.as_ref().map(drop).map_err(|e| e.kind);
-        if let Err(kind) = outcome {
-            self.connections.count_error(kind);
-        }
-        if let Some(observer) = &self.observer {
-            let now = self.clock.now();
-            observer.call_completed(&self.id, operation, (now, now.since(started)), outcome);
         }
     }
 }
@@ -213,7 +190,7 @@ impl Node for RedisNode {
     }
 
     fn expect_answers_within(&self, timeout: Duration) {
-        self.timeout_us.store(micros(timeout), Ordering::Relaxed);
+        self.connections.set_timeout(timeout);
     }
 
     fn address(&self) -> Option<Arc<str>> {
@@ -252,96 +229,21 @@ impl Node for RedisNode {
         stamp: RequestStamp,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
-        Call { operation: request.operation(), node: self, started: None, state: CallState::New(stamp, request) }
+        let clock = self.clock;
+        answers::answer_of(stamp, request, move || clock.now(), move |slot| self.hand_over(slot))
     }
-}
 
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// A call: the first poll enqueues the request, so requests keep the order of their first polls. Not an async block, which would
-/// be several times as large; calls are moved for each node and round.
-struct Call {
-    node: Arc<RedisNode>,
-    operation: &'static str,
-    /// When the call was first polled.
-    started: Option<BootTime>,
-    state: CallState,
-}
-
-enum CallState {
-    New(RequestStamp, Arc<Request>),
-    /// Unconstrained: tokio's budget is for sockets, and a round has few answers to read.
-    Sent {
-        answer: Unconstrained<oneshot::Receiver<NodeResult>>,
-        _permit: CallPermit,
-    },
-    Ended,
-}
-
-impl CallState {
-    /// Takes the unsent request, if any; the state is then [`Self::Ended`] for now.
-    fn take_new(&mut self) -> Option<(RequestStamp, Arc<Request>)> {
-        if !matches!(self, Self::New(..)) {
-            return None;
+    fn hand_over(self: &Arc<Self>, slot: AnswerSlot) -> Result<(), AnswerSlot> {
+        let now = slot.sent_at();
+        if let Some(error) = self.refusal(slot.request(), now) {
+            self.connections.count(&slot, Err(error.kind), now);
+            slot.put(Err(error));
+            return Ok(());
         }
-        match std::mem::replace(self, Self::Ended) {
-            Self::New(stamp, request) => Some((stamp, request)),
-            Self::Sent { .. } | Self::Ended => None,
+        let connection = self.connections.slot_of_key(ordering_key(slot.request()));
+        if let Err(pending) = connection.enqueue(PendingRequest::new(slot, Arc::clone(&self.connections))) {
+            pending.answer(Err(self.not_connected()), now);
         }
-    }
-}
-
-impl Future for Call {
-    type Output = NodeResult;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<NodeResult> {
-        let this = &mut *self;
-        if let Some((stamp, request)) = this.state.take_new() {
-            this.started = Some(this.node.clock.now());
-            let sent = match this.node.connections.begin_call(this.node.max_in_flight) {
-                Some(permit) => this.node.send(stamp, request).map(|answer| (answer, permit)),
-                None => Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests are in flight")),
-            };
-            match sent {
-                Ok((answer, _permit)) => this.state = CallState::Sent { answer: unconstrained(answer), _permit },
-                Err(error) => {
-                    let answer = Err(error);
-                    this.end(&answer);
-                    return Poll::Ready(answer);
-                }
-            }
-        }
-        let answer = match &mut this.state {
-            // An answer is large: it is moved as rarely as possible.
-            CallState::Sent { answer, .. } => match ready!(Pin::new(answer).poll(cx)) {
-                Ok(answer) => answer,
-                Err(_) => Err(this.node.not_connected()),
-            },
-            // The call was polled after its end.
-            CallState::New(..) | CallState::Ended => return Poll::Pending,
-        };
-        this.end(&answer);
-        Poll::Ready(answer)
-    }
-}
-
-impl Call {
-    fn end(&mut self, answer: &NodeResult) {
-        self.state = CallState::Ended;
-        self.node.completed(self.operation, self.started.unwrap_or_default(), answer);
-    }
-}
-
-/// Counts a call that is dropped without an answer after the node timeout as a timeout. A call that is dropped earlier has lost
-/// its caller, which is no error of the node.
-impl Drop for Call {
-    fn drop(&mut self) {
-        let (CallState::Sent { .. }, Some(started)) = (&self.state, self.started) else { return };
-        if micros(self.node.clock.now().since(started)) >= self.node.timeout_us.load(Ordering::Relaxed) {
-            let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
-            self.node.completed(self.operation, started, &Err(late));
-        }
+        Ok(())
     }
 }

@@ -70,10 +70,10 @@ impl Driver {
         // Closed before any caller is answered, so that a repeated request does not get this connection.
         self.place.connections.record_connect_error(errors::of_connecting(&error));
         self.close();
-        let answer = errors::of_call(&error);
+        let (answer, now) = (errors::of_call(&error), self.place.clock.now());
         for sent in std::mem::take(&mut self.in_flight) {
             if let Sent::Batch(batch, _) = sent {
-                batch.into_iter().for_each(|pending| pending.answer(Err(answer.clone())));
+                batch.into_iter().for_each(|pending| pending.answer(Err(answer.clone()), now));
             }
         }
     }
@@ -102,8 +102,9 @@ impl Driver {
             self.in_flight.push_back(Sent::Command(caller));
         }
         if !requests.is_empty() {
-            let requests = sendable(&self.place.context.id, &self.run, requests);
-            batches(requests).into_iter().for_each(|batch| self.send(batch, ScriptRef::Hash));
+            let now = self.place.clock.now();
+            let requests = sendable(&self.place.context.id, &self.run, requests, now);
+            batches(requests, now).into_iter().for_each(|batch| self.send(batch, ScriptRef::Hash));
         }
         match self.wire.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Some(error.into())),
@@ -142,14 +143,14 @@ impl Driver {
     }
 
     fn answer(&self, batch: Vec<PendingRequest>, value: &Value) {
-        let (id, count) = (&self.place.context.id, batch.len());
+        let (id, count, now) = (&self.place.context.id, batch.len(), self.place.clock.now());
         for (index, pending) in batch.into_iter().enumerate() {
-            let answer = commands::parse_in_batch(count, index, &pending.request, value);
+            let answer = commands::parse_in_batch(count, index, pending.request(), value);
             if matches!(&answer, Ok(Reply::Status(status)) if is_outdated(&self.run, &status.run)) {
                 self.close();
             }
-            let answer = pending.stamp.counted(id, &self.run, answer);
-            pending.answer(answer);
+            let answer = pending.stamp().counted(id, &self.run, answer);
+            pending.answer(answer, now);
         }
     }
 
@@ -157,11 +158,11 @@ impl Driver {
         if errors::breaks_connection(error) {
             self.close();
         }
-        let answer = errors::of_call(error);
+        let (answer, now) = (errors::of_call(error), self.place.clock.now());
         if answer.kind == UnreachableKind::ReadOnly {
-            self.place.connections.close_all(answer.clone(), self.place.clock.now());
+            self.place.connections.close_all(answer.clone(), now);
         }
-        batch.into_iter().for_each(|pending| pending.answer(Err(answer.clone())));
+        batch.into_iter().for_each(|pending| pending.answer(Err(answer.clone()), now));
     }
 
     fn close(&self) {

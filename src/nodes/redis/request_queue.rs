@@ -8,7 +8,10 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::connections::NodeConnections;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
+use crate::redlock::answers::AnswerSlot;
+use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The requests and commands that wait to be sent on one connection.
 #[derive(Debug, Default)]
@@ -31,31 +34,29 @@ struct Waiting {
 pub(super) type PackedCommand = (Vec<u8>, oneshot::Sender<Result<Value, RedisError>>);
 
 impl ConnectionQueue {
-    /// Enqueues a request for the next batch, see [`ConnectionSlot::enqueue`](super::connections::ConnectionSlot::enqueue).
-    pub(super) fn push(
-        &self,
-        stamp: RequestStamp,
-        request: Arc<Request>,
-        limit: usize,
-    ) -> Result<oneshot::Receiver<NodeResult>, EnqueueError> {
+    /// Enqueues a request for the next batch. Errors: the connection has ended; the request is returned.
+    pub(super) fn push(&self, pending: PendingRequest) -> Result<(), PendingRequest> {
         let mut waiting = self.waiting.lock();
         if waiting.is_ended {
-            return Err(EnqueueError::NotConnected);
+            return Err(pending);
         }
-        if waiting.requests.len() >= limit {
-            waiting.requests.retain(|pending| !pending.is_abandoned());
-        }
-        if waiting.requests.len() >= limit {
-            return Err(EnqueueError::QueueFull);
-        }
-        let (pending, answer) = PendingRequest::new(stamp, request);
         waiting.requests.push(pending);
         let is_first = waiting.requests.len() == 1;
         drop(waiting);
         if is_first {
             self.waker.wake();
         }
-        Ok(answer)
+        Ok(())
+    }
+
+    /// Drops the requests whose answers nobody needs any more.
+    pub(super) fn drop_abandoned(&self, now: BootTime) {
+        let mut waiting = self.waiting.lock();
+        let (abandoned, requests) =
+            std::mem::take(&mut waiting.requests).into_iter().partition::<Vec<_>, _>(|one| one.is_abandoned(now));
+        waiting.requests = requests;
+        drop(waiting);
+        drop(abandoned);
     }
 
     /// Sends a command apart from the queued requests. `caller` is dropped if the connection has ended or ends.
@@ -96,23 +97,34 @@ impl ConnectionQueue {
 /// have taken effect.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
-    /// When its round began, and in which view.
-    pub stamp: RequestStamp,
-    pub request: Arc<Request>,
-    caller: Option<oneshot::Sender<NodeResult>>,
+    /// `None` once it was answered.
+    slot: Option<AnswerSlot>,
+    connections: Arc<NodeConnections>,
     is_sent: bool,
 }
 
 impl PendingRequest {
-    /// The request, and the receiver of its answer.
-    pub(super) fn new(stamp: RequestStamp, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
-        let (caller, answer) = oneshot::channel();
-        (Self { stamp, request, caller: Some(caller), is_sent: false }, answer)
+    /// A request, which is counted as a call in flight on these connections.
+    pub(super) fn new(slot: AnswerSlot, connections: Arc<NodeConnections>) -> Self {
+        Self { slot: Some(slot), connections, is_sent: false }
     }
 
-    /// The caller no longer waits for the answer.
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.caller.as_ref().is_none_or(oneshot::Sender::is_closed)
+    fn slot(&self) -> &AnswerSlot {
+        self.slot.as_ref().expect("not answered: answering takes the request")
+    }
+
+    /// When its round began, and in which view.
+    pub(super) fn stamp(&self) -> &RequestStamp {
+        self.slot().stamp()
+    }
+
+    pub(super) fn request(&self) -> &Arc<Request> {
+        self.slot().request()
+    }
+
+    /// Nobody needs the answer any more.
+    pub(super) fn is_abandoned(&self, now: BootTime) -> bool {
+        self.slot().is_abandoned(now)
     }
 
     /// Marks the request as sent: from now on it may take effect.
@@ -120,46 +132,68 @@ impl PendingRequest {
         self.is_sent = true;
     }
 
-    /// Sends the answer to the caller, if it still waits.
-    pub(super) fn answer(mut self, answer: NodeResult) {
-        if let Some(caller) = self.caller.take() {
-            let _ = caller.send(answer);
+    /// Answers the caller, if it still waits.
+    pub(super) fn answer(mut self, answer: NodeResult, now: BootTime) {
+        self.end(answer, now);
+    }
+
+    fn end(&mut self, answer: NodeResult, now: BootTime) {
+        if let Some(slot) = self.slot.take() {
+            self.connections.end_call(&slot, answer.as_ref().map(drop).map_err(|error| error.kind), now);
+            slot.put(answer);
         }
     }
 }
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        let Some(caller) = self.caller.take() else { return };
-        let kind = if self.is_sent { UnreachableKind::Broken } else { UnreachableKind::Disconnected };
-        let _ = caller.send(Err(Unreachable::new(kind, "the connection to the node was closed")));
+        if self.slot.is_some() {
+            let kind = if self.is_sent { UnreachableKind::Broken } else { UnreachableKind::Disconnected };
+            let answer = Err(Unreachable::new(kind, "the connection to the node was closed"));
+            self.end(answer, SystemClock.now());
+        }
     }
 }
 
-/// Why a request was not enqueued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EnqueueError {
-    /// There is no connection.
-    NotConnected,
-    /// The queue is full.
-    QueueFull,
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::protocol::RequestTime;
+    use crate::redlock::answers::Answers;
+
+    /// A request on these connections, and its answer.
+    pub(in crate::nodes::redis) fn pending(
+        stamp: RequestStamp,
+        request: Request,
+        connections: &Arc<NodeConnections>,
+    ) -> (PendingRequest, Answers) {
+        let never = BootTime::from_nanos(u64::MAX);
+        let (answers, mut slots) = (Answers::new(stamp, Arc::new(request), never, 1), Vec::new());
+        assert!(answers.ask(0, BootTime::default(), |slot| {
+            slots.push(slot);
+            Ok(())
+        }));
+        (PendingRequest::new(slots.remove(0), Arc::clone(connections)), answers)
+    }
+
+    /// The answer that has arrived.
+    pub(in crate::nodes::redis) fn answer(answers: &Answers) -> Option<NodeResult> {
+        let mut arrived = std::collections::VecDeque::new();
+        answers.poll_take(&Context::from_waker(std::task::Waker::noop()), 1, &mut arrived);
+        arrived.pop_front().map(|(_, answer)| answer)
+    }
 
     /// A cancel follows only where a request may have taken effect: it must never be said of a sent one that it did not.
     #[test]
     fn a_request_that_is_dropped_is_answered_by_whether_it_was_sent() {
+        let connections = Arc::new(NodeConnections::new(1, None, BootTime::default()));
         for (is_sent, expected) in [(false, UnreachableKind::Disconnected), (true, UnreachableKind::Broken)] {
-            let (mut pending, mut answer) = PendingRequest::new(RequestTime(1).into(), Arc::new(Request::probe()));
+            let (mut pending, answers) = pending(RequestTime(1).into(), Request::probe(), &connections);
             if is_sent {
                 pending.sent();
             }
             drop(pending);
-            assert_eq!(answer.try_recv().expect("an answer").map_err(|error| error.kind), Err(expected));
+            assert_eq!(answer(&answers).expect("an answer").map_err(|error| error.kind), Err(expected));
         }
     }
 }
