@@ -2,7 +2,7 @@
 
 use redlockd::protocol::{
     DeleteForeignArgs, EndReason, Found, LeaseRecord, ListArgs, NodeInspection, Released, Reply, Request, RestoreArgs,
-    StoredLock,
+    StoredLock, UpdateKind,
 };
 use redlockd::redlock::node::Node;
 use redlockd::redlock::notifications::{NotificationSource, Topic};
@@ -172,7 +172,8 @@ async fn an_extend_never_creates_and_never_shortens() {
     assert!((1..=11_000).contains(&before), "{before}");
     let (_, before) = kept(node.reply(a.extend(None)).await);
     assert!(before > 50_000, "{before}");
-    let (kept_record, before) = kept(node.reply(a.update(Some(1), None, false, Some("{\"n\":\"x\"}"))).await);
+    let (kept_record, before) =
+        kept(node.reply(a.update(Some(1), None, UpdateKind::Edit, Some("{\"n\":\"x\"}"))).await);
     assert!(before > 50_000, "an extend by less shortened it to {before}");
     let (record, _) = lease(&node, &a).await;
     assert_eq!((record.renewals, &*record.labels), (2, "{\"n\":\"x\"}"));
@@ -188,11 +189,14 @@ async fn a_fence_only_rises_and_is_never_too_far_ahead() {
     let fence = node.granted(&a, 10_000).await;
     let higher = Fence(fence.0 + 7);
     assert!(
-        matches!(node.reply(a.update(None, Some(higher), false, None)).await, Reply::Updated { record, .. } if record.fence == higher)
+        matches!(node.reply(a.update(None, Some(higher), UpdateKind::Edit, None)).await, Reply::Updated { record, .. } if record.fence == higher)
     );
-    assert_eq!(node.reply(a.update(None, Some(fence), false, None)).await, Reply::Other { fence: Some(higher) });
+    assert_eq!(
+        node.reply(a.update(None, Some(fence), UpdateKind::Edit, None)).await,
+        Reply::Other { fence: Some(higher) }
+    );
     let future = Fence(fence.0 + 3_600_000_000);
-    assert_eq!(node.reply(a.update(None, Some(future), false, None)).await, Reply::FenceTooFarAhead);
+    assert_eq!(node.reply(a.update(None, Some(future), UpdateKind::Edit, None)).await, Reply::FenceTooFarAhead);
     let (record, _) = lease(&node, &a).await;
     assert_eq!(record.fence, higher);
     node.reply(a.release()).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
 use redlockd::protocol::{
     AcquireArgs, CancelArgs, ClusterParams, EndReason, IndexArgs, NodeResult, ReleaseArgs, Reply, Request,
-    RequestStamp, RequestTime, RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, quarantine_for,
+    RequestStamp, RequestTime, RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, UpdateKind, quarantine_for,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::node::Node;
@@ -155,17 +155,17 @@ impl Holder {
     }
 
     pub fn extend(&self, ttl_ms: Option<u64>) -> Request {
-        self.update(ttl_ms, None, true, None)
+        self.update(ttl_ms, None, UpdateKind::Renewal, None)
     }
 
-    pub fn update(&self, ttl_ms: Option<u64>, fence: Option<Fence>, renewal: bool, labels: Option<&str>) -> Request {
+    pub fn update(&self, ttl_ms: Option<u64>, fence: Option<Fence>, kind: UpdateKind, labels: Option<&str>) -> Request {
         let (resource, token) = (self.resource.clone(), self.token.clone());
         Request::Update(UpdateArgs {
             resource,
             token,
             ttl: ttl_ms.map(ttl),
             fence,
-            renewal,
+            kind,
             labels: labels.map(Arc::from),
         })
     }
