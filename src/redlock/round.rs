@@ -168,8 +168,16 @@ impl<F: Future<Output = NodeResult>> Fanout<F> {
         }
     }
 
-    /// Hands the requests of calls that were added to their nodes.
-    async fn begin_calls(&mut self) {
+    /// As [`Self::ask`], while answers of other nodes are awaited.
+    async fn ask_too<N: Node>(
+        &mut self,
+        nodes: &KnownNodes<N>,
+        targets: Vec<usize>,
+        now: BootTime,
+        call: impl Fn(usize) -> F,
+    ) {
+        self.ask(nodes, targets.into_iter(), now, call);
+        // Calls hand their requests over when they are polled.
         poll_fn(|cx| {
             self.poll_calls(cx);
             Poll::Ready(())
@@ -315,16 +323,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 if rest.is_empty() || mutant::is(Mutant::RestUnasked) {
                     break;
                 }
-                fanout.ask(&self.nodes, std::mem::take(&mut rest).into_iter(), self.clock.now(), to_rest);
-                fanout.begin_calls().await;
+                fanout.ask_too(&self.nodes, std::mem::take(&mut rest), self.clock.now(), to_rest).await;
                 continue;
             };
             self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
             // A request that joins a lease does not know which nodes have it.
             if !rest.is_empty() && (!yes || joined(&answer, 0)) && !mutant::is(Mutant::RestUnasked) {
-                fanout.ask(&self.nodes, std::mem::take(&mut rest).into_iter(), self.clock.now(), to_rest);
-                fanout.begin_calls().await;
+                fanout.ask_too(&self.nodes, std::mem::take(&mut rest), self.clock.now(), to_rest).await;
             }
             tally.record(index, answer, yes);
             match (until, tally.decision()) {

@@ -61,7 +61,7 @@ impl Wire {
     pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<Value, RedisError>> {
         loop {
             if self.metered == 0
-                && let Some((value, length)) = numbers(&self.read)
+                && let Some((value, length)) = short_reply(&self.read)
             {
                 self.read.advance(length);
                 return Poll::Ready(Ok(value));
@@ -113,11 +113,17 @@ impl Wire {
     }
 }
 
-/// The first reply, with its length, if it is a number, or a whole list of numbers and no larger than that to a batch: they need
-/// no meter. Nearly all replies are what was granted or released, and the driver's parser takes ten thousand instructions for each.
-fn numbers(bytes: &[u8]) -> Option<(Value, usize)> {
-    if let Some((value, length)) = number(bytes, b':') {
-        return Some((Value::Int(value), length));
+/// The longest text that is read without the meter.
+const SHORT_TEXT_BYTES: usize = 32;
+
+/// The first reply, with its length, if it is a whole short text, or a whole list of numbers that is no longer than that to a batch:
+/// they need no meter. Nearly all replies are fences that were granted, or counts of what was released; for each, the driver's
+/// parser takes ten thousand instructions.
+fn short_reply(bytes: &[u8]) -> Option<(Value, usize)> {
+    if let Some((length, at)) = number(bytes, b'$') {
+        let length = usize::try_from(length).ok().filter(|length| *length <= SHORT_TEXT_BYTES)?;
+        let (text, rest) = bytes[at..].split_at_checked(length)?;
+        return rest.starts_with(b"\r\n").then(|| (Value::BulkString(text.to_vec()), at + length + 2));
     }
     let (count, mut at) = number(bytes, b'*')?;
     let count = usize::try_from(count).ok().filter(|count| *count <= BATCH_MAX)?;
@@ -179,9 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn only_numbers_that_cannot_overflow_are_read_fast() {
-        let of = |digits: &str| numbers(format!("*1\r\n:{digits}\r\n").as_bytes()).map(|(value, _)| value);
-        assert_eq!(numbers(b":-7\r\n:8\r\n"), Some((Value::Int(-7), 5)), "the reply to one request");
+    fn only_whole_texts_and_numbers_that_cannot_overflow_are_read_fast() {
+        let of = |digits: &str| short_reply(format!("*1\r\n:{digits}\r\n").as_bytes()).map(|(value, _)| value);
+        let text = |text: &str| short_reply(text.as_bytes());
+        assert_eq!(
+            text("$2\r\n42\r\n:8\r\n"),
+            Some((Value::BulkString(b"42".to_vec()), 8)),
+            "the reply to one request"
+        );
+        assert!(
+            ["$2\r\n42", "$2\r\n42\r", "$2\r\n423\r\n", "$-1\r\n", "$33\r\n"].iter().all(|part| text(part).is_none())
+        );
         let longest = "-999999999999999999";
         assert_eq!(of(longest), Some(Value::Array(vec![Value::Int(longest.parse().expect("a number"))])));
         for other in ["9999999999999999999", "1000000000000000000", "", "-", "+1", "1 "] {
@@ -198,8 +212,8 @@ mod tests {
     proptest! {
         /// The fast parser returns what the driver's parser returns, or nothing.
         #[test]
-        fn numbers_are_read_as_the_driver_reads_them(bytes in r"(\*[0-9]{1,2}\r\n)?([:+$*][-+]?[0-9]{0,20}\r?\n){0,4}") {
-            if let Some((value, length)) = numbers(bytes.as_bytes()) {
+        fn short_replies_are_read_as_the_driver_reads_them(bytes in r"(\*[0-9]{1,2}\r\n)?([:+$*][-+]?[0-9]{0,20}\r?\n){0,4}") {
+            if let Some((value, length)) = short_reply(bytes.as_bytes()) {
                 prop_assert_eq!(Meter::default().feed_value(bytes.as_bytes()), Ok((length, true)));
                 prop_assert_eq!(parse_redis_value(&bytes.as_bytes()[..length]).expect("read"), value);
             }
