@@ -85,8 +85,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         } else {
             Admission::Once
         };
-        let request = WaitRequest {
-            resources: if has_own_token { Box::pin(self.to_queue_for(params)).await } else { Arc::clone(resources) },
+        let request = |resources| WaitRequest {
+            resources,
             mode: params.mode,
             party,
             token: has_own_token.then(|| params.token.clone()),
@@ -99,14 +99,33 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
             // Rounds without a decision have no latency: they took as long as the time-outs.
             match outcome {
-                Ok(_) => self.record_decided_round(Round::Granted, begun),
-                Err(Refusal { kind: RefusalKind::Held, .. }) => self.record_decided_round(Round::Refused, begun),
+                Ok(_) => self.record_decided_round(Round::Granted, begun, self.now()),
+                Err(Refusal { kind: RefusalKind::Held, .. }) => {
+                    self.record_decided_round(Round::Refused, begun, self.now());
+                }
                 Err(_) => {}
             }
         };
+        let mut refused = None;
+        if admission == Admission::Once
+            && let Some((begun, outcome)) = waiting.ask_beside(params).await
+        {
+            on_round(begun, &outcome);
+            match outcome {
+                Ok(grant) => {
+                    waiting.granted_beside(params, &grant, || request(Arc::clone(resources)));
+                    return Ok(grant);
+                }
+                Err(refusal) => refused = Some(refusal),
+            }
+        }
+        let queues = match has_own_token && resources.len() > 1 {
+            true => Box::pin(self.to_queue_for(params)).await,
+            false => Arc::clone(resources),
+        };
         let may_read = |name: &ResourceName| principal.as_ref().is_none_or(|p| p.rules.allow(Right::Read, name));
         let keep = keep.filter(|_| admission == Admission::Queued);
-        let outcome = waiting.acquire(params, request, keep, may_read, on_round).await;
+        let outcome = waiting.acquire(params, request(queues), keep, may_read, on_round, refused).await;
         match outcome {
             Ok(grant) => Ok(grant),
             Err(WaitError::OthersWait) => {
@@ -129,16 +148,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The resources in whose queues a request waits: all its resources; if there are several, except those where others wait for
-    /// what its token holds already. They wait for the end of that lease, and would block its holder from the other resources.
+    /// The resources in whose queues a request for several waits: all its resources, except those where others wait for what its token
+    /// holds already. They wait for the end of that lease, and would block its holder from the other resources.
     async fn to_queue_for(&self, params: &AcquireParams) -> Arc<[ResourceName]> {
         let (resources, waiting) = (&params.resources, &self.shared.waiting);
         let mut queues = Vec::with_capacity(resources.len());
-        if resources.len() > 1 {
-            for resource in resources.iter() {
-                if self.waiter_count(resource) == 0 || !waiting.holds(resource, &params.token).await {
-                    queues.push(resource.clone());
-                }
+        for resource in resources.iter() {
+            if self.waiter_count(resource) == 0 || !waiting.holds(resource, &params.token).await {
+                queues.push(resource.clone());
             }
         }
         if queues.is_empty() { Arc::clone(resources) } else { queues.into() }
@@ -160,6 +177,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(_) => return,
         };
         let waited = (is_over && is_ready_to_wait).then_some(took);
+        if waited.is_none() && !is_contended {
+            return;
+        }
         let seen = AcquireSeen { waited, is_contended, is_granted: outcome.is_ok() };
         self.shared.events.record_acquire(resource, owner, seen, self.wall_ms());
     }

@@ -69,6 +69,8 @@ pub(super) struct Shared<N, C, E> {
     on_deadlock: OnceLock<DeadlockObserver>,
 }
 
+type AttemptResult<N, C, E> = Result<Grant<N, C, E>, Refusal>;
+
 /// The waiters of one instance. Cheap to clone.
 pub(crate) struct WaitDriver<N, C, E>(pub(super) Arc<Shared<N, C, E>>);
 
@@ -110,9 +112,39 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let _ = self.0.on_deadlock.set(observer);
     }
 
+    /// The attempt of a request that does not wait, and when it began; `None` if there are waiters, so that the request must enter.
+    /// Else it overtakes nobody, and [`Self::granted_beside`] or [`Self::acquire`] must get the outcome.
+    ///
+    /// Cancel: the attempt is cancelled on all nodes.
+    pub(crate) async fn ask_beside(&self, params: &AcquireParams) -> Option<(BootTime, AttemptResult<N, C, E>)> {
+        if self.has_waiters(&params.resources) {
+            return None;
+        }
+        let begun = self.0.engine.clock.now();
+        Some((begun, Box::pin(self.0.engine.attempt(params, begun, SlotChoice::default())).await))
+    }
+
+    /// Reports a grant of [`Self::ask_beside`] to waiters that have come meanwhile.
+    pub(crate) fn granted_beside(
+        &self,
+        params: &AcquireParams,
+        grant: &Grant<N, C, E>,
+        request: impl FnOnce() -> WaitRequest,
+    ) {
+        if self.has_waiters(&params.resources) {
+            let (lease, until) = (params.token.clone(), self.keys_gone(grant.deadline));
+            self.0.handle(WaitEvent::GrantedBeside(request(), lease, grant.mode.slot(), until));
+        }
+    }
+
+    fn has_waiters(&self, resources: &[ResourceName]) -> bool {
+        self.queue(|queue| resources.iter().any(|resource| queue.waiter_count(resource) > 0))
+    }
+
     /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or only of those that its
     /// token does not hold already. It is refused only for a deadlock of which it `may_know` each resource.
-    /// `on_round` is called after each attempt, with the time at which the attempt began.
+    /// `on_round` is called after each attempt, with the time at which the attempt began. `refused`: the refusal of its first attempt,
+    /// by [`Self::ask_beside`].
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::kept_places::PLACE_KEPT`], for the next request with this key.
@@ -122,7 +154,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         request: WaitRequest,
         keep: Option<PlaceRequest>,
         may_know: impl Fn(&ResourceName) -> bool,
-        on_round: impl Fn(BootTime, &Result<Grant<N, C, E>, Refusal>),
+        on_round: impl Fn(BootTime, &AttemptResult<N, C, E>),
+        mut refused: Option<Refusal>,
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
         let place = self.enter(request, &params.token, keep).map_err(WaitError::Differs)?;
@@ -143,10 +176,16 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                     place.report(AttemptOutcome::NotJoined);
                 }
                 Step::Attempt(joins, slots) => {
-                    let begun = engine.clock.now();
-                    let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
-                    let outcome = Box::pin(engine.attempt(params, started, slots)).await;
-                    on_round(begun, &outcome);
+                    let outcome = match refused.take() {
+                        Some(refusal) => Err(refusal),
+                        None => {
+                            let begun = engine.clock.now();
+                            let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
+                            let outcome = Box::pin(engine.attempt(params, started, slots)).await;
+                            on_round(begun, &outcome);
+                            outcome
+                        }
+                    };
                     if !place.report(self.summary(params, &outcome, joins)) {
                         // What was granted is undone, as for a caller that disconnected.
                         drop(outcome);
@@ -247,7 +286,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     fn summary(
         &self,
         params: &AcquireParams,
-        outcome: &Result<Grant<N, C, E>, Refusal>,
+        outcome: &AttemptResult<N, C, E>,
         joins: bool,
     ) -> AttemptOutcome {
         match outcome {

@@ -63,6 +63,9 @@ impl Queue {
             WaitEvent::Absent(waiter) => self.absent(waiter),
             WaitEvent::Returned(waiter, until) => self.returned(waiter, until),
             WaitEvent::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
+            WaitEvent::GrantedBeside(request, lease, slot, until) => {
+                self.note_grant(&QueuedWaiter::new(request, now, false), (&lease, slot), until);
+            }
             WaitEvent::CycleChecked { waiter, cycle, is_confirmed, may_refuse } => {
                 self.cycle_checked(waiter, cycle, is_confirmed, may_refuse);
             }
@@ -345,6 +348,11 @@ impl Queue {
     fn granted(&mut self, id: WaiterId, (lease, slot): (&TokenHash, Option<u8>), until: BootTime) {
         let Some(waiter) = self.remove(id) else { return };
         self.actions.push(Action::Grant(id));
+        self.note_grant(&waiter, (lease, slot), until);
+    }
+
+    /// Tells the waiters for the same resources of a grant to a waiter that is not in the queues any more.
+    fn note_grant(&mut self, waiter: &QueuedWaiter, (lease, slot): (&TokenHash, Option<u8>), until: BootTime) {
         let WaitRequest { resources, mode, party, token, .. } = waiter.request.clone();
         for resource in resources.iter() {
             self.set_held(resource, until, mode);
@@ -364,7 +372,7 @@ impl Queue {
             }
             let holder = party.clone().map(|party| KnownHolder { party, token: lease.clone() });
             self.holder_granted(resource, (lease, slot), holder, mode);
-            self.lead(resource, &waiter);
+            self.lead(resource, waiter);
             for id in order {
                 let wants_it = |other: &QueuedWaiter| other.request.token == token;
                 if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {

@@ -145,7 +145,7 @@ impl ResponseSteps {
             Some(html_response) => response = html_response.apply(id.as_str(), response),
             None => {
                 for (name, value) in API_HEADERS {
-                    response.headers_mut().insert(name, HeaderValue::from_static(value));
+                    response.headers_mut().insert(name, value);
                 }
             }
         }
