@@ -223,11 +223,12 @@ impl Activity {
     /// The messages to be published now, each of at most `max` bytes.
     pub(super) fn due(&self, instance: &str, wall_ms: u64, max: usize) -> Vec<String> {
         let mut state = self.0.lock();
-        let present = state.present(wall_ms).kept();
+        // It ends the last minute if that is over.
+        state.present(wall_ms);
         let mut due: Vec<Minute> = state.unpublished.drain(..).collect();
         if Duration::from_millis(wall_ms.saturating_sub(state.published_ms)) >= PUBLISH_INTERVAL {
             state.published_ms = wall_ms;
-            due.push(present);
+            due.push(state.present(wall_ms).kept());
         }
         drop(state);
         let is_quiet = |minute: &Minute| minute.grants == 0 && minute.contended == 0 && minute.held.is_empty();

@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 
 use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::distant_ends::{self, DistantEnds};
-use super::event_buffer::{EventBuffer, KeptEvent};
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
-use super::event_fields::{is_message_of, is_valid};
+use super::event_buffer::{EventBuffer, KeptEvent};
 pub(crate) use super::event_fields::{LeaseEvent, set_end, set_lease, set_mode};
+use super::event_fields::{is_message_of, is_valid};
 pub(crate) use super::event_kind::EventKind;
 use super::gaps::Gap;
 use super::history_exchange;

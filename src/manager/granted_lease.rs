@@ -55,7 +55,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn record_grant(&self, lease: &GrantedLease) {
         let (hash, at) = (lease.token.hash(), self.moment());
         self.record_own_lease(&hash, (&lease.resource, &lease.labels, lease.mode), lease.deadline, at);
-        self.record_change(at.now, &lease.resource, |until| LeaseChange::Granted(lease.record(), until(lease.deadline)));
+        self.record_change(at.now, &lease.resource, |until| {
+            LeaseChange::Granted(lease.record(), until(lease.deadline))
+        });
         if lease.kept_for.is_some() {
             self.shared.keeper.keep(&lease.resource, &lease.record(), lease.deadline);
         }

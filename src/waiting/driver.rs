@@ -283,12 +283,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     }
 
     /// The result of an attempt as an event of the queue.
-    fn summary(
-        &self,
-        params: &AcquireParams,
-        outcome: &AttemptResult<N, C, E>,
-        joins: bool,
-    ) -> AttemptOutcome {
+    fn summary(&self, params: &AcquireParams, outcome: &AttemptResult<N, C, E>, joins: bool) -> AttemptOutcome {
         match outcome {
             Ok(grant) => {
                 let until = self.keys_gone(grant.deadline);

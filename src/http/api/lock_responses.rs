@@ -13,7 +13,7 @@ use super::request_headers::LOCK_TOKEN;
 pub(super) use super::to_wire::json;
 use super::{refusals, to_wire};
 use crate::api;
-use crate::http::format;
+use crate::http::format::{self, TimeText};
 use crate::http::negotiation::ResponseFormat;
 use crate::http::path::LOCKS_PREFIX;
 use crate::http::problem::{Problem, etag};
@@ -25,7 +25,7 @@ use crate::manager::types::{
     Readiness, mode_of,
 };
 use crate::redlock::quorum::quorum_of;
-use crate::types::{NodeId, PermitLimit, ResourceName, Token, WantedMode};
+use crate::types::{NodeId, PermitLimit, ResourceName, Token, TokenHash, WantedMode};
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
 pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
@@ -48,28 +48,64 @@ pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
 /// The lease without its token. If the time of grant is unknown, the labels were not read from the nodes; they are left out
 /// rather than shown as empty.
 pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
-    let valid_for = lease.deadline.since(time.now);
-    let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
-    api::Lease {
-        resource: lease.resource.as_str().to_owned(),
-        mode: lease.mode.wanted().as_str().to_owned(),
-        slot: lease.mode.slot(),
-        limit: lease.mode.wanted().limit().map(PermitLimit::get),
-        token: None,
-        token_id: lease.token.hash().id_text().to_owned(),
-        fence: lease.fence.0,
-        owner: labels.map(|l| l.owner.clone()),
-        note: labels.map(|l| l.note.clone()),
-        metadata: labels.map(|l| l.metadata.clone()),
-        acquired_at: labels.map(|l| format::time(l.acquired_at_ms)),
-        expires_at: format::time(time.wall_ms.saturating_add(format::ms(valid_for))),
-        ttl_ms: lease.ttl.as_ms(),
-        valid_for_ms: format::ms(valid_for),
-        kept_until: lease.kept_for.map(|_| format::time(lease.labels.kept_until_ms)),
-        kept_for_ms: lease.kept_for.map(format::ms),
-        waited_ms: None,
-        renewals: None,
-        quorum: to_wire::quorum(lease.quorum),
+    LeaseTexts::of(lease, time).lease(lease, BTreeMap::clone)
+}
+
+/// The texts of a lease's answer that the lease itself does not have.
+struct LeaseTexts {
+    hash: TokenHash,
+    valid_for_ms: u64,
+    acquired_at: TimeText,
+    expires_at: TimeText,
+    kept_until: Option<TimeText>,
+}
+
+impl LeaseTexts {
+    fn of(lease: &GrantedLease, time: AnswerTime) -> Self {
+        let valid_for_ms = format::ms(lease.deadline.since(time.now));
+        Self {
+            hash: lease.token.hash(),
+            valid_for_ms,
+            acquired_at: TimeText::of(lease.labels.acquired_at_ms),
+            expires_at: TimeText::of(time.wall_ms.saturating_add(valid_for_ms)),
+            kept_until: lease.kept_for.map(|_| TimeText::of(lease.labels.kept_until_ms)),
+        }
+    }
+
+    /// The lease with owned or borrowed texts.
+    fn lease<'a, S: From<&'a str>, M>(
+        &'a self,
+        lease: &'a GrantedLease,
+        metadata: impl FnOnce(&'a BTreeMap<String, String>) -> M,
+    ) -> api::Lease<S, M> {
+        let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
+        api::Lease {
+            resource: lease.resource.as_str().into(),
+            mode: lease.mode.wanted().as_str().into(),
+            slot: lease.mode.slot(),
+            limit: lease.mode.wanted().limit().map(PermitLimit::get),
+            token: None,
+            token_id: self.hash.id_text().into(),
+            fence: lease.fence.0,
+            owner: labels.map(|l| l.owner.as_str().into()),
+            note: labels.map(|l| l.note.as_str().into()),
+            metadata: labels.map(|l| metadata(&l.metadata)),
+            acquired_at: labels.map(|_| self.acquired_at.as_str().into()),
+            expires_at: self.expires_at.as_str().into(),
+            ttl_ms: lease.ttl.as_ms(),
+            valid_for_ms: self.valid_for_ms,
+            kept_until: self.kept_until.as_ref().map(|until| until.as_str().into()),
+            kept_for_ms: lease.kept_for.map(format::ms),
+            waited_ms: None,
+            renewals: None,
+            quorum: to_wire::quorum(lease.quorum),
+        }
+    }
+
+    /// As [`lease_with_token`], of borrowed texts.
+    fn with_token<'a>(&'a self, lease: &'a GrantedLease) -> api::Lease<&'a str, &'a BTreeMap<String, String>> {
+        let (token, waited_ms) = (Some(api::TokenText(lease.token.reveal())), Some(format::ms(lease.waited)));
+        api::Lease { token, waited_ms, ..self.lease(lease, |metadata| metadata) }
     }
 }
 
@@ -96,7 +132,7 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
     let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
     let mut response = match format {
         ResponseFormat::Text => text(status, format!("{}\n", lease.token.reveal())),
-        ResponseFormat::Json => json(status, &lease_with_token(lease, time)),
+        ResponseFormat::Json => json(status, &LeaseTexts::of(lease, time).with_token(lease)),
     };
     put_fence(&mut response, lease.fence.0);
     put(&mut response, header::LOCATION, HeaderValue::try_from([LOCKS_PREFIX, lease.resource.as_str()].concat()).ok());
