@@ -7,12 +7,16 @@ use std::sync::Arc;
 use super::event_fields::LeaseEvent;
 use super::event_kind::EventKind;
 use crate::api::Event;
+use crate::keyed_maps::KeyedSet;
 
 /// Maximum number of kept events, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
 /// Renewals are counted separately, since they would push all other events off the pages.
 pub(crate) const EVENTS_MAX: usize = 1_024;
 /// Maximum size of both together, since any client that can publish on a node can make each as large as the longest deadlock.
 pub(crate) const EVENTS_BYTES_MAX: usize = 4 << 20;
+
+/// Names of received events that are remembered, so that an event which several nodes pass on counts once.
+const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 
 /// The memory that an event uses, with its texts.
 pub(super) fn size_of(event: &Event) -> usize {
@@ -159,6 +163,29 @@ impl EventBuffer {
 
     fn index_of(&self, number: u64) -> usize {
         self.events.partition_point(|kept| kept.number < number)
+    }
+}
+
+/// The names of the last events, to drop copies.
+#[derive(Default)]
+pub(super) struct SeenNames {
+    names: KeyedSet<String>,
+    order: VecDeque<String>,
+}
+
+impl SeenNames {
+    /// False if the name was there already.
+    pub(super) fn add(&mut self, name: String) -> bool {
+        if !self.names.insert(name.clone()) {
+            return false;
+        }
+        self.order.push_back(name);
+        if self.order.len() > SEEN_NAMES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+        }
+        true
     }
 }
 

@@ -1,7 +1,6 @@
 //! What happens in the whole cluster, for event streams and pages: this instance publishes its events through the
 //! nodes, and receives those of other instances from them. Best effort; publishing never waits.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tokio::sync::Notify;
 use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::distant_ends::{self, DistantEnds};
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
-use super::event_buffer::{EventBuffer, KeptEvent};
+use super::event_buffer::{EventBuffer, KeptEvent, SeenNames};
 pub(crate) use super::event_fields::{LeaseEvent, set_end, set_lease, set_mode};
 use super::event_fields::{is_message_of, is_valid};
 pub(crate) use super::event_kind::EventKind;
@@ -22,7 +21,6 @@ use super::incident_file::HistoryFile;
 use super::incident_history::IncidentHistory;
 use super::tenures::{self, KnownTenures, TenureEnd, Tenures};
 use crate::api::Event;
-use crate::keyed_maps::KeyedSet;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{NotificationHandler, Topic};
@@ -31,8 +29,6 @@ use crate::types::{ResourceName, TokenHash};
 
 /// Maximum number of streams of one instance: for dashboards and log collectors, not for each client.
 pub(crate) const LISTENERS_MAX: usize = 256;
-/// Names of received events that are remembered, so that an event which several nodes pass on counts once.
-const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 /// Maximum length of a text that is accepted from a node's channel, in bytes: any client of Redis may publish there.
 /// The longest deadlock, of 16 owners with the longest names, takes less.
 const TEXT_MAX: usize = 16_384;
@@ -66,29 +62,6 @@ struct State {
     /// Whether the nodes' channels are subscribed to.
     follows_cluster: bool,
     idle_since: Option<BootTime>,
-}
-
-/// The names of the last events, to drop copies.
-#[derive(Default)]
-struct SeenNames {
-    names: KeyedSet<String>,
-    order: VecDeque<String>,
-}
-
-impl SeenNames {
-    /// False if the name was there already.
-    fn add(&mut self, name: String) -> bool {
-        if !self.names.insert(name.clone()) {
-            return false;
-        }
-        self.order.push_back(name);
-        if self.order.len() > SEEN_NAMES_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.names.remove(&oldest);
-        }
-        true
-    }
 }
 
 /// One stream: a cursor into the buffer. Counted as a listener until it is dropped.

@@ -69,7 +69,7 @@ pub(super) struct Shared<N, C, E> {
     on_deadlock: OnceLock<DeadlockObserver>,
 }
 
-type AttemptResult<N, C, E> = Result<Grant<N, C, E>, Refusal>;
+pub(super) type AttemptResult<N, C, E> = Result<Grant<N, C, E>, Refusal>;
 
 /// The waiters of one instance. Cheap to clone.
 pub(crate) struct WaitDriver<N, C, E>(pub(super) Arc<Shared<N, C, E>>);
@@ -110,35 +110,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Sets the observer of reported deadlocks; it is called under the lock of the queues. Only the first call counts.
     pub(crate) fn observe_deadlocks(&self, observer: DeadlockObserver) {
         let _ = self.0.on_deadlock.set(observer);
-    }
-
-    /// The attempt of a request that does not wait, and when it began; `None` if there are waiters, so that the request must enter.
-    /// Else it overtakes nobody, and [`Self::granted_beside`] or [`Self::acquire`] must get the outcome.
-    ///
-    /// Cancel: the attempt is cancelled on all nodes.
-    pub(crate) async fn ask_beside(&self, params: &AcquireParams) -> Option<(BootTime, AttemptResult<N, C, E>)> {
-        if self.has_waiters(&params.resources) {
-            return None;
-        }
-        let begun = self.0.engine.clock.now();
-        Some((begun, Box::pin(self.0.engine.attempt(params, begun, SlotChoice::default())).await))
-    }
-
-    /// Reports a grant of [`Self::ask_beside`] to waiters that have come meanwhile.
-    pub(crate) fn granted_beside(
-        &self,
-        params: &AcquireParams,
-        grant: &Grant<N, C, E>,
-        request: impl FnOnce() -> WaitRequest,
-    ) {
-        if self.has_waiters(&params.resources) {
-            let (lease, until) = (params.token.clone(), self.keys_gone(grant.deadline));
-            self.0.handle(WaitEvent::GrantedBeside(request(), lease, grant.mode.slot(), until));
-        }
-    }
-
-    fn has_waiters(&self, resources: &[ResourceName]) -> bool {
-        self.queue(|queue| resources.iter().any(|resource| queue.waiter_count(resource) > 0))
     }
 
     /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or only of those that its

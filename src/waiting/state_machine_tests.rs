@@ -8,14 +8,14 @@ use proptest::prelude::*;
 
 use super::super::compatible_waiters::INTENT_RENEWED;
 use super::super::deadlock::{Party, WaitEdge};
-use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
+use super::super::event::{Admission, HandoverPlan, Mode, QueueFull, WaitLimits};
 use super::super::lease_notices::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::mutant;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::{PermitLimit, SlotSet};
+use crate::types::{PermitLimit, SlotSet, TokenHash};
 
 const NODES: usize = 3;
 const POLL: Duration = Duration::from_secs(1);
