@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn token_does_not_print() {
-        let shown = format!("{:?}", TokenText("abcdefghijklmnopqrstuv".into()));
+        let shown = format!("{:?}", TokenText("abcdefghijklmnopqrstuv"));
         assert!(!shown.contains("abc"), "{shown}");
     }
 }
