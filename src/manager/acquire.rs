@@ -85,17 +85,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         } else {
             Admission::Once
         };
-        let request = |resources| WaitRequest {
-            resources,
-            mode: params.mode,
-            party,
-            token: has_own_token.then(|| params.token.clone()),
-            until,
-            admission,
-            refuses_deadlock,
-            note: params.labels.note.as_str().into(),
-            is_ticket,
-        };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
             // Rounds without a decision have no latency: they took as long as the time-outs.
             match outcome {
@@ -106,26 +95,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 Err(_) => {}
             }
         };
-        let mut refused = None;
-        if admission == Admission::Once
-            && let Some((begun, outcome)) = waiting.ask_beside(params).await
-        {
-            on_round(begun, &outcome);
-            match outcome {
-                Ok(grant) => {
-                    waiting.granted_beside(params, &grant, || request(Arc::clone(resources)));
-                    return Ok(grant);
-                }
-                Err(refusal) => refused = Some(refusal),
-            }
-        }
-        let queues = match has_own_token && resources.len() > 1 {
-            true => Box::pin(self.to_queue_for(params)).await,
-            false => Arc::clone(resources),
+        let request = WaitRequest {
+            resources: match has_own_token && resources.len() > 1 {
+                true => Box::pin(self.to_queue_for(params)).await,
+                false => Arc::clone(resources),
+            },
+            mode: params.mode,
+            party,
+            token: has_own_token.then(|| params.token.clone()),
+            until,
+            admission,
+            refuses_deadlock,
+            note: if params.labels.note.is_empty() { Arc::default() } else { params.labels.note.as_str().into() },
+            is_ticket,
         };
         let may_read = |name: &ResourceName| principal.as_ref().is_none_or(|p| p.rules.allow(Right::Read, name));
         let keep = keep.filter(|_| admission == Admission::Queued);
-        let outcome = waiting.acquire(params, request(queues), keep, may_read, on_round, refused).await;
+        let outcome = waiting.acquire(params, request, keep, may_read, on_round).await;
         match outcome {
             Ok(grant) => Ok(grant),
             Err(WaitError::OthersWait) => {

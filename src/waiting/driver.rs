@@ -114,8 +114,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
 
     /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or only of those that its
     /// token does not hold already. It is refused only for a deadlock of which it `may_know` each resource.
-    /// `on_round` is called after each attempt, with the time at which the attempt began. `refused`: the refusal of its first attempt,
-    /// by [`Self::ask_beside`].
+    /// `on_round` is called after each attempt, with the time at which the attempt began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::kept_places::PLACE_KEPT`], for the next request with this key.
@@ -126,9 +125,13 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         keep: Option<PlaceRequest>,
         may_know: impl Fn(&ResourceName) -> bool,
         on_round: impl Fn(BootTime, &AttemptResult<N, C, E>),
-        mut refused: Option<Refusal>,
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
+        let mut refused = match self.ask_beside(params, &request, &on_round).await {
+            Some(Ok(grant)) => return Ok(grant),
+            Some(Err(refusal)) => Some(refusal),
+            None => None,
+        };
         let place = self.enter(request, &params.token, keep).map_err(WaitError::Differs)?;
         // After an attempt that may have set a key, the request's own lease is not one that existed before.
         let (mut granted, mut last, mut took_effect) = (None, None::<Refusal>, false);
