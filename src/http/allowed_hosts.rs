@@ -31,13 +31,16 @@ impl AllowedHosts {
             return true;
         }
         let name = name.strip_suffix('.').unwrap_or(name);
-        is_address(name) || is_localhost(name) || self.listed.iter().any(|listed| listed.eq_ignore_ascii_case(name))
+        is_localhost(name) || self.listed.iter().any(|listed| listed.eq_ignore_ascii_case(name)) || is_address(name)
     }
 
     /// As [`Self::permit`], for a request. A request without a host comes from no browser; `allow_missing` decides.
     pub fn permit_request(&self, headers: &HeaderMap, uri: &Uri, allow_missing: bool) -> bool {
-        let is_missing = uri.authority().is_none() && !headers.contains_key(header::HOST);
-        if is_missing { self.any || allow_missing } else { host_of(headers, uri).is_some_and(|host| self.permit(host)) }
+        match (uri.authority(), headers.get(header::HOST)) {
+            (Some(authority), _) => self.permit(authority.as_str()),
+            (None, Some(host)) => host.to_str().is_ok_and(|host| self.permit(host)),
+            (None, None) => self.any || allow_missing,
+        }
     }
 }
 

@@ -46,6 +46,9 @@ type Weight = (u16, u8);
 
 /// The format in `offered` that the client prefers; of equally preferred ones, the first. `None`: it accepts none (406).
 pub fn negotiate(headers: &HeaderMap, offered: &[ResponseFormat]) -> Option<ResponseFormat> {
+    if !headers.contains_key(header::ACCEPT) {
+        return offered.first().copied();
+    }
     preferred(&ranges(headers), offered, weigh)
 }
 

@@ -85,24 +85,29 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         } else {
             Admission::Once
         };
+        let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
+            // Rounds without a decision have no latency: they took as long as the time-outs.
+            match outcome {
+                Ok(_) => self.record_decided_round(Round::Granted, begun, self.now()),
+                Err(Refusal { kind: RefusalKind::Held, .. }) => {
+                    self.record_decided_round(Round::Refused, begun, self.now());
+                }
+                Err(_) => {}
+            }
+        };
         let request = WaitRequest {
-            resources: if has_own_token { Box::pin(self.to_queue_for(params)).await } else { Arc::clone(resources) },
+            resources: match has_own_token && resources.len() > 1 {
+                true => Box::pin(self.to_queue_for(params)).await,
+                false => Arc::clone(resources),
+            },
             mode: params.mode,
             party,
             token: has_own_token.then(|| params.token.clone()),
             until,
             admission,
             refuses_deadlock,
-            note: params.labels.note.as_str().into(),
+            note: if params.labels.note.is_empty() { Arc::default() } else { params.labels.note.as_str().into() },
             is_ticket,
-        };
-        let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
-            // Rounds without a decision have no latency: they took as long as the time-outs.
-            match outcome {
-                Ok(_) => self.record_decided_round(Round::Granted, begun),
-                Err(Refusal { kind: RefusalKind::Held, .. }) => self.record_decided_round(Round::Refused, begun),
-                Err(_) => {}
-            }
         };
         let may_read = |name: &ResourceName| principal.as_ref().is_none_or(|p| p.rules.allow(Right::Read, name));
         let keep = keep.filter(|_| admission == Admission::Queued);
@@ -129,16 +134,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The resources in whose queues a request waits: all its resources; if there are several, except those where others wait for
-    /// what its token holds already. They wait for the end of that lease, and would block its holder from the other resources.
+    /// The resources in whose queues a request for several waits: all its resources, except those where others wait for what its token
+    /// holds already. They wait for the end of that lease, and would block its holder from the other resources.
     async fn to_queue_for(&self, params: &AcquireParams) -> Arc<[ResourceName]> {
         let (resources, waiting) = (&params.resources, &self.shared.waiting);
         let mut queues = Vec::with_capacity(resources.len());
-        if resources.len() > 1 {
-            for resource in resources.iter() {
-                if self.waiter_count(resource) == 0 || !waiting.holds(resource, &params.token).await {
-                    queues.push(resource.clone());
-                }
+        for resource in resources.iter() {
+            if self.waiter_count(resource) == 0 || !waiting.holds(resource, &params.token).await {
+                queues.push(resource.clone());
             }
         }
         if queues.is_empty() { Arc::clone(resources) } else { queues.into() }
@@ -160,6 +163,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(_) => return,
         };
         let waited = (is_over && is_ready_to_wait).then_some(took);
+        if waited.is_none() && !is_contended {
+            return;
+        }
         let seen = AcquireSeen { waited, is_contended, is_granted: outcome.is_ok() };
         self.shared.events.record_acquire(resource, owner, seen, self.wall_ms());
     }

@@ -8,9 +8,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::event_fields::LeaseEvent;
 use super::event_kind::EventKind;
 use super::latency::{BUCKETS, Histogram, bucket};
 use crate::api::Event;
+use crate::keyed_maps::KeyedMap;
 use crate::protocol::InstanceName;
 use crate::types::{OWNER_MAX_BYTES, ResourceName};
 
@@ -58,7 +60,7 @@ struct Message {
 
 /// Counts by key; the smallest are dropped when there are too many.
 #[derive(Debug)]
-struct TopCounts<K>(HashMap<K, u64>);
+struct TopCounts<K>(KeyedMap<K, u64>);
 
 impl<K: Hash + Eq + Ord + Clone> TopCounts<K> {
     fn add(&mut self, key: K, count: u64) {
@@ -89,25 +91,26 @@ struct Present {
     grants: u64,
     contended: u64,
     waits: Histogram,
-    names: TopCounts<String>,
-    held: TopCounts<(String, String)>,
+    names: TopCounts<ResourceName>,
+    held: TopCounts<(ResourceName, Box<str>)>,
 }
 
 impl Present {
     fn new(minute: u64) -> Self {
-        let (names, held) = (TopCounts(HashMap::new()), TopCounts(HashMap::new()));
+        let (names, held) = (TopCounts(KeyedMap::default()), TopCounts(KeyedMap::default()));
         Self { minute, grants: 0, contended: 0, waits: Histogram::default(), names, held }
     }
 
     fn kept(&self) -> Minute {
         let waits = self.waits.counts.iter().copied().enumerate().filter(|(_, count)| *count > 0);
+        let held = self.held.largest(KEPT_MAX).into_iter();
         Minute {
             minute: self.minute,
             grants: self.grants,
             contended: self.contended,
             waits: waits.collect(),
-            names: self.names.largest(KEPT_MAX),
-            held: self.held.largest(KEPT_MAX),
+            names: self.names.largest(KEPT_MAX).into_iter().map(|(name, n)| (name.to_string(), n)).collect(),
+            held: held.map(|((name, owner), ms)| ((name.to_string(), owner.into()), ms)).collect(),
         }
     }
 }
@@ -181,10 +184,25 @@ impl Activity {
         };
         let mut state = self.0.lock();
         let present = state.present(event.at_ms);
+        let resource = event.resource.as_deref().and_then(|name| ResourceName::parse(name).ok());
         if !is_end {
             present.grants += 1;
-        } else if let (Some(resource), Some(held_ms)) = (&event.resource, event.after_ms) {
-            present.held.add((resource.clone(), event.owner.clone().unwrap_or_default()), held_ms);
+        } else if let Some((resource, held_ms)) = resource.zip(event.after_ms) {
+            present.held.add((resource, event.owner.as_deref().unwrap_or_default().into()), held_ms);
+        }
+    }
+
+    /// Counts a grant of this instance, or the end of its lease by the holder.
+    pub(super) fn record_lease(&self, lease: &LeaseEvent) {
+        let mut state = self.0.lock();
+        let present = state.present(lease.at_ms);
+        match (lease.kind, lease.held) {
+            (EventKind::Acquired, _) => present.grants += 1,
+            (EventKind::Released, Some(held)) => {
+                let held_ms = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
+                present.held.add((lease.resource.clone(), lease.owner.clone()), held_ms);
+            }
+            _ => {}
         }
     }
 
@@ -198,18 +216,19 @@ impl Activity {
         }
         if seen.is_contended {
             present.contended += 1;
-            present.names.add(resource.to_string(), 1);
+            present.names.add(resource.clone(), 1);
         }
     }
 
     /// The messages to be published now, each of at most `max` bytes.
     pub(super) fn due(&self, instance: &str, wall_ms: u64, max: usize) -> Vec<String> {
         let mut state = self.0.lock();
-        let present = state.present(wall_ms).kept();
+        // It ends the last minute if that is over.
+        state.present(wall_ms);
         let mut due: Vec<Minute> = state.unpublished.drain(..).collect();
         if Duration::from_millis(wall_ms.saturating_sub(state.published_ms)) >= PUBLISH_INTERVAL {
             state.published_ms = wall_ms;
-            due.push(present);
+            due.push(state.present(wall_ms).kept());
         }
         drop(state);
         let is_quiet = |minute: &Minute| minute.grants == 0 && minute.contended == 0 && minute.held.is_empty();

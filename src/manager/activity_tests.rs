@@ -131,7 +131,7 @@ fn names_are_bounded_and_those_with_the_largest_counts_stay() {
     let state = activity.0.lock();
     let present = state.present.as_ref().expect("counted");
     assert!(present.names.0.len() <= 2 * TRACKED_MAX && present.held.0.len() <= 2 * TRACKED_MAX);
-    assert_eq!(present.names.largest(1), [("hot".to_owned(), 10 * TRACKED_MAX as u64)]);
+    assert_eq!(present.names.largest(1), [(name("hot"), 10 * TRACKED_MAX as u64)]);
     drop(state);
     let texts = activity.due("one", NOW_MS, TEXT_MAX);
     assert!(texts[0].len() <= TEXT_MAX && texts[0].contains("hot"), "{}", texts[0].len());

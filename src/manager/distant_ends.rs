@@ -120,7 +120,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             // The instance that ended it has reported that.
             self.stop_keeping(&resource, &token, reason);
             self.ticket_lease_ended(&resource, &token, ticket_end(KeptEnd::Ended(reason)));
-            self.record_change(&resource, |_| LeaseChange::Ended(token.clone()));
+            self.record_change(self.now(), &resource, |_| LeaseChange::Ended(token.clone()));
             self.shared.own_leases.remove(&resource, &token);
         }
     }

@@ -4,14 +4,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::event_fields::LeaseEvent;
 use super::event_kind::EventKind;
 use crate::api::Event;
+use crate::keyed_maps::KeyedSet;
 
 /// Maximum number of kept events, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
 /// Renewals are counted separately, since they would push all other events off the pages.
 pub(crate) const EVENTS_MAX: usize = 1_024;
 /// Maximum size of both together, since any client that can publish on a node can make each as large as the longest deadlock.
 pub(crate) const EVENTS_BYTES_MAX: usize = 4 << 20;
+
+/// Names of received events that are remembered, so that an event which several nodes pass on counts once.
+const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 
 /// The memory that an event uses, with its texts.
 pub(super) fn size_of(event: &Event) -> usize {
@@ -33,16 +38,58 @@ pub struct NumberedEvent {
     pub event: Arc<Event>,
 }
 
-impl NumberedEvent {
-    fn is_renewal(&self) -> bool {
-        self.event.event == EventKind::Extended.as_str()
+/// An event as it is kept.
+#[derive(Debug, Clone)]
+pub(super) enum KeptEvent {
+    Made(Arc<Event>),
+    /// Not made into an event yet.
+    Lease(LeaseEvent),
+}
+
+impl KeptEvent {
+    /// The event, made now if it was not made yet.
+    pub(super) fn event(&self) -> Arc<Event> {
+        match self {
+            Self::Made(event) => Arc::clone(event),
+            Self::Lease(lease) => Arc::new(lease.event()),
+        }
     }
+
+    /// Whether it is the event of an incident.
+    pub(super) fn is_incident(&self) -> bool {
+        match self {
+            Self::Made(event) => EventKind::parse(&event.event).is_none_or(EventKind::is_incident),
+            Self::Lease(lease) => lease.kind.is_incident(),
+        }
+    }
+
+    fn is_renewal(&self) -> bool {
+        match self {
+            Self::Made(event) => event.event == EventKind::Extended.as_str(),
+            Self::Lease(lease) => lease.kind == EventKind::Extended,
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Made(event) => size_of(event),
+            Self::Lease(LeaseEvent { resource, token, owner, .. }) => {
+                size_of_val(self) + resource.as_str().len() + token.as_str().len() + owner.len()
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    number: u64,
+    event: KeptEvent,
 }
 
 /// At most [`EVENTS_MAX`] renewals and as many other events, and [`EVENTS_BYTES_MAX`] of both, in the order of their numbers.
 #[derive(Debug, Default)]
 pub(super) struct EventBuffer {
-    events: VecDeque<NumberedEvent>,
+    events: VecDeque<Kept>,
     renewals: usize,
     bytes: usize,
     next: u64,
@@ -53,16 +100,15 @@ pub(super) struct EventBuffer {
 impl EventBuffer {
     /// Adds an event. Removes the oldest of its kind (renewal or not) if there are too many, or the oldest of all if
     /// they are too large.
-    pub(super) fn push(&mut self, event: Arc<Event>) {
-        let event = NumberedEvent { number: self.next, event };
-        self.next += 1;
+    pub(super) fn push(&mut self, event: KeptEvent) {
         let is_renewal = event.is_renewal();
         let kept = if is_renewal { self.renewals } else { self.events.len() - self.renewals };
-        self.bytes += size_of(&event.event);
-        self.events.push_back(event);
+        self.bytes += event.size();
+        self.events.push_back(Kept { number: self.next, event });
+        self.next += 1;
         self.renewals += usize::from(is_renewal);
         if kept >= EVENTS_MAX
-            && let Some(oldest) = self.events.iter().position(|kept| kept.is_renewal() == is_renewal)
+            && let Some(oldest) = self.events.iter().position(|kept| kept.event.is_renewal() == is_renewal)
         {
             self.remove(oldest);
         }
@@ -73,8 +119,8 @@ impl EventBuffer {
 
     fn remove(&mut self, index: usize) {
         let Some(removed) = self.events.remove(index) else { return };
-        self.bytes -= size_of(&removed.event);
-        self.renewals -= usize::from(removed.is_renewal());
+        self.bytes -= removed.event.size();
+        self.renewals -= usize::from(removed.event.is_renewal());
         self.complete_from = self.complete_from.max(removed.number + 1);
     }
 
@@ -89,8 +135,9 @@ impl EventBuffer {
     }
 
     /// The kept events from this number on, oldest first.
-    pub(super) fn from(&self, number: u64) -> impl Iterator<Item = &NumberedEvent> {
-        self.events.range(self.index_of(number)..)
+    pub(super) fn from(&self, number: u64) -> impl Iterator<Item = NumberedEvent> {
+        let kept = self.events.range(self.index_of(number)..);
+        kept.map(|kept| NumberedEvent { number: kept.number, event: kept.event.event() })
     }
 
     /// How many events from this number on have been removed.
@@ -101,14 +148,14 @@ impl EventBuffer {
     }
 
     /// All events except renewals, newest first.
-    pub(super) fn recent(&self) -> impl Iterator<Item = &Arc<Event>> {
-        self.events.iter().rev().filter(|kept| !kept.is_renewal()).map(|kept| &kept.event)
+    pub(super) fn recent(&self) -> impl Iterator<Item = &KeptEvent> {
+        self.events.iter().rev().map(|kept| &kept.event).filter(|event| !event.is_renewal())
     }
 
     /// Records that events of other instances are not received from here on: a stream that resumes later has a gap.
     pub(super) fn interrupt(&mut self) {
-        self.events.retain(|kept| !kept.is_renewal());
-        self.bytes = self.events.iter().map(|kept| size_of(&kept.event)).sum();
+        self.events.retain(|kept| !kept.event.is_renewal());
+        self.bytes = self.events.iter().map(|kept| kept.event.size()).sum();
         self.renewals = 0;
         self.next += 1;
         self.complete_from = self.next;
@@ -119,12 +166,35 @@ impl EventBuffer {
     }
 }
 
+/// The names of the last events, to drop copies.
+#[derive(Default)]
+pub(super) struct SeenNames {
+    names: KeyedSet<String>,
+    order: VecDeque<String>,
+}
+
+impl SeenNames {
+    /// False if the name was there already.
+    pub(super) fn add(&mut self, name: String) -> bool {
+        if !self.names.insert(name.clone()) {
+            return false;
+        }
+        self.order.push_back(name);
+        if self.order.len() > SEEN_NAMES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+        }
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn event(kind: EventKind) -> Arc<Event> {
-        Arc::new(Event { event: kind.as_str().to_owned(), ..Event::default() })
+    fn event(kind: EventKind) -> KeptEvent {
+        KeptEvent::Made(Arc::new(Event { event: kind.as_str().to_owned(), ..Event::default() }))
     }
 
     #[test]
@@ -146,14 +216,15 @@ mod tests {
         let size = 16_000;
         for at_ms in 0..EVENTS_MAX as u64 {
             let detail = Some("x".repeat(size));
-            buffer.push(Arc::new(Event { detail, at_ms, ..Event::clone(&event(EventKind::Lost)) }));
+            let lost = Event { detail, at_ms, ..Event::clone(&event(EventKind::Lost).event()) };
+            buffer.push(KeptEvent::Made(Arc::new(lost)));
         }
         let kept = buffer.from(0).count();
         assert!(kept * size <= EVENTS_BYTES_MAX && kept > EVENTS_BYTES_MAX / size - 10, "{kept}");
         assert!(buffer.has_gap_from(0) && buffer.missed_from(0) == (EVENTS_MAX - kept) as u64);
         buffer.interrupt();
         (0..EVENTS_MAX).for_each(|_| buffer.push(event(EventKind::Acquired)));
-        assert_eq!(buffer.recent().next().map(|e| e.event.as_str()), Some("acquired"));
+        assert_eq!(buffer.recent().next().map(|kept| kept.event().event.clone()).as_deref(), Some("acquired"));
     }
 
     #[test]
@@ -163,7 +234,8 @@ mod tests {
         buffer.push(event(EventKind::Extended));
         buffer.interrupt();
         buffer.push(event(EventKind::Released));
-        assert_eq!(buffer.recent().map(|e| e.event.as_str()).collect::<Vec<_>>(), ["released", "acquired"]);
+        let recent: Vec<String> = buffer.recent().map(|kept| kept.event().event.clone()).collect();
+        assert_eq!(recent, ["released", "acquired"]);
         assert!(buffer.has_gap_from(2) && !buffer.has_gap_from(3));
         assert_eq!(buffer.from(3).map(|e| e.number).collect::<Vec<_>>(), [3]);
     }

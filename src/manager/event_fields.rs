@@ -5,10 +5,52 @@ use std::time::Duration;
 use super::event_kind::EventKind;
 use super::own_leases::OwnEnd;
 use crate::api::Event;
-use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
+use crate::types::{Fence, Mode, ResourceName, TokenHash, WantedMode};
 
 /// Maximum length of an event's name, in bytes: an instance's name and a number take less.
 const NAME_MAX: usize = 64;
+
+/// The grant or the end of a lease of this instance. Most are made into an [`Event`] by nobody, since nobody looks at them.
+#[derive(Debug, Clone)]
+pub(crate) struct LeaseEvent {
+    pub kind: EventKind,
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    pub resource: ResourceName,
+    /// Hash of the lease's token.
+    pub token: TokenHash,
+    /// The owner's label; empty if there is none, or if it is not known.
+    pub owner: Box<str>,
+    /// How the lease shares its resource, if that is known.
+    pub mode: Option<Mode>,
+    /// The fence of a grant.
+    pub fence: Option<Fence>,
+    /// The validity of a grant.
+    pub valid_for: Option<Duration>,
+    /// For how long a lease that ended was held, if that is known.
+    pub held: Option<Duration>,
+    pub reason: Option<&'static str>,
+}
+
+impl LeaseEvent {
+    /// Sets the fields of an event of this kind.
+    pub(super) fn describe(&self, event: &mut Event) {
+        let ms = |time: Option<Duration>| time.and_then(|time| u64::try_from(time.as_millis()).ok());
+        set_lease(event, &self.resource, &self.token);
+        event.owner = (!self.owner.is_empty()).then(|| self.owner.to_string());
+        event.fence = self.fence.map(|fence| fence.0);
+        self.mode.into_iter().for_each(|mode| set_mode(event, mode));
+        (event.valid_for_ms, event.after_ms) = (ms(self.valid_for), ms(self.held));
+        event.reason = self.reason.map(str::to_owned);
+    }
+
+    /// The event.
+    pub(super) fn event(&self) -> Event {
+        let mut event = Event { event: self.kind.as_str().to_owned(), at_ms: self.at_ms, ..Event::default() };
+        self.describe(&mut event);
+        event
+    }
+}
 
 /// Whether the kind and the names of an event are ones that an instance may have published.
 pub(super) fn is_valid(event: &Event) -> bool {

@@ -1,7 +1,6 @@
 //! What happens in the whole cluster, for event streams and pages: this instance publishes its events through the
 //! nodes, and receives those of other instances from them. Best effort; publishing never waits.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,10 +10,10 @@ use tokio::sync::Notify;
 
 use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::distant_ends::{self, DistantEnds};
-use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
+use super::event_buffer::{EventBuffer, KeptEvent, SeenNames};
+pub(crate) use super::event_fields::{LeaseEvent, set_end, set_lease, set_mode};
 use super::event_fields::{is_message_of, is_valid};
-pub(crate) use super::event_fields::{set_end, set_lease, set_mode};
 pub(crate) use super::event_kind::EventKind;
 use super::gaps::Gap;
 use super::history_exchange;
@@ -22,7 +21,6 @@ use super::incident_file::HistoryFile;
 use super::incident_history::IncidentHistory;
 use super::tenures::{self, KnownTenures, TenureEnd, Tenures};
 use crate::api::Event;
-use crate::keyed_maps::KeyedSet;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{NotificationHandler, Topic};
@@ -31,8 +29,6 @@ use crate::types::{ResourceName, TokenHash};
 
 /// Maximum number of streams of one instance: for dashboards and log collectors, not for each client.
 pub(crate) const LISTENERS_MAX: usize = 256;
-/// Names of received events that are remembered, so that an event which several nodes pass on counts once.
-const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 /// Maximum length of a text that is accepted from a node's channel, in bytes: any client of Redis may publish there.
 /// The longest deadlock, of 16 owners with the longest names, takes less.
 const TEXT_MAX: usize = 16_384;
@@ -68,29 +64,6 @@ struct State {
     idle_since: Option<BootTime>,
 }
 
-/// The names of the last events, to drop copies.
-#[derive(Default)]
-struct SeenNames {
-    names: KeyedSet<String>,
-    order: VecDeque<String>,
-}
-
-impl SeenNames {
-    /// False if the name was there already.
-    fn add(&mut self, name: String) -> bool {
-        if !self.names.insert(name.clone()) {
-            return false;
-        }
-        self.order.push_back(name);
-        if self.order.len() > SEEN_NAMES_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.names.remove(&oldest);
-        }
-        true
-    }
-}
-
 /// One stream: a cursor into the buffer. Counted as a listener until it is dropped.
 pub struct EventSubscription {
     hub: Arc<EventHub>,
@@ -107,7 +80,7 @@ impl EventSubscription {
     /// The known events since the event from which the stream resumes.
     pub fn take_backlog(&mut self) -> Vec<NumberedEvent> {
         let state = self.hub.state.lock();
-        let backlog = state.buffer.from(self.next).cloned().collect();
+        let backlog = state.buffer.from(self.next).collect();
         self.next = state.buffer.next_number();
         backlog
     }
@@ -133,7 +106,7 @@ impl EventSubscription {
             *next = state.buffer.next_number();
             return Some(Err(EventsMissed(missed)));
         }
-        let event = state.buffer.from(*next).next()?.clone();
+        let event = state.buffer.from(*next).next()?;
         *next = event.number + 1;
         Some(Ok(event))
     }
@@ -222,6 +195,18 @@ impl EventHub {
         }
     }
 
+    /// As [`Self::publish`], for the grant or the end of a lease.
+    pub(super) fn publish_lease(&self, lease: LeaseEvent) {
+        if lease.kind.is_incident() || self.has_listeners() || self.observer.get().is_some() {
+            return self.publish(lease.kind, lease.at_ms, |event| lease.describe(event));
+        }
+        self.activity.record_lease(&lease);
+        self.tenures.record_lease(&lease);
+        self.state.lock().buffer.push(KeptEvent::Lease(lease));
+        // A stream may have been opened meanwhile.
+        self.added.notify_waiters();
+    }
+
     /// Publishes an event of this instance to its own streams only.
     fn publish_local(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, ..Event::default() };
@@ -299,16 +284,17 @@ impl EventHub {
     /// The known recent events, newest first: those of this instance since it started, and those of the whole cluster
     /// while it was followed.
     pub fn recent(&self) -> Vec<Arc<Event>> {
-        self.state.lock().buffer.recent().cloned().collect()
+        let kept: Vec<KeptEvent> = self.state.lock().buffer.recent().cloned().collect();
+        kept.iter().map(KeptEvent::event).collect()
     }
 
     /// The recent events with the incidents that are kept, of this and former runs, and of all instances. Newest first.
     pub fn past(&self) -> Vec<Arc<Event>> {
         let state = self.state.lock();
-        let is_lock = |event: &&Arc<Event>| EventKind::parse(&event.event).is_some_and(|kind| !kind.is_incident());
-        let locks = state.buffer.recent().filter(is_lock);
-        let mut all: Vec<Arc<Event>> = locks.chain(state.history.incidents.iter().rev()).cloned().collect();
+        let locks: Vec<KeptEvent> = state.buffer.recent().filter(|event| !event.is_incident()).cloned().collect();
+        let incidents: Vec<Arc<Event>> = state.history.incidents.iter().rev().cloned().collect();
         drop(state);
+        let mut all: Vec<Arc<Event>> = locks.iter().map(KeptEvent::event).chain(incidents).collect();
         all.sort_by_key(|event| std::cmp::Reverse(event.at_ms));
         all
     }
@@ -388,7 +374,7 @@ impl EventHub {
             return;
         }
         let event = Arc::new(event);
-        state.buffer.push(Arc::clone(&event));
+        state.buffer.push(KeptEvent::Made(Arc::clone(&event)));
         if EventKind::parse(&event.event).is_some_and(EventKind::is_incident) {
             state.history.add(event);
         }

@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::types::Token;
+use crate::types::{Fence, Mode, Token};
 
 fn hub() -> Arc<EventHub> {
     Arc::new(EventHub::new(&InstanceName::from_random(7)))
@@ -38,6 +38,44 @@ fn without_listeners_renewals_are_not_made_and_the_recent_events_are_bounded() {
     let recent = hub.recent();
     assert_eq!((recent.len(), recent[0].event.as_str(), recent[1].at_ms), (EVENTS_MAX, "node_down", 1));
     assert_eq!(recent.last().and_then(|e| e.resource.as_deref()), Some("2"));
+}
+
+#[test]
+fn the_event_of_a_lease_is_made_when_somebody_looks_at_it() {
+    let (hub, token) = (hub(), Token::from_random([7; 24]).hash());
+    let lease = |kind, resource: &str, held| LeaseEvent {
+        kind,
+        at_ms: 5,
+        resource: ResourceName::parse(resource).expect("valid"),
+        token: token.clone(),
+        owner: "ann".into(),
+        mode: Some(Mode::Exclusive),
+        fence: Some(Fence(3)),
+        valid_for: None,
+        held,
+        reason: None,
+    };
+    hub.publish_lease(lease(EventKind::Acquired, "a", None));
+    hub.publish_lease(lease(EventKind::Released, "a", Some(Duration::from_millis(4))));
+    assert!(hub.state.lock().buffer.recent().all(|kept| matches!(kept, KeptEvent::Lease(_))));
+    let expected = Event {
+        event: "released".to_owned(),
+        at_ms: 5,
+        resource: Some("a".to_owned()),
+        token_id: Some(token.id_text().to_owned()),
+        owner: Some("ann".to_owned()),
+        fence: Some(3),
+        after_ms: Some(4),
+        ..Event::default()
+    };
+    assert_eq!(hub.recent()[0].as_ref(), &expected);
+    let hour = hub.hour(5);
+    assert_eq!((hour.all.grants, hour.held[&("a".to_owned(), "ann".to_owned())]), (1, Duration::from_millis(4)));
+    assert_eq!(hub.tenures(0, 5, |name| name == "a").names["a"].len(), 1);
+    let mut stream = hub.subscribe(Some(&format!("{}.0", hub.name))).expect("below the limit");
+    hub.publish_lease(lease(EventKind::Acquired, "b", None));
+    assert_eq!(resources(&stream.take_backlog()), ["a", "b"], "with a listener it is made at once");
+    assert!(hub.state.lock().buffer.recent().next().is_some_and(|kept| matches!(kept, KeptEvent::Made(_))));
 }
 
 #[test]

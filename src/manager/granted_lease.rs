@@ -1,11 +1,13 @@
 //! Turns a grant of the nodes into the leases of the answer: adds their labels, and publishes and counts them.
 
-use super::events::{EventKind, set_lease, set_mode};
+use std::time::Duration;
+
+use super::events::{EventKind, LeaseEvent};
 use super::lease_snapshot::LeaseChange;
 use super::service::LockManager;
 use super::types::GrantedLease;
 use crate::redlock::acquire::{AcquireParams, Grant};
-use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::types::{Labels, Token};
@@ -15,7 +17,8 @@ pub(super) struct Asked<N: Node, C: Clock, E: Entropy> {
     pub(super) params: AcquireParams,
     pub(super) token: Token,
     pub(super) grant: Grant<N, C, E>,
-    pub(super) started: BootTime,
+    /// How long the request waited and tried.
+    pub(super) waited: Duration,
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
@@ -31,7 +34,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The lease of the resource with this index.
     pub(super) fn granted_lease(&self, asked: &Asked<N, C, E>, index: usize, labels: Labels) -> GrantedLease {
-        let Asked { params, token, grant, started } = asked;
+        let Asked { params, token, grant, waited } = asked;
         let lease = grant.leases[index];
         GrantedLease {
             resource: params.resources[index].clone(),
@@ -43,26 +46,33 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ttl: params.ttl,
             deadline: grant.deadline,
             replay: lease.joined,
-            waited: self.now().since(*started),
+            waited: *waited,
             quorum: self.count(grant.granted),
         }
     }
 
     /// Records a grant that is about to be answered: lists, events and the pages show it from now on.
     pub(super) fn record_grant(&self, lease: &GrantedLease) {
-        let hash = lease.token.hash();
-        self.record_own_lease(&hash, (&lease.resource, &lease.labels, lease.mode), lease.deadline);
-        self.record_change(&lease.resource, |until| LeaseChange::Granted(lease.record(), until(lease.deadline)));
+        let (hash, at) = (lease.token.hash(), self.moment());
+        self.record_own_lease(&hash, (&lease.resource, &lease.labels, lease.mode), lease.deadline, at);
+        self.record_change(at.now, &lease.resource, |until| {
+            LeaseChange::Granted(lease.record(), until(lease.deadline))
+        });
         if lease.kept_for.is_some() {
             self.shared.keeper.keep(&lease.resource, &lease.record(), lease.deadline);
         }
         if !lease.replay {
-            self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
-                set_lease(event, &lease.resource, &hash);
-                event.owner = (!lease.labels.owner.is_empty()).then(|| lease.labels.owner.clone());
-                event.fence = Some(lease.fence.0);
-                set_mode(event, lease.mode);
-                event.valid_for_ms = u64::try_from(lease.deadline.since(self.now()).as_millis()).ok();
+            self.shared.events.publish_lease(LeaseEvent {
+                kind: EventKind::Acquired,
+                at_ms: at.wall_ms,
+                resource: lease.resource.clone(),
+                token: hash,
+                owner: lease.labels.owner.as_str().into(),
+                mode: Some(lease.mode),
+                fence: Some(lease.fence),
+                valid_for: Some(lease.deadline.since(at.now)),
+                held: None,
+                reason: None,
             });
         }
     }

@@ -207,9 +207,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ) {
         self.shared.keeper.forget(resource, token);
         self.report_kept(KeptLeaseEvent::Ended { resource, token, end: KeptEnd::Lost });
-        self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
+        self.record_change(self.now(), resource, |_| LeaseChange::Ended(token.clone()));
         let own = self.shared.own_leases.remove(resource, token);
-        let held = self.report_lease_end(own.as_ref(), LeaseOutcome::Lapsed);
+        let held = self.report_lease_end(own.as_ref(), LeaseOutcome::Lapsed, self.now());
         let held_ms = held.and_then(|held| u64::try_from(held.as_millis()).ok());
         self.shared.events.publish(EventKind::Lost, self.wall_ms(), |event| {
             set_lease(event, resource, token);
@@ -238,8 +238,8 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
     fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
         let KeptView { resource, token, record } = lease;
         let labels = record.labels();
-        self.record_own_lease(token, (resource, &labels, record.mode), deadline);
-        self.record_change(resource, |until| LeaseChange::Extended(record.clone(), until(deadline)));
+        self.record_own_lease(token, (resource, &labels, record.mode), deadline, self.moment());
+        self.record_change(self.now(), resource, |until| LeaseChange::Extended(record.clone(), until(deadline)));
         self.shared.waiting.extended(resource, deadline, record.mode.wanted());
         let (mode, principal) = (record.mode, &*labels.principal);
         self.report_kept(KeptLeaseEvent::Renewed { resource, token, mode, principal, deadline, by });
@@ -260,10 +260,10 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
             // The release was published.
             return;
         }
-        self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
+        self.record_change(self.now(), resource, |_| LeaseChange::Ended(token.clone()));
         let own = self.shared.own_leases.remove(resource, token);
         // The instance that ended the lease published the event.
-        self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);
+        self.report_lease_end(own.as_ref(), LeaseOutcome::Forced, self.now());
     }
 
     async fn release(&self, resource: &ResourceName, token: &TokenHash) -> bool {

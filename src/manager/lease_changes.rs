@@ -5,11 +5,11 @@ use std::time::Duration;
 use futures_util::future::{Either, join, ready};
 
 use super::distant_ends::SHORT;
-use super::events::{EventKind, set_end, set_lease, set_mode};
+use super::events::{EventKind, LeaseEvent, set_lease, set_mode};
 use super::latency::Round;
 use super::lease_snapshot::LeaseChange;
 use super::own_leases::OwnEnd;
-use super::service::LockManager;
+use super::service::{LockManager, granted_at};
 use super::types::*;
 use crate::protocol::{EndReason, LeaseRecord, TicketEnd};
 use crate::redlock::clock::Clock;
@@ -54,17 +54,18 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let begun = self.now();
         let extended = match self.engine().extend(&extension).await {
             Ok(extended) => {
-                self.record_decided_round(Round::Extended, begun);
+                self.record_decided_round(Round::Extended, begun, self.now());
                 extended
             }
             Err(refusal) => return Err(self.extend_error(&request.resource, &hash, refusal)),
         };
         let labels = extended.record.labels();
-        self.record_own_lease(&hash, (&request.resource, &labels, extended.record.mode), extended.deadline);
+        let at = self.moment();
+        self.record_own_lease(&hash, (&request.resource, &labels, extended.record.mode), extended.deadline, at);
         if request.kept_for.is_some() {
             self.shared.keeper.keep(&request.resource, &extended.record, extended.deadline);
         }
-        self.record_change(&request.resource, |until| {
+        self.record_change(at.now, &request.resource, |until| {
             LeaseChange::Extended(extended.record.clone(), until(extended.deadline))
         });
         self.shared.waiting.extended(&request.resource, extended.deadline, extended.record.mode.wanted());
@@ -153,7 +154,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ExtendRefusal::Changed(current) => ExtendError::Changed { current },
             ExtendRefusal::Gone(reason) => {
                 let (end, reason) = (self.shared.own_leases.remove(resource, hash), gone(reason));
-                self.report_lease_end(end.as_ref(), outcome_of(reason));
+                self.report_lease_end(end.as_ref(), outcome_of(reason), self.now());
                 ExtendError::Gone(reason)
             }
             ExtendRefusal::Unknown { granted, nodes } => ExtendError::NoQuorum {
@@ -215,29 +216,42 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if !matches!(outcome, ReleaseOutcome::Released) {
             return (outcome, None);
         }
-        self.record_decided_round(Round::Released, begun);
+        let at = self.moment();
+        self.record_decided_round(Round::Released, begun, at.now);
         if reason != LeaseOutcome::KeptOut {
             if is_kept || is_long {
                 self.shared.events.publish_end(resource, token);
             }
             self.ticket_lease_ended(resource, token, if is_forced { TicketEnd::Forced } else { TicketEnd::Released });
         }
-        self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
-        let held = self.report_lease_end(end.as_ref(), reason);
+        self.record_change(at.now, resource, |_| LeaseChange::Ended(token.clone()));
+        let held = self.report_lease_end(end.as_ref(), reason, at.now);
         self.shared.held_leases.lease_ended(LeaseTag::of(token));
         let (kind, why) = match reason {
             LeaseOutcome::Forced => (EventKind::Forced, Some(forced_reason(ForceMode::Now, is_kept))),
             LeaseOutcome::KeptOut => (EventKind::Released, Some(reason.as_str())),
             _ => (EventKind::Released, is_kept.then_some(by.as_str())),
         };
-        self.shared.events.publish(kind, self.wall_ms(), |event| {
-            set_lease(event, resource, token);
-            event.reason = why.map(str::to_owned);
-            event.detail = (kind == EventKind::Forced).then(|| "ended by force through its ticket".to_owned());
-            if let Some((end, held)) = end.as_ref().zip(held) {
-                set_end(event, end, held);
-            }
-        });
+        let (owner, mode) = end.map_or_else(Default::default, |end| (end.owner, end.mode));
+        let ended = LeaseEvent {
+            kind,
+            at_ms: at.wall_ms,
+            resource: resource.clone(),
+            token: token.clone(),
+            owner,
+            mode,
+            fence: None,
+            valid_for: None,
+            held,
+            reason: why,
+        };
+        match kind {
+            EventKind::Forced => self.shared.events.publish(kind, ended.at_ms, |event| {
+                ended.describe(event);
+                event.detail = Some("ended by force through its ticket".to_owned());
+            }),
+            _ => self.shared.events.publish_lease(ended),
+        }
         (outcome, held)
     }
 
@@ -268,7 +282,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             (_, _, None) => return Err(ForceError::NotHeld),
             (_, ForceMode::Now, Some(token)) => {
                 let end = self.shared.own_leases.remove(&request.resource, token);
-                self.report_lease_end(end.as_ref(), LeaseOutcome::Forced);
+                self.report_lease_end(end.as_ref(), LeaseOutcome::Forced, self.now());
                 (self.engine().release(&request.resource, token, EndReason::Forced).await, None)
             }
             (_, ForceMode::Revoke, Some(token)) => match self.engine().revoke(&request.resource, token).await {
@@ -296,7 +310,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 self.shared.waiting.lease_ended(&request.resource, token.as_ref().map(LeaseTag::of));
                 if let Some(token) = token {
                     self.shared.held_leases.lease_ended(LeaseTag::of(&token));
-                    self.record_change(&request.resource, |_| LeaseChange::Ended(token));
+                    self.record_change(self.now(), &request.resource, |_| LeaseChange::Ended(token));
                 }
                 Ok((Forced::Freed, named))
             }
@@ -324,7 +338,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     fn end_of(&self, record: &LeaseRecord) -> OwnEnd {
         let labels = record.labels();
-        OwnEnd { since: self.granted_at(&labels), owner: labels.owner.into(), mode: Some(record.mode) }
+        OwnEnd { since: granted_at(&labels, self.moment()), owner: labels.owner.into(), mode: Some(record.mode) }
     }
 
     fn named(&self, record: &LeaseRecord) -> EndedLease {

@@ -88,11 +88,10 @@ impl OwnState {
 type Key = ([u64; 2], u64);
 
 fn key(resource: &ResourceName, token: &TokenHash) -> Key {
-    let hex = token.as_str().as_bytes();
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| hex[at + i]));
+    let (digits, _) = token.as_str().as_bytes().as_chunks::<8>();
+    let word = |at: usize| values(u64::from_le_bytes(digits[at]));
     // Every digit has half a byte, but not in the order of the digits.
-    let half = |at: usize| values(word(at)) << 4 | values(word(at + 8));
-    ([half(0), half(16)], HASHING.hash_one(resource))
+    ([word(0) << 4 | word(1), word(2) << 4 | word(3)], HASHING.hash_one(resource))
 }
 
 /// The values of eight digits `0` to `9` or `a` to `f`, in a byte each.

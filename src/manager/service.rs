@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::{Wanted, cycle_edge, place_key, principal_tag};
+use super::acquire::{Wanted, cycle_edge, place_key, tag_of};
 use super::cluster_waiters::ClusterWaiters;
 use super::deadlock_reports::Deadlocks;
 use super::events::EventHub;
@@ -241,8 +241,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Reports that a lease of this instance has ended now. Returns for how long it was held, if it was one of this instance.
-    pub(super) fn report_lease_end(&self, end: Option<&OwnEnd>, outcome: LeaseOutcome) -> Option<Duration> {
-        let held = self.now().since(end?.since);
+    pub(super) fn report_lease_end(
+        &self,
+        end: Option<&OwnEnd>,
+        outcome: LeaseOutcome,
+        now: BootTime,
+    ) -> Option<Duration> {
+        let held = now.since(end?.since);
         if let Some(observer) = self.shared.end_observer.get() {
             observer(outcome, held);
         }
@@ -278,7 +283,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         resources: Arc<[ResourceName]>,
         request: AcquireRequest,
     ) -> Result<Asked<N, C, E>, AcquireError> {
-        let draining = self.shared.draining.clone();
+        let draining = &self.shared.draining;
         if draining.is_cancelled() {
             return Err(AcquireError::Draining { wait_id: request.keep.map(|keep| keep.wait_id) });
         }
@@ -286,7 +291,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (until, is_ready_to_wait) = (started.plus(request.wait), !request.wait.is_zero());
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
-        labels.principal = principal_tag(&self.engine().settings.params.cluster.get(), request.principal.as_deref());
+        if let Some(principal) = &request.principal {
+            labels.principal = tag_of(&self.engine().settings.params.cluster.get(), &principal.name);
+        }
         if request.kept_for.is_some() {
             self.check_kept_total(resources.len()).map_err(AcquireError::TooManyKept)?;
         }
@@ -313,19 +320,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (has_own_token, refuses_deadlock) = (request.token.is_some(), request.refuses_deadlock);
         let (principal, is_ticket) = (request.principal, false);
         let wanted = Wanted { keep, party, has_own_token, refuses_deadlock, principal, is_ticket };
-        let outcome = tokio::select! {
-            biased;
-            () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),
-            outcome = self.acquire_or_wait(&params, wanted, started, until) => outcome,
+        let acquired = self.acquire_or_wait(&params, wanted, started, until);
+        let outcome = match is_ready_to_wait {
+            // One round: it may finish although the drain has begun.
+            false => acquired.await,
+            true => tokio::select! {
+                biased;
+                () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),
+                outcome = acquired => outcome,
+            },
         };
+        let waited = self.now().since(started);
         for resource in params.resources.iter() {
-            let asked = (resource, params.labels.owner.as_str());
-            self.record_acquire(asked, &outcome, is_ready_to_wait, self.now().since(started));
+            self.record_acquire((resource, params.labels.owner.as_str()), &outcome, is_ready_to_wait, waited);
         }
         if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);
         }
-        Ok(Asked { params, token, grant: outcome?, started })
+        Ok(Asked { params, token, grant: outcome?, waited })
     }
 
     /// Records that this instance promised a lease until `deadline`, so that its end is reported.
@@ -334,30 +346,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         token: &TokenHash,
         (resource, labels, mode): (&ResourceName, &Labels, Mode),
         deadline: BootTime,
+        at: Moment,
     ) {
-        self.shared.own_leases.record(token, deadline, self.granted_at(labels), (resource, &labels.owner, mode));
-    }
-
-    /// When a lease with these labels was granted, as far as the wall clocks of instances agree.
-    pub(super) fn granted_at(&self, labels: &Labels) -> BootTime {
-        let (now, wall_ms) = (self.now(), self.wall_ms());
-        let age_ms = if labels.acquired_at_ms > 0 { wall_ms.saturating_sub(labels.acquired_at_ms) } else { 0 };
-        now.minus(Duration::from_millis(age_ms))
+        self.shared.own_leases.record(token, deadline, granted_at(labels, at), (resource, &labels.owner, mode));
     }
 
     /// Makes `change` visible in lists from now on. `change` receives a function from a lease's deadline to the end of its keys.
     pub(super) fn record_change(
         &self,
+        now: BootTime,
         resource: &ResourceName,
         change: impl FnOnce(&dyn Fn(BootTime) -> BootTime) -> LeaseChange,
     ) {
-        let lock_delay = self.engine().terms().lock_delay;
-        self.shared.snapshots.record(self.now(), resource, || change(&|deadline| deadline.plus(lock_delay)));
+        let keys_gone = |deadline: BootTime| deadline.plus(self.engine().terms().lock_delay);
+        self.shared.snapshots.record(now, resource, || change(&keys_gone));
     }
 
-    /// Records that a quorum decided a round.
-    pub(super) fn record_decided_round(&self, round: Round, begun: BootTime) {
-        let now = self.now();
+    /// Records that a quorum decided a round, which took from `begun` to `now`.
+    pub(super) fn record_decided_round(&self, round: Round, begun: BootTime, now: BootTime) {
         self.shared.round_latency.record(round, now, now.since(begun));
     }
 
@@ -384,6 +390,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// From now on waiters and new acquires are answered with [`AcquireError::Draining`].
     pub fn drain(&self) {
         self.shared.draining.cancel();
+    }
+
+    /// Both clocks, read now.
+    pub(super) fn moment(&self) -> Moment {
+        Moment { now: self.now(), wall_ms: self.wall_ms() }
     }
 
     /// The time on the boot clock.
@@ -413,6 +424,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 #[cfg(test)]
 #[path = "waiting_tests.rs"]
 mod waiting_tests;
+
+/// When a lease with these labels was granted, as far as the wall clocks of instances agree.
+pub(super) fn granted_at(labels: &Labels, at: Moment) -> BootTime {
+    let age_ms = if labels.acquired_at_ms > 0 { at.wall_ms.saturating_sub(labels.acquired_at_ms) } else { 0 };
+    at.now.minus(Duration::from_millis(age_ms))
+}
 
 /// Receives notices and events of all nodes, including nodes that are added later.
 fn follow_channels<N: Node, C: Clock, E: Entropy>(

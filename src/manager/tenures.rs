@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::event_fields::LeaseEvent;
 use super::event_kind::EventKind;
 use super::gaps::Gap;
 use crate::api::Event;
@@ -192,17 +193,14 @@ impl OfName {
 /// The tenures by name, and how many there are in all.
 #[derive(Debug, Default)]
 struct Names {
-    names: KeyedMap<String, OfName>,
+    names: KeyedMap<ResourceName, OfName>,
     count: usize,
 }
 
 impl Names {
     /// Adds a tenure. If there are more than `max`, tenures that ended before `from_ms` are dropped, and then half of the rest.
-    fn add(&mut self, name: &str, tenure: Tenure, (max, from_ms): (usize, u64)) {
-        let of_name = match self.names.get_mut(name) {
-            Some(of_name) => of_name,
-            None => self.names.entry(name.to_owned()).or_default(),
-        };
+    fn add(&mut self, name: &ResourceName, tenure: Tenure, (max, from_ms): (usize, u64)) {
+        let of_name = self.names.entry(name.clone()).or_default();
         let before = of_name.len();
         of_name.add(tenure);
         self.count = self.count + of_name.len() - before;
@@ -281,7 +279,7 @@ struct State {
 }
 
 impl State {
-    fn add(&mut self, name: &str, tenure: Tenure) {
+    fn add(&mut self, name: &ResourceName, tenure: Tenure) {
         self.see(tenure.to_ms);
         let from_ms = self.now_ms.saturating_sub(HOUR_MS);
         self.unpublished.add(name, tenure.clone(), (UNPUBLISHED_MAX, 0));
@@ -304,9 +302,18 @@ impl Tenures {
             EventKind::Forced if matches!(event.reason.as_deref(), Some("now" | "forced")) => TenureEnd::Forced,
             _ => return,
         };
-        if let (Some(resource), Some(held_ms)) = (&event.resource, event.after_ms) {
+        let resource = event.resource.as_deref().and_then(|name| ResourceName::parse(name).ok());
+        if let Some((resource, held_ms)) = resource.zip(event.after_ms) {
             let owner = event.owner.as_deref().unwrap_or_default();
-            self.0.lock().add(resource, Tenure::new(owner, event.at_ms, held_ms, end));
+            self.0.lock().add(&resource, Tenure::new(owner, event.at_ms, held_ms, end));
+        }
+    }
+
+    /// Records the end of a lease of this instance by its holder; ignores a grant.
+    pub(super) fn record_lease(&self, lease: &LeaseEvent) {
+        if let (EventKind::Released, Some(held)) = (lease.kind, lease.held) {
+            let tenure = Tenure::new(&lease.owner, lease.at_ms, duration_ms(held), TenureEnd::Released);
+            self.0.lock().add(&lease.resource, tenure);
         }
     }
 
@@ -320,7 +327,7 @@ impl Tenures {
         now_ms: u64,
     ) {
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-        self.0.lock().add(resource.as_str(), Tenure::new(owner, now_ms, waited_ms, end));
+        self.0.lock().add(resource, Tenure::new(owner, now_ms, waited_ms, end));
     }
 
     /// The message to be published now, of at most `max` bytes; must be called every second.
@@ -337,7 +344,7 @@ impl Tenures {
         for (name, OfName { mut leases, mut waits, .. }) in unpublished.names {
             compact(&mut leases, OF_NAME_IN_MESSAGE_MAX);
             compact(&mut waits, OF_NAME_IN_MESSAGE_MAX);
-            tenures.extend(leases.into_iter().chain(waits).map(|tenure| (name.clone(), tenure)));
+            tenures.extend(leases.into_iter().chain(waits).map(|tenure| (name.to_string(), tenure)));
         }
         tenures.sort_by_key(|(_, tenure)| Reverse(tenure.lasted_ms));
         tenures.truncate(MESSAGE_TENURES_MAX);
@@ -369,7 +376,9 @@ impl Tenures {
         state.numbers.insert(instance, number);
         let now_ms = state.now_ms;
         for (name, tenure) in tenures.into_iter().take(MESSAGE_TENURES_MAX) {
-            if ResourceName::parse(&name).is_ok() && tenure.is_plausible(now_ms) {
+            if let Ok(name) = ResourceName::parse(&name)
+                && tenure.is_plausible(now_ms)
+            {
                 state.known.add(&name, tenure, (TENURES_MAX, now_ms.saturating_sub(HOUR_MS)));
             }
         }
@@ -379,10 +388,10 @@ impl Tenures {
     pub(super) fn since(&self, from_ms: u64, is_wanted: impl Fn(&str) -> bool) -> KnownTenures {
         let state = self.0.lock();
         let mut names = HashMap::new();
-        for (name, of_name) in state.known.names.iter().filter(|(name, _)| is_wanted(name)) {
+        for (name, of_name) in state.known.names.iter().filter(|(name, _)| is_wanted(name.as_str())) {
             let recent: Vec<Tenure> = of_name.all().filter(|tenure| tenure.to_ms >= from_ms).cloned().collect();
             if !recent.is_empty() {
-                names.insert(name.clone(), recent);
+                names.insert(name.to_string(), recent);
             }
         }
         KnownTenures { names, since_ms: state.since_ms.unwrap_or(state.now_ms), gaps: Vec::new() }

@@ -75,6 +75,7 @@ struct RouteSeries {
     abandoned: OnceLock<IntCounter>,
     /// By the first digit of the code.
     classes: Vec<(u16, OnceLock<Histogram>)>,
+    denials: [IntCounter; 3],
 }
 
 impl RouteSeries {
@@ -101,7 +102,6 @@ pub struct RequestMetrics {
     routes: KeyedMap<(&'static str, &'static str), Arc<RouteSeries>>,
     unmatched: Arc<RouteSeries>,
     in_flight: [IntGauge; 4],
-    denials: [IntCounter; 3],
 }
 
 impl RequestMetrics {
@@ -109,6 +109,10 @@ impl RequestMetrics {
     pub fn new(r: &Registry, routes: &[RouteLabels]) -> Self {
         let help = "Requests by route, method and status code.";
         let requests = counters(r, "http_requests_total", help, &["route", "method", "code"]);
+        let help = "Requests refused by who asks or under which host name.";
+        let denials = counters(r, "auth_failures_total", help, &["reason"]);
+        let denials =
+            ["unauthenticated", "forbidden", "host-not-allowed"].map(|reason| denials.with_label_values(&[reason]));
         let help = "From the request to the head of the answer, without the wait for a lock.";
         let durations = histograms(r, "http_request_duration_seconds", help, &BUCKETS, &["route", "method", "class"]);
         let series = |route: &'static str, method: &'static str, codes: &[u16], timed: bool| {
@@ -125,6 +129,7 @@ impl RequestMetrics {
                 other: OnceLock::new(),
                 abandoned: OnceLock::new(),
                 classes: classes.into_iter().map(|class| (class, OnceLock::new())).collect(),
+                denials: denials.clone(),
             })
         };
         let unmatched_codes = [&UNMATCHED_CODES[..], &[INTERNAL_ERROR]].concat();
@@ -142,14 +147,10 @@ impl RequestMetrics {
         }
         let help = "Requests in flight, by kind; hold and events are streams.";
         let in_flight = gauges(r, "http_requests_in_flight", help, &["kind"]);
-        let help = "Requests refused by who asks or under which host name.";
-        let denials = counters(r, "auth_failures_total", help, &["reason"]);
         Self {
             routes: known,
             unmatched: series(UNMATCHED, OTHER_METHOD, &unmatched_codes, false),
             in_flight: RequestKind::ALL.map(|kind| in_flight.with_label_values(&[kind.as_str()])),
-            denials: ["unauthenticated", "forbidden", "host-not-allowed"]
-                .map(|reason| denials.with_label_values(&[reason])),
         }
     }
 
@@ -206,7 +207,6 @@ impl Drop for WaitingGuard {
 /// A request in flight. If dropped without an answer, it counts as [`CODE_ABANDONED`].
 pub struct RequestWatch {
     series: Arc<RouteSeries>,
-    denials: [IntCounter; 3],
     _in_flight: InFlightGuard,
     began: BootTime,
     answered: bool,
@@ -217,7 +217,6 @@ impl RequestWatch {
     pub fn begin(requests: &RequestMetrics, route: &'static str, method: &'static str) -> Self {
         Self {
             series: requests.find(route, method),
-            denials: requests.denials.clone(),
             _in_flight: requests.in_flight(RequestKind::Normal),
             began: SystemClock.now(),
             answered: false,
@@ -230,9 +229,9 @@ impl RequestWatch {
         let took = SystemClock.now().since(self.began).saturating_sub(waited);
         self.series.answered(code, took);
         match code {
-            401 => self.denials[0].inc(),
-            403 => self.denials[1].inc(),
-            421 => self.denials[2].inc(),
+            401 => self.series.denials[0].inc(),
+            403 => self.series.denials[1].inc(),
+            421 => self.series.denials[2].inc(),
             _ => {}
         }
     }

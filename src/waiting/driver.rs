@@ -69,6 +69,8 @@ pub(super) struct Shared<N, C, E> {
     on_deadlock: OnceLock<DeadlockObserver>,
 }
 
+pub(super) type AttemptResult<N, C, E> = Result<Grant<N, C, E>, Refusal>;
+
 /// The waiters of one instance. Cheap to clone.
 pub(crate) struct WaitDriver<N, C, E>(pub(super) Arc<Shared<N, C, E>>);
 
@@ -122,9 +124,14 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         request: WaitRequest,
         keep: Option<PlaceRequest>,
         may_know: impl Fn(&ResourceName) -> bool,
-        on_round: impl Fn(BootTime, &Result<Grant<N, C, E>, Refusal>),
+        on_round: impl Fn(BootTime, &AttemptResult<N, C, E>),
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
+        let mut refused = match self.ask_beside(params, &request, &on_round).await {
+            Some(Ok(grant)) => return Ok(grant),
+            Some(Err(refusal)) => Some(refusal),
+            None => None,
+        };
         let place = self.enter(request, &params.token, keep).map_err(WaitError::Differs)?;
         // After an attempt that may have set a key, the request's own lease is not one that existed before.
         let (mut granted, mut last, mut took_effect) = (None, None::<Refusal>, false);
@@ -143,10 +150,16 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                     place.report(AttemptOutcome::NotJoined);
                 }
                 Step::Attempt(joins, slots) => {
-                    let begun = engine.clock.now();
-                    let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
-                    let outcome = Box::pin(engine.attempt(params, started, slots)).await;
-                    on_round(begun, &outcome);
+                    let outcome = match refused.take() {
+                        Some(refusal) => Err(refusal),
+                        None => {
+                            let begun = engine.clock.now();
+                            let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
+                            let outcome = Box::pin(engine.attempt(params, started, slots)).await;
+                            on_round(begun, &outcome);
+                            outcome
+                        }
+                    };
                     if !place.report(self.summary(params, &outcome, joins)) {
                         // What was granted is undone, as for a caller that disconnected.
                         drop(outcome);
@@ -244,12 +257,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     }
 
     /// The result of an attempt as an event of the queue.
-    fn summary(
-        &self,
-        params: &AcquireParams,
-        outcome: &Result<Grant<N, C, E>, Refusal>,
-        joins: bool,
-    ) -> AttemptOutcome {
+    fn summary(&self, params: &AcquireParams, outcome: &AttemptResult<N, C, E>, joins: bool) -> AttemptOutcome {
         match outcome {
             Ok(grant) => {
                 let until = self.keys_gone(grant.deadline);

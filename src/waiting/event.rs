@@ -64,6 +64,9 @@ pub enum WaitEvent {
     Returned(WaiterId, BootTime),
     /// The attempt of a waiter has ended.
     AttemptFinished(WaiterId, AttemptOutcome),
+    /// A request beside the queues that did not enter was granted this lease, with this slot of a permit, whose keys are gone from the
+    /// nodes at this time.
+    GrantedBeside(WaitRequest, TokenHash, Option<u8>, BootTime),
     /// The nodes were asked about the leases of a cycle, see [`Action::CheckCycle`].
     CycleChecked {
         /// The waiter that asked.

@@ -11,7 +11,11 @@ use crate::types::ResourceName;
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// See [`WaitEvent::LeaseEnded`].
     pub(crate) fn lease_ended(&self, resource: &ResourceName, lease: Option<LeaseTag>) {
-        self.0.handle(WaitEvent::LeaseEnded(resource.clone(), lease));
+        let mut state = self.0.state.lock();
+        // Without waiters, as for most leases, the event would change nothing.
+        if state.queue.waiter_count(resource) > 0 {
+            self.0.handle_in(&mut state, WaitEvent::LeaseEnded(resource.clone(), lease));
+        }
     }
 
     /// See [`WaitEvent::LeaseMayHaveEnded`].

@@ -1,10 +1,11 @@
 //! Waiting for locks. `state_machine` decides for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
 //! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`,
-//! `free_slots`, `deadlock` (search for cycles), `kept_places`, `backoff` (random pauses), `queue_queries`. Parts of the
-//! driver: `lease_reports`, `deadlock_confirmation`, `already_held`, `handover`, `intents`.
+//! `free_slots`, `grants`, `deadlock` (search for cycles), `kept_places`, `backoff` (random pauses), `queue_queries`. Parts of the
+//! driver: `beside`, `lease_reports`, `deadlock_confirmation`, `already_held`, `handover`, `intents`.
 
 mod already_held;
 mod backoff;
+mod beside;
 mod channels;
 mod compatible_waiters;
 pub mod deadlock;
@@ -12,6 +13,7 @@ mod deadlock_confirmation;
 pub(crate) mod driver;
 pub mod event;
 mod free_slots;
+mod grants;
 mod handover;
 mod intents;
 pub(crate) mod kept_places;

@@ -8,17 +8,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::deadlock::{KnownHolder, PartyWaiters};
-use super::event::{
-    Action, Admission, AttemptOutcome, Blocker, Mode, RefuseReason, SlotChoice, WaitEvent, WaitRequest, WaiterId,
-};
+use super::deadlock::PartyWaiters;
+use super::event::{Action, AttemptOutcome, Blocker, RefuseReason, SlotChoice, WaitEvent, WaitRequest, WaiterId};
 use super::queue_state::{NEVER, QueuedWaiter, WaiterActivity};
 pub use super::queue_state::{Queue, QueueSettings};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::keyed_maps::KeyedMap;
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::ResourceName;
 
 /// Maximum number of waiters that ask the nodes at a time; the others follow in order. Otherwise thousands that
 /// arrive or are woken at once would fill the queues to the nodes, and no caller could acquire, extend or release
@@ -63,6 +61,9 @@ impl Queue {
             WaitEvent::Absent(waiter) => self.absent(waiter),
             WaitEvent::Returned(waiter, until) => self.returned(waiter, until),
             WaitEvent::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
+            WaitEvent::GrantedBeside(request, lease, slot, until) => {
+                self.note_grant(&QueuedWaiter::new(request, now, false), (&lease, slot), until);
+            }
             WaitEvent::CycleChecked { waiter, cycle, is_confirmed, may_refuse } => {
                 self.cycle_checked(waiter, cycle, is_confirmed, may_refuse);
             }
@@ -146,7 +147,7 @@ impl Queue {
     }
 
     /// Removes a waiter; those behind it are not woken yet.
-    fn remove(&mut self, id: WaiterId) -> Option<Box<QueuedWaiter>> {
+    pub(super) fn remove(&mut self, id: WaiterId) -> Option<Box<QueuedWaiter>> {
         self.withdraw_intent(id);
         self.leave_queues(id);
         self.stop(id);
@@ -339,43 +340,6 @@ impl Queue {
             }
         }
         self.proceed(id);
-    }
-
-    /// Removes a waiter that has a lease: the next waiter need not ask before the lease's end.
-    fn granted(&mut self, id: WaiterId, (lease, slot): (&TokenHash, Option<u8>), until: BootTime) {
-        let Some(waiter) = self.remove(id) else { return };
-        self.actions.push(Action::Grant(id));
-        let WaitRequest { resources, mode, party, token, .. } = waiter.request.clone();
-        for resource in resources.iter() {
-            self.set_held(resource, until, mode);
-            let Some(known) = self.resources.get_mut(resource) else { continue };
-            let joins = token.as_ref().is_some_and(|token| self.tokens.contains_key(token));
-            let order = if joins { known.order.clone() } else { VecDeque::new() };
-            if waiter.request.admission == Admission::Queued && mode == Mode::Exclusive {
-                known.filter.on_granted();
-                // The waiters that are asking now were woken by the end that led to this grant.
-                for id in self.head(resource) {
-                    self.update(id, |other| {
-                        if matches!(other.activity, WaiterActivity::Asking { .. }) {
-                            (other.attempt_at, other.is_woken) = (NEVER, false);
-                        }
-                    });
-                }
-            }
-            let holder = party.clone().map(|party| KnownHolder { party, token: lease.clone() });
-            self.holder_granted(resource, (lease, slot), holder, mode);
-            self.lead(resource, &waiter);
-            for id in order {
-                let wants_it = |other: &QueuedWaiter| other.request.token == token;
-                if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {
-                    self.update(id, |other| other.may_join = true);
-                    self.proceed(id);
-                }
-            }
-        }
-        if !is(Mutant::GrantCallsNobody) {
-            self.find_first(&resources);
-        }
     }
 
     /// Others hold the resources of a waiter: decides when it asks again.

@@ -8,14 +8,14 @@ use proptest::prelude::*;
 
 use super::super::compatible_waiters::INTENT_RENEWED;
 use super::super::deadlock::{Party, WaitEdge};
-use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
+use super::super::event::{Admission, HandoverPlan, Mode, QueueFull, WaitLimits};
 use super::super::lease_notices::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::mutant;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::{PermitLimit, SlotSet};
+use crate::types::{PermitLimit, SlotSet, TokenHash};
 
 const NODES: usize = 3;
 const POLL: Duration = Duration::from_secs(1);
@@ -272,6 +272,35 @@ fn a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_
 }
 
 /// Seeds 22028 and 24721: a holder that repeated its acquire without waiting got no answer before the end of its lease.
+/// Of the own token of another request, which joins the lease.
+#[test]
+fn a_grant_beside_the_queues_means_what_it_means_of_a_request_that_entered() {
+    let own = Some(token(9));
+    let request =
+        WaitRequest { admission: Admission::Once, token: own.clone(), ..Bench::request(&["a"], Mode::Exclusive) };
+    let after = |is_beside: bool| {
+        let mut bench = Bench::new(LIMITS);
+        let once = bench.next;
+        match is_beside {
+            true => bench.next += 1,
+            false => assert_eq!(bench.enqueue(request.clone()), (once, vec![once])),
+        }
+        let waiter = bench.enqueue(WaitRequest { token: own.clone(), ..Bench::request(&["a"], Mode::Exclusive) }).0;
+        bench.refused(waiter, "a", 5);
+        let asked: Vec<_> = (0..NODES).flat_map(|node| bench.on(WaitEvent::Subscribed(name("a"), node))).collect();
+        assert_eq!(asked, [waiter], "once more, now that it is subscribed");
+        assert!(bench.refused(waiter, "a", 5).is_empty());
+        let attempts = match is_beside {
+            true => bench.on(WaitEvent::GrantedBeside(request.clone(), token(9), None, bench.now.plus(ms(60_000)))),
+            false => bench.granted(once, 9),
+        };
+        assert_eq!(attempts, [waiter], "to join");
+        (bench.queue.resources[&name("a")].clone(), bench.queue.waiters[&waiter].clone())
+    };
+    assert_eq!(after(true), after(false));
+    assert!(after(true).0.held.is_some(), "nobody else asks before the lease's end");
+}
+
 #[test]
 fn a_request_that_does_not_wait_asks_at_once_although_a_lease_is_known_to_run_on() {
     let mut bench = Bench::new(LIMITS);

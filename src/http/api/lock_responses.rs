@@ -9,6 +9,9 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::lease_body::LeaseTexts;
+pub(super) use super::lease_body::lease_body;
+pub(crate) use super::lease_body::lease_with_token;
 use super::request_headers::LOCK_TOKEN;
 pub(super) use super::to_wire::json;
 use super::{refusals, to_wire};
@@ -25,7 +28,7 @@ use crate::manager::types::{
     Readiness, mode_of,
 };
 use crate::redlock::quorum::quorum_of;
-use crate::types::{NodeId, PermitLimit, ResourceName, Token, WantedMode};
+use crate::types::{NodeId, ResourceName, Token, WantedMode};
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
 pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
@@ -45,40 +48,6 @@ pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }
 
-/// The lease without its token. If the time of grant is unknown, the labels were not read from the nodes; they are left out
-/// rather than shown as empty.
-pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
-    let valid_for = lease.deadline.since(time.now);
-    let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
-    api::Lease {
-        resource: lease.resource.as_str().to_owned(),
-        mode: lease.mode.wanted().as_str().to_owned(),
-        slot: lease.mode.slot(),
-        limit: lease.mode.wanted().limit().map(PermitLimit::get),
-        token: None,
-        token_id: lease.token.hash().id_text().to_owned(),
-        fence: lease.fence.0,
-        owner: labels.map(|l| l.owner.clone()),
-        note: labels.map(|l| l.note.clone()),
-        metadata: labels.map(|l| l.metadata.clone()),
-        acquired_at: labels.map(|l| format::time(l.acquired_at_ms)),
-        expires_at: format::time(time.wall_ms.saturating_add(format::ms(valid_for))),
-        ttl_ms: lease.ttl.as_ms(),
-        valid_for_ms: format::ms(valid_for),
-        kept_until: lease.kept_for.map(|_| format::time(lease.labels.kept_until_ms)),
-        kept_for_ms: lease.kept_for.map(format::ms),
-        waited_ms: None,
-        renewals: None,
-        quorum: to_wire::quorum(lease.quorum),
-    }
-}
-
-/// The lease with its token, for a stream that holds it.
-pub(crate) fn lease_with_token(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
-    let token = Some(api::TokenText(lease.token.reveal().to_owned()));
-    api::Lease { token, waited_ms: Some(format::ms(lease.waited)), ..lease_body(lease, time) }
-}
-
 fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
     if let Some(value) = value {
         response.headers_mut().insert(name, value);
@@ -96,7 +65,7 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
     let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
     let mut response = match format {
         ResponseFormat::Text => text(status, format!("{}\n", lease.token.reveal())),
-        ResponseFormat::Json => json(status, &lease_with_token(lease, time)),
+        ResponseFormat::Json => json(status, &LeaseTexts::of(lease, time).with_token(lease)),
     };
     put_fence(&mut response, lease.fence.0);
     put(&mut response, header::LOCATION, HeaderValue::try_from([LOCKS_PREFIX, lease.resource.as_str()].concat()).ok());

@@ -64,7 +64,9 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
         Err(error) => refusals::acquire(&resource, error, &access).into_response(),
     };
     lock_responses::put_preference(&mut response, applied);
-    response.extensions_mut().insert(WaitTime(waited));
+    if !waited.is_zero() {
+        response.extensions_mut().insert(WaitTime(waited));
+    }
     response
 }
 

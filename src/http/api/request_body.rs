@@ -8,6 +8,7 @@ use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::request_fields::Fields;
@@ -52,6 +53,10 @@ fn body_kind(headers: &HeaderMap, patch: MergePatch) -> Result<BodyKind, Problem
     let Some(value) = values.next() else { return Ok(BodyKind::Untyped) };
     if values.next().is_some() {
         return refused("Content-Type is given twice");
+    }
+    // As most clients write it.
+    if value == "application/json" {
+        return Ok(BodyKind::Json);
     }
     let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
     let mut parts = value.split(';').map(str::trim);
@@ -114,6 +119,9 @@ async fn body(
     let (parts, body) = request.into_parts();
     // Content-Type is checked only for non-empty bodies: before the body is read if Content-Length announces one.
     let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_none_or(|bytes| bytes == 0) && body.is_end_stream() {
+        return Ok((parts, BodyKind::Untyped, Bytes::new()));
+    }
     let kind = body_kind(&parts.headers, patch);
     if announced.is_some_and(|n| n > 0) {
         kind.clone()?;
@@ -133,19 +141,28 @@ async fn body(
     Ok((parts, kind, bytes))
 }
 
-async fn read(body: axum::body::Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
+async fn read(mut body: axum::body::Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
+    // A short body has usually arrived with the head, as one frame.
+    let first = body.frame().now_or_never().flatten();
+    let first = first.transpose().map_err(|_| ended_early())?.and_then(|frame| frame.into_data().ok());
+    let first = first.unwrap_or_default();
+    let Some(left) = limit.checked_sub(first.len()) else { return Err(too_large(limit)) };
     if body.is_end_stream() {
-        return Ok(Bytes::new());
+        return Ok(first);
     }
-    match tokio::time::timeout(within, Limited::new(body, limit).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+    match tokio::time::timeout(within, Limited::new(body, left).collect()).await {
+        Ok(Ok(rest)) => Ok([first, rest.to_bytes()].concat().into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-        Ok(Err(_)) => Err(Problem::invalid_field("body", "ended early").closing()),
+        Ok(Err(_)) => Err(ended_early()),
         Err(_) => {
             let detail = format!("did not arrive within {} s", within.as_secs());
             Err(Problem::invalid_field("body", detail).closing())
         }
     }
+}
+
+fn ended_early() -> Problem {
+    Problem::invalid_field("body", "ended early").closing()
 }
 
 /// The rest of the body is not read, so the connection cannot be reused.

@@ -1,14 +1,14 @@
 //! The fields of a request: query string, form and JSON merged into one set. Every error names its field, and fields
 //! that the endpoint does not take are refused. Independent of the endpoint.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::http::Uri;
 use percent_encoding::percent_decode_str;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+pub use super::given::LIST_MAX;
+use super::given::{Given, Members};
 use crate::api::FieldError;
 use crate::duration::parse_duration;
 use crate::http::problem::Problem;
@@ -17,139 +17,25 @@ use crate::types::Invalid;
 
 /// The maximum number of fields of one request, several times what any endpoint takes: the answer repeats each unknown field.
 pub const FIELDS_MAX: usize = 32;
-/// The maximum number of elements of a list, or of repetitions of a field, that are read: more than any endpoint takes.
-pub const LIST_MAX: usize = 32;
 /// The maximum number of characters of a field's name that an answer repeats.
 const NAME_SHOWN_MAX_CHARS: usize = 40;
 /// Names under which a client might put a token into a URL.
 const TOKEN_NAMES: [&str; 3] = ["token", "lock-token", "lock_token"];
 
-/// The members of a JSON object; `None` is null, `Err` names a wrong type.
-type Pairs = Vec<(String, Result<Option<String>, &'static str>)>;
-
-/// A value as received.
-#[derive(Debug, Clone, PartialEq)]
-enum Given {
-    Text(String),
-    /// As written, for hints.
-    Number(String),
-    Bool(bool),
-    Null,
-    /// Its first elements, at most [`LIST_MAX`].
-    List(Vec<Given>),
-    Pairs(Pairs),
-}
-
-impl Given {
-    fn type_name(&self) -> &'static str {
-        match self {
-            Self::Text(_) => "a string",
-            Self::Number(_) => "a number",
-            Self::Bool(_) => "a boolean",
-            Self::Null => "null",
-            Self::List(_) => "an array",
-            Self::Pairs(_) => "an object",
-        }
-    }
-
-    /// Whether both have the same meaning: a boolean or a number of a JSON body is text in a query.
-    fn is_same_as(&self, other: &Self) -> bool {
-        let scalar = |given: &Self| match given {
-            Self::Text(text) | Self::Number(text) => Some(text.clone()),
-            Self::Bool(value) => Some(value.to_string()),
-            Self::Null | Self::List(_) | Self::Pairs(_) => None,
-        };
-        self == other || scalar(self).is_some_and(|this| scalar(other) == Some(this))
-    }
-}
-
-/// Accepts any JSON value and keeps those that a field can have.
-impl<'de> Deserialize<'de> for Given {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnyValue;
-        impl<'de> Visitor<'de> for AnyValue {
-            type Value = Given;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON value")
-            }
-            fn visit_str<E>(self, v: &str) -> Result<Given, E> {
-                Ok(Given::Text(v.to_owned()))
-            }
-            fn visit_bool<E>(self, v: bool) -> Result<Given, E> {
-                Ok(Given::Bool(v))
-            }
-            fn visit_u64<E>(self, v: u64) -> Result<Given, E> {
-                Ok(Given::Number(v.to_string()))
-            }
-            fn visit_i64<E>(self, v: i64) -> Result<Given, E> {
-                Ok(Given::Number(v.to_string()))
-            }
-            fn visit_f64<E>(self, v: f64) -> Result<Given, E> {
-                Ok(Given::Number(v.to_string()))
-            }
-            fn visit_unit<E>(self) -> Result<Given, E> {
-                Ok(Given::Null)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Given, A::Error> {
-                let mut list = Vec::new();
-                while list.len() < LIST_MAX
-                    && let Some(element) = seq.next_element()?
-                {
-                    list.push(element);
-                }
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Given::List(list))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some((key, value)) = map.next_entry::<String, Given>()? {
-                    let value = match value {
-                        Given::Text(text) => Ok(Some(text)),
-                        Given::Null => Ok(None),
-                        other => Err(other.type_name()),
-                    };
-                    pairs.push((key, value));
-                }
-                Ok(Given::Pairs(pairs))
-            }
-        }
-        deserializer.deserialize_any(AnyValue)
-    }
-}
-
-/// The top level of a JSON body: all members in order, so that repeated ones are detected.
-struct Members(Vec<(String, Given)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Members;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-            // Generated clients send null if the body is optional.
-            fn visit_unit<E>(self) -> Result<Members, E> {
-                Ok(Members(Vec::new()))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-                let mut members = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    members.push(entry);
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_any(Object)
-    }
+/// A field as received.
+#[derive(Debug)]
+struct Field {
+    name: String,
+    value: Given,
+    /// Whether it is a string in JSON, where numbers and booleans have types of their own.
+    is_json_text: bool,
 }
 
 /// All fields of one request, and the errors found so far.
 #[derive(Debug, Default)]
 pub struct Fields {
-    given: BTreeMap<String, Given>,
-    /// The fields that are strings in JSON, where numbers and booleans have types of their own.
-    json_texts: BTreeSet<String>,
+    /// So few that each is found by a search.
+    given: Vec<Field>,
     /// The field that may be given several times, and its values.
     repeatable: Option<&'static str>,
     repeated: Vec<String>,
@@ -169,7 +55,7 @@ impl Fields {
 
     /// Takes a JSON array of strings, of which at most [`LIST_MAX`] are read; `None` if it is absent or null.
     pub fn list(&mut self, field: &str) -> Option<Vec<String>> {
-        let elements = match self.given.remove(field)? {
+        let elements = match self.remove(field)?.value {
             Given::Null => return None,
             Given::List(elements) => elements,
             other => {
@@ -205,13 +91,13 @@ impl Fields {
                           (with POST: in the header or in the body)";
             return Err(Problem::new(ProblemKind::TokenInUrl, detail));
         }
-        pairs.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
+        pairs.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value), false))
     }
 
     /// Adds a form body. Errors: `invalid`.
     pub fn add_form(&mut self, body: &[u8]) -> Result<(), Problem> {
         let text = std::str::from_utf8(body).map_err(|_| Problem::invalid_field("body", "is not UTF-8"))?;
-        decode_pairs(text, "body")?.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
+        decode_pairs(text, "body")?.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value), false))
     }
 
     /// Adds a JSON body. Errors: `invalid`, which never quotes the body.
@@ -223,12 +109,13 @@ impl Fields {
             };
             Problem::invalid_field("body", detail)
         })?;
-        let texts = members.iter().filter(|(_, value)| matches!(value, Given::Text(_))).map(|(name, _)| name.clone());
-        self.json_texts.extend(texts.take(FIELDS_MAX));
-        members.into_iter().try_for_each(|(name, value)| self.add(name, value))
+        members.into_iter().try_for_each(|(name, value)| {
+            let is_json_text = matches!(value, Given::Text(_));
+            self.add(name, value, is_json_text)
+        })
     }
 
-    fn add(&mut self, name: String, value: Given) -> Result<(), Problem> {
+    fn add(&mut self, name: String, value: Given, is_json_text: bool) -> Result<(), Problem> {
         if self.repeatable == Some(name.as_str())
             && let Given::Text(text) = value
         {
@@ -237,15 +124,16 @@ impl Fields {
             }
             return Ok(());
         }
-        match self.given.get(&name) {
-            Some(earlier) if !earlier.is_same_as(&value) => {
+        let count = self.given.len();
+        match self.given.iter_mut().find(|field| field.name == name) {
+            Some(earlier) if !earlier.value.is_same_as(&value) => {
                 self.wrong(&shown(&name), "is given twice, with different values")
             }
-            Some(_) => {}
-            None if self.given.len() >= FIELDS_MAX => {
+            Some(earlier) => earlier.is_json_text |= is_json_text,
+            None if count >= FIELDS_MAX => {
                 return Err(Problem::invalid_field("body", format!("more than {FIELDS_MAX} fields")));
             }
-            None => drop(self.given.insert(name, value)),
+            None => self.given.push(Field { name, value, is_json_text }),
         }
         Ok(())
     }
@@ -263,20 +151,29 @@ impl Fields {
         checked.map_err(|invalid| self.wrong(field, invalid.0)).ok()
     }
 
+    fn get(&self, field: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.name == field).map(|given| &given.value)
+    }
+
+    fn remove(&mut self, field: &str) -> Option<Field> {
+        let index = self.given.iter().position(|given| given.name == field)?;
+        Some(self.given.swap_remove(index))
+    }
+
     /// Removes the field. Returns whether it was present; null counts as present.
     pub fn take(&mut self, field: &str) -> bool {
-        self.given.remove(field).is_some()
+        self.remove(field).is_some()
     }
 
     /// Removes the field if it is null. Returns whether it was.
     pub fn take_null(&mut self, field: &str) -> bool {
-        let null = self.given.get(field) == Some(&Given::Null);
+        let null = self.get(field) == Some(&Given::Null);
         null && self.take(field)
     }
 
     /// Takes a text field. Null counts as absent; another type is an error.
     pub fn text(&mut self, field: &str) -> Option<String> {
-        match self.given.remove(field)? {
+        match self.remove(field)?.value {
             Given::Text(text) => Some(text),
             Given::Null => None,
             other => {
@@ -288,17 +185,18 @@ impl Fields {
 
     /// Takes a boolean: `true` or `false` in a query or form, a boolean in JSON. Absent and null are false.
     pub fn flag(&mut self, field: &str) -> bool {
-        let wrong = match self.given.remove(field) {
-            None | Some(Given::Null) => return false,
-            Some(Given::Bool(flag)) => return flag,
-            Some(Given::Text(text)) if matches!(text.as_str(), "true" | "false") => {
-                if !self.json_texts.contains(field) {
+        let Some(Field { value, is_json_text, .. }) = self.remove(field) else { return false };
+        let wrong = match value {
+            Given::Null => return false,
+            Given::Bool(flag) => return flag,
+            Given::Text(text) if matches!(text.as_str(), "true" | "false") => {
+                if !is_json_text {
                     return text == "true";
                 }
                 "must be true or false, without quotation marks".to_owned()
             }
-            Some(Given::Text(_)) => "must be true or false".to_owned(),
-            Some(other) => format!("must be true or false, not {}", other.type_name()),
+            Given::Text(_) => "must be true or false".to_owned(),
+            other => format!("must be true or false, not {}", other.type_name()),
         };
         self.wrong(field, wrong);
         false
@@ -306,9 +204,9 @@ impl Fields {
 
     /// Takes a duration. A number without a unit, quoted or not, is an error with a hint.
     pub fn duration(&mut self, field: &str) -> Option<Duration> {
-        if let Some(Given::Number(number)) = self.given.get(field) {
+        if let Some(Given::Number(number)) = self.get(field) {
             let hint = parse_duration(number).err().map_or_else(|| "has no unit".to_owned(), |i| i.0);
-            self.given.remove(field);
+            self.take(field);
             self.wrong(field, hint);
             return None;
         }
@@ -318,10 +216,10 @@ impl Fields {
 
     /// Takes a whole number, as text or as a JSON number.
     pub fn number(&mut self, field: &str) -> Option<u64> {
-        let text = match self.given.get(field) {
+        let text = match self.get(field) {
             Some(Given::Number(number)) => {
                 let number = number.clone();
-                self.given.remove(field);
+                self.take(field);
                 number
             }
             _ => self.text(field)?,
@@ -331,17 +229,17 @@ impl Fields {
 
     /// Takes pairs of strings: a JSON object, also as the text of a form field. A null value is `None`.
     pub fn pairs(&mut self, field: &str) -> Vec<(String, Option<String>)> {
-        let given = match self.given.remove(field) {
-            None | Some(Given::Null) => return Vec::new(),
-            Some(Given::Text(text)) if self.json_texts.contains(field) => Given::Text(text),
-            Some(Given::Text(text)) => match serde_json::from_str(&text) {
+        let Some(Field { value, is_json_text, .. }) = self.remove(field) else { return Vec::new() };
+        let given = match value {
+            Given::Null => return Vec::new(),
+            Given::Text(text) if !is_json_text => match serde_json::from_str(&text) {
                 Ok(given) => given,
                 Err(_) => {
                     self.wrong(field, "is not valid JSON: must be an object of strings such as {\"build\":\"17\"}");
                     return Vec::new();
                 }
             },
-            Some(other) => other,
+            other => other,
         };
         let Given::Pairs(pairs) = given else {
             let text = format!("must be an object of strings such as {{\"build\":\"17\"}}, not {}", given.type_name());
@@ -370,7 +268,9 @@ impl Fields {
     ///
     /// Errors: `invalid` with all recorded errors and each unknown field.
     pub fn finish(mut self, known: &[&str]) -> Result<(), Problem> {
-        for name in std::mem::take(&mut self.given).into_keys() {
+        let mut left: Vec<String> = std::mem::take(&mut self.given).into_iter().map(|field| field.name).collect();
+        left.sort_unstable();
+        for name in left {
             // Such a text is a whole body, and may contain a key: it is not repeated.
             if name.trim_start().starts_with(['{', '[']) {
                 let detail = "looks like JSON, and was sent as a form: add `Content-Type: \

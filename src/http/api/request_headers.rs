@@ -141,6 +141,9 @@ pub fn if_none_match(headers: &HeaderMap) -> Result<IfNoneMatch, Problem> {
 
 /// `None` without the header. Source: RFC 9110, section 8.8.3.
 fn tags(headers: &HeaderMap, name: &HeaderName, shown: &str) -> Result<Option<Tags>, Problem> {
+    if !headers.contains_key(name) {
+        return Ok(None);
+    }
     let wrong = |detail: &str| Problem::invalid_field(shown, detail);
     let (mut tags, mut seen) = (Tags { is_any: false, strong: Vec::new(), weak: Vec::new() }, 0);
     for value in headers.get_all(name) {
@@ -170,11 +173,7 @@ fn tags(headers: &HeaderMap, name: &HeaderName, shown: &str) -> Result<Option<Ta
             rest = next.trim_start_matches([' ', '\t', ',']);
         }
     }
-    match (seen, headers.contains_key(name)) {
-        (0, true) => Err(wrong("is empty")),
-        (0, false) => Ok(None),
-        _ => Ok(Some(tags)),
-    }
+    if seen == 0 { Err(wrong("is empty")) } else { Ok(Some(tags)) }
 }
 
 #[cfg(test)]

@@ -87,10 +87,9 @@ impl AuditScope {
         request.extensions().get::<Self>().cloned().unwrap_or_default()
     }
 
-    fn begin(audit: &Audit, request: &Request, route: Option<MatchedRoute>) -> Self {
-        let text = |id: &RequestId| id.as_str().to_owned();
+    fn begin(audit: &Audit, id: &RequestId, request: &Request, route: Option<MatchedRoute>) -> Self {
         let record = AuditRecord {
-            request_id: request.extensions().get::<RequestId>().map(text),
+            request_id: Some(id.as_str().to_owned()),
             trace_id: TraceParent::sent(request.headers()).map(|parent| parent.trace_id),
             peer: Connection::of(request).map(|connection| connection.peer().to_string()),
             action: action(request.method(), route).into_owned(),
@@ -183,11 +182,11 @@ pub(crate) struct AuditGuard(AuditScope);
 
 impl AuditGuard {
     /// Begins the record and leaves its [`AuditScope`] in the request's extensions.
-    pub(crate) fn begin(audit: &Audit, request: &mut Request, route: Option<MatchedRoute>) -> Self {
+    pub(crate) fn begin(audit: &Audit, id: &RequestId, request: &mut Request, route: Option<MatchedRoute>) -> Self {
         if !audit.is_on() {
             return Self(AuditScope::default());
         }
-        let audit_scope = AuditScope::begin(audit, request, route);
+        let audit_scope = AuditScope::begin(audit, id, request, route);
         request.extensions_mut().insert(audit_scope.clone());
         Self(audit_scope)
     }

@@ -43,16 +43,19 @@ pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing:
 
 /// Whether, by the browser's headers, the request comes from a page of this service, or from no browser.
 fn is_same_origin(headers: &HeaderMap, uri: &Uri, is_https: impl FnOnce() -> bool) -> bool {
+    let (site, origin) = (headers.get(SEC_FETCH_SITE), headers.get(header::ORIGIN));
+    if site.or(origin).is_none() {
+        return true;
+    }
     // A browser sends each header once; of two values, a proxy may have checked either.
     let is_twice = |name: HeaderName| headers.get_all(name).iter().nth(1).is_some();
     if is_twice(SEC_FETCH_SITE) || is_twice(header::ORIGIN) {
         return false;
     }
-    if let Some(site) = headers.get(SEC_FETCH_SITE) {
+    if let Some(site) = site {
         return matches!(site.as_bytes(), b"same-origin" | b"none");
     }
-    let Some(origin) = headers.get(header::ORIGIN) else { return true };
-    let Some((scheme, origin)) = origin.to_str().ok().and_then(|o| o.split_once("://")) else { return false };
+    let Some((scheme, origin)) = origin.and_then(|o| o.to_str().ok()?.split_once("://")) else { return false };
     // Another server may have the same name under the other scheme.
     let own = if is_https() { "https" } else { "http" };
     scheme.eq_ignore_ascii_case(own) && host_of(headers, uri).is_some_and(|host| host.eq_ignore_ascii_case(origin))

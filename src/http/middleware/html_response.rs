@@ -30,10 +30,10 @@ const HEADERS: [(HeaderName, &str); 6] = [
 
 /// Headers of all other answers: no page of another site may show or embed them, and so learn from the browser's behaviour
 /// whether a lock is held.
-pub(super) const API_HEADERS: [(HeaderName, &str); 3] = [
-    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
-    (header::X_FRAME_OPTIONS, "DENY"),
-    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+pub(super) const API_HEADERS: [(HeaderName, HeaderValue); 3] = [
+    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
+    (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
 /// Browsers use only HTTPS for this name for half a year from the last answer. Only pages have this header, since no other client

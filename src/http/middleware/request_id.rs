@@ -82,11 +82,10 @@ impl TraceParent {
 }
 
 /// Gives the request its id, and what the log says of it.
-pub(crate) fn identify(request: &mut Request) -> (RequestId, Arc<LogRequest>) {
+pub(crate) fn identify(request: &Request) -> (RequestId, Arc<LogRequest>) {
     let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::generate(&SystemEntropy));
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let in_log = LogRequest { id: id.clone(), method, uri, trace: TraceParent::sent(request.headers()) };
-    request.extensions_mut().insert(id.clone());
     (id, Arc::new(in_log))
 }
 

@@ -88,14 +88,14 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         let RequestLayer { context, route } = &self.layer;
         // The id first: everything inside this layer logs and answers with it.
-        let (id, in_log) = request_id::identify(&mut request);
+        let (id, in_log) = request_id::identify(&request);
         let in_log = Some(in_log);
         let steps = ResponseSteps {
-            id,
             measured: MeasuredRequest::begin(&context.metrics, &request, *route),
             problem_writer: ProblemWriter::of(&request),
             html_response: HtmlResponse::of(&request, &context.settings),
-            audit_guard: AuditGuard::begin(&context.audit, &mut request, *route),
+            audit_guard: AuditGuard::begin(&context.audit, &id, &mut request, *route),
+            id,
         };
         // Tests call the router without a connection, and without a host.
         let mut head = Connection::of(&request).map_or(Ok(()), |_| request_head::check(&request));
@@ -145,7 +145,7 @@ impl ResponseSteps {
             Some(html_response) => response = html_response.apply(id.as_str(), response),
             None => {
                 for (name, value) in API_HEADERS {
-                    response.headers_mut().insert(name, HeaderValue::from_static(value));
+                    response.headers_mut().insert(name, value);
                 }
             }
         }

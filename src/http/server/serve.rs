@@ -7,12 +7,11 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use futures_util::TryFutureExt;
 use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -33,8 +32,9 @@ use super::socket::{self, LossTimeout};
 use super::tls::{self, ALPN_H2, Tls};
 use crate::auth::principals::PeerCertificate;
 use crate::config::Config;
-use crate::http::connection::Connection;
+use crate::http::connection::{Connection, RequestGuard};
 use crate::http::lock_routes::Routes;
+use crate::http::middleware::stack::Answer;
 use crate::http::request_head::MAX_HEADERS;
 use crate::metrics::Metrics;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -315,7 +315,7 @@ struct ConnectionService {
 impl Service<Request<Incoming>> for ConnectionService {
     type Response = Response<TrackedBody>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+    type Future = AnswerOf;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let guard = self.connection.begin_request();
@@ -326,9 +326,29 @@ impl Service<Request<Incoming>> for ConnectionService {
         }
         let answer = match self.routes.direct(&request) {
             Some(handler) => Either::Left(handler(request.map(Body::new))),
-            None => Either::Right(self.router.call(request)),
+            None => Either::Right(Box::pin(self.router.call(request)) as RouterAnswer),
         };
-        Box::pin(answer.map_ok(|answer| answer.map(|body| TrackedBody::new(body, guard))))
+        AnswerOf { answer, guard: Some(guard) }
+    }
+}
+
+type RouterAnswer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The answer to a request, by the handler of one lock or by the router.
+struct AnswerOf {
+    answer: Either<Answer, RouterAnswer>,
+    /// Taken by the answer's body.
+    guard: Option<RequestGuard>,
+}
+
+impl Future for AnswerOf {
+    type Output = Result<Response<TrackedBody>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { answer, guard } = self.get_mut();
+        let answer = ready!(Pin::new(answer).poll(cx))?;
+        let Some(guard) = guard.take() else { return Poll::Pending };
+        Poll::Ready(Ok(answer.map(|body| TrackedBody::new(body, guard))))
     }
 }
 

@@ -108,9 +108,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             mode,
             labels: labels.encode(),
         };
-        self.record_own_lease(&ticket.token, (resource, &labels, mode), deadline);
+        let at = self.moment();
+        self.record_own_lease(&ticket.token, (resource, &labels, mode), deadline, at);
         self.shared.keeper.keep(resource, &record, deadline);
-        self.record_change(resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
+        self.record_change(at.now, resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
         if let Some(permit) = &*served.permit.lock() {
             permit.granted(CountedName::of(resource, ticket.token.id(), mode), deadline);
         }

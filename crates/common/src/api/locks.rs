@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// A token in an answer. Its `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct TokenText(pub String);
+pub struct TokenText<S = String>(pub S);
 
-impl fmt::Debug for TokenText {
+impl<S> fmt::Debug for TokenText<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TokenText(…)")
     }
@@ -27,13 +27,13 @@ pub struct Quorum {
     pub nodes: usize,
 }
 
-/// The answer to an acquire (with `token`) and to an extend (without).
+/// The answer to an acquire (with `token`) and to an extend (without). The service writes it from borrowed texts and metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
+pub struct Lease<S = String, M = BTreeMap<String, String>> {
     /// The name of the lock.
-    pub resource: String,
+    pub resource: S,
     /// `exclusive`, `shared` or `permit`.
-    pub mode: String,
+    pub mode: S,
     /// The number of the permit, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u8>,
@@ -42,32 +42,32 @@ pub struct Lease {
     pub limit: Option<u8>,
     /// The token that proves the lease; only in the answer to an acquire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<TokenText>,
+    pub token: Option<TokenText<S>>,
     /// Identifies the lease; public, unlike the token.
-    pub token_id: String,
+    pub token_id: S,
     /// The fencing token.
     pub fence: u64,
     /// The owner's label. This and the next three fields are absent in the answer to an extend that did not read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    pub owner: Option<S>,
     /// The holder's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
+    pub note: Option<S>,
     /// The holder's own labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<BTreeMap<String, String>>,
+    pub metadata: Option<M>,
     /// When the lease was granted. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acquired_at: Option<String>,
+    pub acquired_at: Option<S>,
     /// End of the validity on the service's wall clock. For display.
-    pub expires_at: String,
+    pub expires_at: S,
     /// The requested TTL. Milliseconds.
     pub ttl_ms: u64,
     /// Validity: how long the lease can be relied on. Milliseconds.
     pub valid_for_ms: u64,
     /// Until when the service renews the lease, if it does. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_until: Option<String>,
+    pub kept_until: Option<S>,
     /// How long the service still renews the lease, if it does. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_for_ms: Option<u64>,
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn token_does_not_print() {
-        let shown = format!("{:?}", TokenText("abcdefghijklmnopqrstuv".into()));
+        let shown = format!("{:?}", TokenText("abcdefghijklmnopqrstuv"));
         assert!(!shown.contains("abc"), "{shown}");
     }
 }

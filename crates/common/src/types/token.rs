@@ -67,14 +67,12 @@ impl Token {
     /// Makes a token of random bytes.
     pub fn from_random(bytes: [u8; TOKEN_RANDOM_BYTES]) -> Self {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        let text: String = bytes
-            .chunks(3)
-            .flat_map(|c| {
-                let bits = u32::from(c[0]) << 16 | u32::from(c[1]) << 8 | u32::from(c[2]);
-                [18, 12, 6, 0].map(|shift| char::from(ALPHABET[(bits >> shift & 63) as usize]))
-            })
-            .collect();
-        Self::new(text.into())
+        let mut text = [0; TOKEN_RANDOM_BYTES / 3 * 4];
+        for (digits, c) in text.as_chunks_mut::<4>().0.iter_mut().zip(bytes.as_chunks::<3>().0) {
+            let bits = u32::from(c[0]) << 16 | u32::from(c[1]) << 8 | u32::from(c[2]);
+            *digits = [18, 12, 6, 0].map(|shift| ALPHABET[(bits >> shift & 63) as usize]);
+        }
+        Self::new(std::str::from_utf8(&text).expect("ASCII").into())
     }
 
     /// The secret itself, for the one response that returns it.
@@ -90,10 +88,11 @@ impl Token {
     fn hash_of(text: &str) -> TokenHash {
         // With a table: formatting 32 numbers would take three times as long as the hash itself.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digest = Sha256::digest(text.as_bytes());
-        let mut hex = String::with_capacity(2 * digest.len());
-        hex.extend(digest.iter().flat_map(|byte| [byte >> 4, byte & 15].map(|d| char::from(DIGITS[usize::from(d)]))));
-        TokenHash(hex.into())
+        let mut hex = [0; 64];
+        for (digits, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(Sha256::digest(text.as_bytes())) {
+            *digits = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
+        }
+        TokenHash(std::str::from_utf8(&hex).expect("ASCII").into())
     }
 }
 
