@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::to_wire;
 use crate::api;
-use crate::http::format::{self, TimeText};
+use crate::http::format;
 use crate::http::state::AnswerTime;
 use crate::manager::types::GrantedLease;
 use crate::types::{PermitLimit, TokenHash};
@@ -19,9 +19,9 @@ pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
 pub(super) struct LeaseTexts {
     hash: TokenHash,
     valid_for_ms: u64,
-    acquired_at: TimeText,
-    expires_at: TimeText,
-    kept_until: Option<TimeText>,
+    acquired_at: String,
+    expires_at: String,
+    kept_until: Option<String>,
 }
 
 impl LeaseTexts {
@@ -30,9 +30,9 @@ impl LeaseTexts {
         Self {
             hash: lease.token.hash(),
             valid_for_ms,
-            acquired_at: TimeText::of(lease.labels.acquired_at_ms),
-            expires_at: TimeText::of(time.wall_ms.saturating_add(valid_for_ms)),
-            kept_until: lease.kept_for.map(|_| TimeText::of(lease.labels.kept_until_ms)),
+            acquired_at: format::time(lease.labels.acquired_at_ms),
+            expires_at: format::time(time.wall_ms.saturating_add(valid_for_ms)),
+            kept_until: lease.kept_for.map(|_| format::time(lease.labels.kept_until_ms)),
         }
     }
 
