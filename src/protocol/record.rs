@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::types::{Fence, Labels, Mode, PermitLimit, TokenHash, Ttl, WantedMode};
+use crate::types::{Fence, Labels, Mode, PermitLimit, TOKEN_HASH_DIGITS, TokenHash, Ttl, WantedMode};
 
 /// The maximum renewal count: it has six digits in the lock's value. Further renewals are not counted.
 pub const MAX_RENEWALS: u32 = 999_999;
@@ -50,13 +50,14 @@ impl LeaseRecord {
             }
             None => (Mode::Exclusive, text),
         };
-        let mut parts = text.splitn(6, '|');
-        let token = TokenHash::parse(parts.next()?)?;
-        let renewals = parts.next()?.parse().ok()?;
-        let ttl = Ttl::from_ms(parts.next()?.parse().ok()?).ok()?;
-        let fence = Fence(parts.next()?.parse().ok()?);
-        let claims = parts.next()?.into();
-        Some(Self { mode, token, renewals, ttl, fence, claims, labels: parts.next()?.into() })
+        let (token, mut rest) = text.split_at_checked(TOKEN_HASH_DIGITS)?;
+        let token = TokenHash::parse(token)?;
+        rest = rest.strip_prefix('|')?;
+        let renewals = next_part(&mut rest)?.parse().ok()?;
+        let ttl = Ttl::from_ms(next_part(&mut rest)?.parse().ok()?).ok()?;
+        let fence = Fence(next_part(&mut rest)?.parse().ok()?);
+        let claims = next_part(&mut rest)?.into();
+        Some(Self { mode, token, renewals, ttl, fence, claims, labels: rest.into() })
     }
 
     /// The lock's value, as text.
@@ -82,6 +83,14 @@ impl LeaseRecord {
     pub fn labels(&self) -> Labels {
         serde_json::from_str(&self.labels).unwrap_or_default()
     }
+}
+
+/// Removes the text before the next `|`, and that. The parts are short, and a list has many: no searcher is set up for each.
+fn next_part<'a>(rest: &mut &'a str) -> Option<&'a str> {
+    let end = rest.bytes().position(|byte| byte == b'|')?;
+    let part = &rest[..end];
+    *rest = &rest[end + 1..];
+    Some(part)
 }
 
 /// The prefix of a member's record.

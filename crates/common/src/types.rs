@@ -15,7 +15,9 @@ mod token;
 pub use invalid::Invalid;
 pub use labels::{Labels, METADATA_MAX_BYTES, METADATA_MAX_PAIRS, NOTE_MAX_BYTES, OWNER_MAX_BYTES, cut_to_stored};
 pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, SlotChoice, SlotSet, WantedMode};
-pub use token::{TOKEN_ID_DIGITS, TOKEN_MAX_CHARS, TOKEN_MIN_CHARS, TOKEN_RANDOM_BYTES, Token, TokenHash, TokenId};
+pub use token::{
+    TOKEN_HASH_DIGITS, TOKEN_ID_DIGITS, TOKEN_MAX_CHARS, TOKEN_MIN_CHARS, TOKEN_RANDOM_BYTES, Token, TokenHash, TokenId,
+};
 
 /// The maximum length of a resource name, in bytes: it is part of paths, keys, channel names and log lines.
 pub const RESOURCE_MAX_BYTES: usize = 255;

@@ -12,6 +12,8 @@ use super::invalid::Invalid;
 pub const TOKEN_MIN_CHARS: usize = 22;
 /// The maximum length of a token that a client chooses.
 pub const TOKEN_MAX_CHARS: usize = 64;
+/// The number of hex digits of a token's hash.
+pub const TOKEN_HASH_DIGITS: usize = 64;
 /// The number of hex digits of a token's hash in responses, pages and logs.
 pub const TOKEN_ID_DIGITS: usize = 8;
 /// Random bytes in a token that the service generates: 192 bits.
@@ -111,8 +113,9 @@ pub struct TokenHash(Arc<str>);
 impl TokenHash {
     /// Reads 64 lower-case hex digits from a lock's value.
     pub fn parse(hex: &str) -> Option<Self> {
-        let ok = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        ok.then(|| Self(hex.into()))
+        // Without an early end, so that several digits are compared at once.
+        let is_hex = |bytes: &[u8]| bytes.iter().fold(true, |is, b| is & matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        (hex.len() == TOKEN_HASH_DIGITS && is_hex(hex.as_bytes())).then(|| Self(hex.into()))
     }
 
     /// All 64 digits, as nodes store them.
