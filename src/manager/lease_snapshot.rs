@@ -18,7 +18,7 @@ use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, TokenHash};
 
 /// Number of leases that are merged before the task yields: some hundred microseconds.
-const MERGED_PER_YIELD: usize = 500;
+const MERGED_PER_YIELD: usize = 250;
 
 /// A lease in the snapshot.
 #[derive(Debug, Clone)]
@@ -194,6 +194,10 @@ pub(super) async fn take<N: Node, C: Clock, E: Entropy>(
     for (i, lease) in merged.held(engine.quorum(), doubtful).enumerate() {
         if i % MERGED_PER_YIELD == MERGED_PER_YIELD - 1 {
             tokio::task::yield_now().await;
+        }
+        // The labels are parsed here, between two yields: counting needs all of them at once.
+        for one in lease.iter().flat_map(|(_, lease)| lease.all()) {
+            one.labels();
         }
         leases.extend(lease);
     }

@@ -1,18 +1,18 @@
 //! Merges the lists of all nodes: which lease a quorum holds under each name, and for how long. Its cost matters,
 //! since each lease of each node passes through it.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use super::lease_snapshot::SnapshotLease;
+use crate::keyed_maps::KeyedMap;
 use crate::protocol::{LeaseRecord, ListedLease};
 use crate::types::{Mode, ResourceName};
 
 /// The lists of all nodes as far as they have been read.
 pub(super) struct ListMerge {
     nodes: usize,
-    names: HashMap<ResourceName, Box<Copies>>,
+    names: KeyedMap<ResourceName, Box<Copies>>,
 }
 
 /// The leases that the nodes have under one name.
@@ -43,7 +43,7 @@ impl LeaseCopy {
 impl ListMerge {
     /// A merge for this many nodes, at most 15.
     pub(super) fn new(nodes: usize) -> Self {
-        Self { nodes, names: HashMap::new() }
+        Self { nodes, names: KeyedMap::default() }
     }
 
     /// Adds a page of one node's list. A list may have a name twice: only the first entry counts, since a

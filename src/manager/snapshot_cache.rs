@@ -115,6 +115,12 @@ impl SnapshotState {
         is_within(self.overview_at, OVERVIEW_LINGER) || is_stale && is_counted || is_missing
     }
 
+    /// Ends the recording of changes. Returns what is to be dropped, which takes a while, so not under the lock.
+    fn forget(&mut self) -> impl Sized + use<> {
+        (self.recording_since, self.applied) = (None, 0);
+        (self.latest.take(), std::mem::take(&mut self.changes))
+    }
+
     /// The latest snapshot with all changes, if it is not older than `max_age` and no later change is missing.
     fn latest(&mut self, now: BootTime, max_age: Duration) -> Option<Arc<Snapshot>> {
         let recorded_from = self.recording_since?;
@@ -171,10 +177,13 @@ impl Snapshots {
     ) -> Arc<Snapshot> {
         let _taking = self.taking.lock().await;
         let now = engine.clock.now();
-        let latest = {
+        let (latest, is_asked) = {
             let mut state = self.state.lock();
             let max_age = self.refresh.max(state.took * REFRESH_PAUSE);
-            state.latest(now, max_age)
+            let is_asked = state.recording_since.is_some();
+            // Nobody knows yet how long the first reading takes: if it is slow, it is kept, which needs the changes since.
+            state.recording_since.get_or_insert(now);
+            (state.latest(now, max_age), is_asked)
         };
         if let Some(snapshot) = latest {
             return snapshot;
@@ -184,6 +193,9 @@ impl Snapshots {
         let mut state = self.state.lock();
         state.count = Some(LeaseCount { held, oldest_at_ms, taken: now });
         state.took = fresh.took;
+        if !is_asked && !state.is_slow() && state.asked_at < now {
+            state.forget();
+        }
         if state.recording_since.is_none_or(|since| since > now) {
             return fresh;
         }
@@ -247,12 +259,12 @@ impl Snapshots {
 
     /// Drops a snapshot that has not been used lately.
     pub(crate) fn sweep(&self, now: BootTime) {
+        let Ok(_idle) = self.taking.try_lock() else { return };
         let mut state = self.state.lock();
         if now.since(state.asked_at) <= SNAPSHOT_IDLE || state.is_slow() {
             return;
         }
-        let stale = (state.latest.take(), std::mem::take(&mut state.changes));
-        (state.recording_since, state.applied) = (None, 0);
+        let stale = state.forget();
         drop(state);
         drop(stale);
     }

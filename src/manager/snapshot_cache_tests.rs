@@ -4,7 +4,12 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::manager::lease_snapshot::{LabelSummary, SnapshotLease};
-use crate::protocol::LeaseRecord;
+use crate::protocol::{ClusterParams, LeaseRecord, NodeResult, Reply, Request, RequestStamp};
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::clock::PausedClock;
+use crate::redlock::engine::RedlockSettings;
+use crate::redlock::random::SystemEntropy;
+use crate::types::NodeId;
 
 fn record(token: &str, labels: &str) -> LeaseRecord {
     let value = format!("{}|000000|1000|7|p,|{labels}", token.repeat(64));
@@ -90,4 +95,85 @@ fn a_snapshot_that_takes_long_to_read_is_kept_and_answers_at_once_while_it_is_re
     assert!(state.at_once(at(300), second).is_some(), "while nobody waits");
     assert!(state.is_due(at(301)), "somebody reads it");
     assert!(state.at_once(at(93).plus(SLOW_MAX_AGE + second), second).is_none(), "too old");
+}
+
+/// A node that takes some time for a list, and counts lists.
+struct ListNode {
+    id: NodeId,
+    clock: PausedClock,
+    takes: Duration,
+    lists: Mutex<usize>,
+}
+
+impl Node for ListNode {
+    fn id(&self) -> &NodeId {
+        &self.id
+    }
+
+    async fn call(self: Arc<Self>, _: RequestStamp, request: Arc<Request>) -> NodeResult {
+        if !matches!(*request, Request::List(_)) {
+            return Ok(Reply::Indexed);
+        }
+        self.clock.sleep(self.takes).await;
+        *self.lists.lock() += 1;
+        Ok(Reply::Page { next: None, leases: Vec::new(), unread: Vec::new() })
+    }
+}
+
+fn list_engine(takes: Duration) -> (Arc<ListNode>, Redlock<ListNode, PausedClock, SystemEntropy>) {
+    let (ms, clock) = (Duration::from_millis, PausedClock::start());
+    let id = NodeId::parse("n1").expect("valid");
+    let node = Arc::new(ListNode { id, clock, takes, lists: Mutex::default() });
+    let params = ClusterParams {
+        cluster: "test".into(),
+        guard: ms(500),
+        lock_delay: ms(1_000),
+        quarantine: ms(10_000),
+        fence_ttl: ms(10_000),
+        template: Default::default(),
+    };
+    let settings = RedlockSettings {
+        params: Arc::new(params),
+        node_timeout: ms(50),
+        drift_ppm: 10_000,
+        drift_floor: ms(2),
+        min_validity_percent: 50,
+        retry: BackoffRange { first: ms(1), max: ms(1) },
+        poll: ms(1_000),
+        cleanup_limit: 8,
+        fan_out: crate::redlock::fan_out::FanOut::All,
+    };
+    let engine = Redlock::new(vec![Arc::clone(&node)], clock, SystemEntropy, settings);
+    (node, engine)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_slow_reading_for_metrics_answers_the_first_list() {
+    for (takes, is_kept) in [(SLOW_READING, true), (SLOW_READING / 2, false)] {
+        let (node, engine) = list_engine(takes);
+        let snapshots = Snapshots::new(Duration::from_secs(2));
+        snapshots.count(engine.clock.now(), 0);
+        let meanwhile = async {
+            engine.clock.sleep(Duration::from_secs(2) + takes / 2).await;
+            snapshots.sweep(engine.clock.now().plus(SNAPSHOT_IDLE * 2));
+            snapshots.record(engine.clock.now(), &name("a"), || {
+                LeaseChange::Granted(record("a", "{}"), engine.clock.now().plus(SNAPSHOT_IDLE))
+            });
+            engine.clock.sleep(takes).await;
+        };
+        tokio::select! {
+            biased;
+            () = snapshots.keep_fresh(&engine, || 0) => unreachable!("it never ends"),
+            () = meanwhile => {}
+        }
+        assert_eq!(*node.lists.lock(), 1, "{takes:?}");
+        assert_eq!(
+            snapshots.state.lock().recording_since.is_some(),
+            is_kept,
+            "{takes:?}: what nobody reads costs nothing"
+        );
+        let listed = snapshots.get(&engine, || 0).await;
+        assert_eq!(*node.lists.lock(), if is_kept { 1 } else { 2 }, "{takes:?}");
+        assert_eq!(listed.leases.contains_key(&name("a")), is_kept, "granted while the nodes were read");
+    }
 }
