@@ -116,24 +116,28 @@ impl Wire {
 /// The longest text that is read without the meter.
 const SHORT_TEXT_BYTES: usize = 32;
 
-/// The first reply, with its length, if it is a whole short text, or a whole list of numbers that is no longer than that to a batch:
-/// they need no meter. Nearly all replies are fences that were granted, or counts of what was released; for each, the driver's
-/// parser takes ten thousand instructions.
+/// The first reply, with its length, if it is whole and a number, a short text, or a list of these that is no longer than that to a
+/// batch: they need no meter. Nearly all replies are fences that were granted, or counts of what was released; for each, the
+/// driver's parser takes ten thousand instructions.
 fn short_reply(bytes: &[u8]) -> Option<(Value, usize)> {
-    if let Some((length, at)) = number(bytes, b'$') {
-        let length = usize::try_from(length).ok().filter(|length| *length <= SHORT_TEXT_BYTES)?;
-        let (text, rest) = bytes[at..].split_at_checked(length)?;
-        return rest.starts_with(b"\r\n").then(|| (Value::BulkString(text.to_vec()), at + length + 2));
-    }
-    let (count, mut at) = number(bytes, b'*')?;
+    let Some((count, mut at)) = number(bytes, b'*') else { return short_item(bytes) };
     let count = usize::try_from(count).ok().filter(|count| *count <= BATCH_MAX)?;
     let mut items = Vec::with_capacity(count);
     for _ in 0..count {
-        let (item, length) = number(&bytes[at..], b':')?;
-        items.push(Value::Int(item));
+        let (item, length) = short_item(&bytes[at..])?;
+        items.push(item);
         at += length;
     }
     Some((Value::Array(items), at))
+}
+
+fn short_item(bytes: &[u8]) -> Option<(Value, usize)> {
+    let Some((length, at)) = number(bytes, b'$') else {
+        return number(bytes, b':').map(|(value, length)| (Value::Int(value), length));
+    };
+    let length = usize::try_from(length).ok().filter(|length| *length <= SHORT_TEXT_BYTES)?;
+    let (text, rest) = bytes[at..].split_at_checked(length)?;
+    rest.starts_with(b"\r\n").then(|| (Value::BulkString(text.to_vec()), at + length + 2))
 }
 
 /// A number of at most 18 digits on a line of this kind, and the length of the line.
