@@ -19,8 +19,7 @@ use redlockd::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs,
     DowngradeArgs, EndReason, FillArgs, FillEntry, IndexArgs, InstanceName, IntentArgs, KeptArgs, LeaseRecord,
     ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp,
-    RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, UpdateKind, View, ViewId,
-    WaitersArgs,
+    RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
 };
 use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName, WantedMode};
 
