@@ -168,7 +168,7 @@ mod tests {
         let path = "/locks/x%22y";
         let mut head = axum::http::Request::builder().method("POST").uri(format!("{path}?token=x"));
         head = head.header("x-request-id", "a-1").header("traceparent", format!("00-{TRACE}-{PARENT}-01"));
-        let mut head = head.body(axum::body::Body::empty()).expect("a request");
+        let head = head.body(axum::body::Body::empty()).expect("a request");
         let in_log = Some(request_id::identify(&head).1);
         tracing::subscriber::with_default(Registry::default().with(ours), || LogRequest::enter(&in_log, say));
         let ours = lines.take();
