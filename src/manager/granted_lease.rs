@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use super::events::{EventKind, LeaseEvent};
+use super::incidents::Moment;
+use super::latency::Round;
 use super::lease_snapshot::LeaseChange;
 use super::service::LockManager;
 use super::types::GrantedLease;
 use crate::redlock::acquire::{AcquireParams, Grant};
-use crate::redlock::clock::Clock;
+use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
-use crate::types::{Labels, Token};
+use crate::types::{Labels, Mode, ResourceName, Token, TokenHash};
 
 /// A request and its grant, before the lease is kept.
 pub(super) struct Asked<N: Node, C: Clock, E: Entropy> {
@@ -76,4 +78,37 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             });
         }
     }
+
+    /// Records that this instance promised a lease until `deadline`, so that its end is reported.
+    pub(super) fn record_own_lease(
+        &self,
+        token: &TokenHash,
+        (resource, labels, mode): (&ResourceName, &Labels, Mode),
+        deadline: BootTime,
+        at: Moment,
+    ) {
+        self.shared.own_leases.record(token, deadline, granted_at(labels, at), (resource, &labels.owner, mode));
+    }
+
+    /// Makes `change` visible in lists from now on. `change` receives a function from a lease's deadline to the end of its keys.
+    pub(super) fn record_change(
+        &self,
+        now: BootTime,
+        resource: &ResourceName,
+        change: impl FnOnce(&dyn Fn(BootTime) -> BootTime) -> LeaseChange,
+    ) {
+        let keys_gone = |deadline: BootTime| deadline.plus(self.engine().terms().lock_delay);
+        self.shared.snapshots.record(now, resource, || change(&keys_gone));
+    }
+
+    /// Records that a quorum decided a round, which took from `begun` to `now`.
+    pub(super) fn record_decided_round(&self, round: Round, begun: BootTime, now: BootTime) {
+        self.shared.round_latency.record(round, now, now.since(begun));
+    }
+}
+
+/// When a lease with these labels was granted, as far as the wall clocks of instances agree.
+pub(super) fn granted_at(labels: &Labels, at: Moment) -> BootTime {
+    let age_ms = if labels.acquired_at_ms > 0 { at.wall_ms.saturating_sub(labels.acquired_at_ms) } else { 0 };
+    at.now.minus(Duration::from_millis(age_ms))
 }

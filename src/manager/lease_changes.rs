@@ -6,10 +6,11 @@ use futures_util::future::{Either, join, ready};
 
 use super::distant_ends::SHORT;
 use super::events::{EventKind, LeaseEvent, set_lease, set_mode};
+use super::granted_lease::granted_at;
 use super::latency::Round;
 use super::lease_snapshot::LeaseChange;
 use super::own_leases::OwnEnd;
-use super::service::{LockManager, granted_at};
+use super::service::LockManager;
 use super::types::*;
 use crate::protocol::{EndReason, LeaseRecord, TicketEnd};
 use crate::redlock::clock::Clock;

@@ -15,8 +15,7 @@ use super::granted_lease::Asked;
 use super::hold_renewal::HeldLeases;
 use super::incidents::{IncidentTracker, Moment};
 use super::kept_leases::{KeepLimits, KeptListener};
-use super::latency::{NodeLatencies, Round, RoundLatencies};
-use super::lease_snapshot::LeaseChange;
+use super::latency::{NodeLatencies, RoundLatencies};
 use super::own_leases::{OwnEnd, OwnLeases};
 use super::snapshot_cache::{ClusterLeases, Snapshots};
 use super::standstills::Standstills;
@@ -32,7 +31,7 @@ use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
 use crate::redlock::random::Entropy;
-use crate::types::{Labels, Mode, ResourceName, TokenHash};
+use crate::types::ResourceName;
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
@@ -340,33 +339,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(Asked { params, token, grant: outcome?, waited })
     }
 
-    /// Records that this instance promised a lease until `deadline`, so that its end is reported.
-    pub(super) fn record_own_lease(
-        &self,
-        token: &TokenHash,
-        (resource, labels, mode): (&ResourceName, &Labels, Mode),
-        deadline: BootTime,
-        at: Moment,
-    ) {
-        self.shared.own_leases.record(token, deadline, granted_at(labels, at), (resource, &labels.owner, mode));
-    }
-
-    /// Makes `change` visible in lists from now on. `change` receives a function from a lease's deadline to the end of its keys.
-    pub(super) fn record_change(
-        &self,
-        now: BootTime,
-        resource: &ResourceName,
-        change: impl FnOnce(&dyn Fn(BootTime) -> BootTime) -> LeaseChange,
-    ) {
-        let keys_gone = |deadline: BootTime| deadline.plus(self.engine().terms().lock_delay);
-        self.shared.snapshots.record(now, resource, || change(&keys_gone));
-    }
-
-    /// Records that a quorum decided a round, which took from `begun` to `now`.
-    pub(super) fn record_decided_round(&self, round: Round, begun: BootTime, now: BootTime) {
-        self.shared.round_latency.record(round, now, now.since(begun));
-    }
-
     /// The events of the cluster.
     pub fn events(&self) -> &Arc<EventHub> {
         &self.shared.events
@@ -424,12 +396,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 #[cfg(test)]
 #[path = "waiting_tests.rs"]
 mod waiting_tests;
-
-/// When a lease with these labels was granted, as far as the wall clocks of instances agree.
-pub(super) fn granted_at(labels: &Labels, at: Moment) -> BootTime {
-    let age_ms = if labels.acquired_at_ms > 0 { at.wall_ms.saturating_sub(labels.acquired_at_ms) } else { 0 };
-    at.now.minus(Duration::from_millis(age_ms))
-}
 
 /// Receives notices and events of all nodes, including nodes that are added later.
 fn follow_channels<N: Node, C: Clock, E: Entropy>(

@@ -345,24 +345,38 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 _ => {}
             }
         }
+        let missing = self.record_rest(&mut fanout, &mut tally, deadline, is_yes);
+        let late = match (missing.is_empty(), fanout.calls.is_empty()) {
+            (true, _) => None,
+            (false, true) => Some(Late::Answers(fanout.answers)),
+            (false, false) => Some(Late::Calls(Box::pin(await_late(fanout, self.clock.sleep_until(deadline))))),
+        };
+        Round { tally, late, rest, request, stamp }
+    }
+
+    /// Records the answers that have arrived and, at the deadline, that the others have not. Returns the nodes whose answers are still
+    /// in time.
+    fn record_rest<F: Future<Output = NodeResult>>(
+        &self,
+        fanout: &mut Fanout<F>,
+        tally: &mut Tally,
+        deadline: BootTime,
+        is_yes: impl Fn(&NodeResult) -> bool,
+    ) -> Vec<usize> {
         let missing = fanout.missing();
         while let Some((index, answer)) = fanout.take() {
             self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
             tally.record(index, answer, yes);
         }
-        if self.clock.now() >= deadline {
-            for index in missing {
-                let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
-                tally.record(index, Err(late), false);
-            }
-            return Round { tally, late: None, rest, request, stamp };
+        if self.clock.now() < deadline {
+            return missing;
         }
-        let late = match fanout.calls.is_empty() {
-            true => (!missing.is_empty()).then_some(Late::Answers(fanout.answers)),
-            false => Some(Late::Calls(Box::pin(await_late(fanout, self.clock.sleep_until(deadline))))),
-        };
-        Round { tally, late, rest, request, stamp }
+        for index in missing {
+            let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
+            tally.record(index, Err(late), false);
+        }
+        Vec::new()
     }
 
     /// Whether a view above this round's was seen: the round may be repeated in it.

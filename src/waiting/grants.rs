@@ -17,7 +17,7 @@ impl Queue {
         self.note_grant(&waiter, (lease, slot), until);
     }
 
-    /// Tells the waiters for the same resources of a grant to a waiter that is not in the queues any more.
+    /// Informs the waiters for the same resources of a grant to a waiter that is not in the queues any more.
     pub(super) fn note_grant(
         &mut self,
         waiter: &QueuedWaiter,
