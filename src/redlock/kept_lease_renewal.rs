@@ -113,7 +113,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     }
 
     /// Writes these labels, with an end, to a quorum, and indexes the lease there, so that any instance will renew
-    /// it. Must be called between the grant and the answer. Returns whether a quorum has both.
+    /// it. Must be called between the grant and the answer. Returns whether a quorum has both: not if the lease has another end.
     ///
     /// Not part of the acquire: if the instance ended before it answered, the lease would be kept although no caller
     /// knows it.
@@ -128,6 +128,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     ) -> bool {
         let engine = &self.engine;
         engine.spread_first(resource, token).await;
+        let kept_until_ms = labels.kept_until_ms;
         let (resource, token, labels) = (resource.clone(), token.clone(), Some(labels.encode()));
         let (fence, ttl) = (Some(fence), None);
         let index = self.index(&resource);
@@ -135,7 +136,12 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let deadline = started.plus(engine.node_timeout());
         let (resource, kind) = (resource.clone(), UpdateKind::FirstEnd);
         let update = UpdateArgs { resource, token, ttl, fence, kind, labels };
-        let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Updated { record, .. }) if Some(record.fence) == fence);
+        let is_yes = |a: &NodeResult| match a {
+            Ok(Reply::Updated { record, .. }) => {
+                Some(record.fence) == fence && record.labels().kept_until_ms == kept_until_ms
+            }
+            _ => false,
+        };
         let everyone = engine.everyone();
         let marked = engine.round(&everyone, Request::Update(update), started, deadline, Until::Won, is_yes);
         let (marked, is_indexed) = futures_util::future::join(marked, index).await;
