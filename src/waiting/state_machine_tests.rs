@@ -271,7 +271,6 @@ fn a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_
     assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt), "it does not wait");
 }
 
-/// Seeds 22028 and 24721: a holder that repeated its acquire without waiting got no answer before the end of its lease.
 /// Of the own token of another request, which joins the lease.
 #[test]
 fn a_grant_beside_the_queues_means_what_it_means_of_a_request_that_entered() {
@@ -301,6 +300,7 @@ fn a_grant_beside_the_queues_means_what_it_means_of_a_request_that_entered() {
     assert!(after(true).0.held.is_some(), "nobody else asks before the lease's end");
 }
 
+/// Seeds 22028 and 24721: a holder that repeated its acquire without waiting got no answer before the end of its lease.
 #[test]
 fn a_request_that_does_not_wait_asks_at_once_although_a_lease_is_known_to_run_on() {
     let mut bench = Bench::new(LIMITS);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 
-pub use super::given::LIST_MAX;
-use super::given::{Given, Members};
+pub use super::received_value::LIST_MAX;
+use super::received_value::{Given, Members};
 use crate::api::FieldError;
 use crate::duration::parse_duration;
 use crate::http::problem::Problem;
