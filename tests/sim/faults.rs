@@ -87,12 +87,17 @@ impl World {
     /// Without it, no more than a minority of the nodes would show the latest terms: an instance that is started then, with others,
     /// would not take them (docs/views.md, *Changing the terms*; seed 23950).
     fn is_needed_for_terms(&self, node: usize) -> bool {
+        self.are_terms_of_few(Some(node))
+    }
+
+    /// Whether no more than a minority of the nodes, without this one, shows the latest terms.
+    fn are_terms_of_few(&self, without: Option<usize>) -> bool {
         let views: Vec<_> = self.servers.iter().map(|s| s.machine.view()).collect();
         let highest = views.iter().max_by_key(|view| view.id).expect("a server");
         let Some(terms) = highest.terms() else { return false };
         let size = highest.list.as_ref().map_or(self.profile.nodes, |list| list.names.len());
         let has_them = |i: usize| !self.servers[i].is_to_forget && views[i].terms() == Some(terms);
-        let others = (0..views.len()).filter(|other| *other != node && has_them(*other)).count();
+        let others = (0..views.len()).filter(|other| Some(*other) != without && has_them(*other)).count();
         others <= size - quorum_of(size)
     }
 
@@ -796,7 +801,9 @@ impl World {
         let left = corrected.iter().filter(|server| **server < first).count();
         let are_too_few = first == 1 || left <= first - quorum_of(first);
         self.profile.corrected = Some(corrected);
-        for inst in 0..self.insts.len() {
+        // Then only an instance that still runs can complete the change (seed 127976).
+        let must_run = self.are_terms_of_few(None);
+        for inst in (0..self.insts.len()).filter(|_| !must_run) {
             let Inst { life, asks_in, .. } = self.insts[inst];
             let is_stranded = list.is_some() && are_too_few && asks_in < id;
             // A list of one whose node forgets has forgotten the change, and an instance that was started with it follows that node. Not
