@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::manager::lease_snapshot::{LabelSummary, SnapshotLease};
-use crate::protocol::{ClusterParams, LeaseRecord, NodeResult, Reply, Request, RequestStamp};
-use crate::redlock::backoff::BackoffRange;
+use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, RequestStamp};
 use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::random::SystemEntropy;
@@ -121,29 +120,10 @@ impl Node for ListNode {
 }
 
 fn list_engine(takes: Duration) -> (Arc<ListNode>, Redlock<ListNode, PausedClock, SystemEntropy>) {
-    let (ms, clock) = (Duration::from_millis, PausedClock::start());
+    let clock = PausedClock::start();
     let id = NodeId::parse("n1").expect("valid");
     let node = Arc::new(ListNode { id, clock, takes, lists: Mutex::default() });
-    let params = ClusterParams {
-        cluster: "test".into(),
-        guard: ms(500),
-        lock_delay: ms(1_000),
-        quarantine: ms(10_000),
-        fence_ttl: ms(10_000),
-        template: Default::default(),
-    };
-    let settings = RedlockSettings {
-        params: Arc::new(params),
-        node_timeout: ms(50),
-        drift_ppm: 10_000,
-        drift_floor: ms(2),
-        min_validity_percent: 50,
-        retry: BackoffRange { first: ms(1), max: ms(1) },
-        poll: ms(1_000),
-        cleanup_limit: 8,
-        fan_out: crate::redlock::fan_out::FanOut::All,
-    };
-    let engine = Redlock::new(vec![Arc::clone(&node)], clock, SystemEntropy, settings);
+    let engine = Redlock::new(vec![Arc::clone(&node)], clock, SystemEntropy, RedlockSettings::of_tests());
     (node, engine)
 }
 

@@ -64,16 +64,11 @@ async fn managers() -> [Manager; 2] {
     };
     let (id, machine) = (NodeId::parse("n1").expect("valid"), Mutex::new(ReferenceNode::new(RUN)));
     let node = Arc::new(TestNode { id, clock, params: params.clone(), machine });
+    let params = Arc::new(params);
     let settings = RedlockSettings {
-        params: Arc::new(params),
-        node_timeout: Duration::from_millis(50),
-        drift_ppm: 10_000,
-        drift_floor: Duration::from_millis(2),
-        min_validity_percent: 10,
+        params,
         retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(100) },
-        poll: Duration::from_secs(1),
-        cleanup_limit: 64,
-        fan_out: crate::redlock::fan_out::FanOut::All,
+        ..RedlockSettings::of_tests()
     };
     let limits = WaitLimits { per_resource: 10, total: 10, detects_deadlocks: true };
     let manager = || {

@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::mutant::{FOUND_BY_CLEANUP, plant, restore};
-    use crate::protocol::{ClusterParams, EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestStamp};
+    use crate::protocol::{EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestStamp};
     use crate::redlock::clock::PausedClock;
     use crate::redlock::engine::RedlockSettings;
     use crate::redlock::random::SystemEntropy;
@@ -187,10 +187,6 @@ mod tests {
         }
     }
 
-    fn ms(number: u64) -> Duration {
-        Duration::from_millis(number)
-    }
-
     fn name(text: &str) -> ResourceName {
         ResourceName::parse(text).expect("valid")
     }
@@ -203,25 +199,7 @@ mod tests {
         let id = NodeId::parse("n1").expect("valid");
         let connected = AtomicBool::new(connected);
         let node = Arc::new(Counting { id, connected, calls: AtomicUsize::new(0), cancelled: Mutex::default() });
-        let params = ClusterParams {
-            cluster: "test".into(),
-            guard: ms(500),
-            lock_delay: ms(1_000),
-            quarantine: ms(10_000),
-            fence_ttl: ms(10_000),
-            template: Default::default(),
-        };
-        let settings = RedlockSettings {
-            params: Arc::new(params),
-            node_timeout: ms(50),
-            drift_ppm: 10_000,
-            drift_floor: ms(2),
-            min_validity_percent: 50,
-            retry: RETRY_DELAYS,
-            poll: ms(1_000),
-            cleanup_limit: 8,
-            fan_out: crate::redlock::fan_out::FanOut::All,
-        };
+        let settings = RedlockSettings { retry: RETRY_DELAYS, cleanup_limit: 8, ..RedlockSettings::of_tests() };
         let engine = Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, settings);
         (node, engine)
     }

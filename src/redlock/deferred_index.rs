@@ -117,8 +117,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ClusterParams, NodeResult, Reply, RequestStamp};
-    use crate::redlock::backoff::BackoffRange;
+    use crate::protocol::{NodeResult, Reply, RequestStamp};
     use crate::redlock::clock::PausedClock;
     use crate::redlock::engine::RedlockSettings;
     use crate::redlock::random::SystemEntropy;
@@ -141,28 +140,9 @@ mod tests {
     }
 
     fn engine() -> (Arc<Noting>, Redlock<Noting, PausedClock, SystemEntropy>) {
-        let ms = Duration::from_millis;
         let node = Arc::new(Noting(NodeId::parse("n1").expect("valid"), Mutex::default()));
-        let params = ClusterParams {
-            cluster: "test".into(),
-            guard: ms(500),
-            lock_delay: ms(1_000),
-            quarantine: ms(10_000),
-            fence_ttl: ms(10_000),
-            template: Default::default(),
-        };
-        let settings = RedlockSettings {
-            params: Arc::new(params),
-            node_timeout: ms(50),
-            drift_ppm: 10_000,
-            drift_floor: ms(2),
-            min_validity_percent: 50,
-            retry: BackoffRange { first: ms(1), max: ms(1) },
-            poll: ms(1_000),
-            cleanup_limit: 8,
-            fan_out: crate::redlock::fan_out::FanOut::All,
-        };
-        let engine = Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, settings);
+        let engine =
+            Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, RedlockSettings::of_tests());
         (node, engine)
     }
 

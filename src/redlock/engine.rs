@@ -52,6 +52,33 @@ pub struct RedlockSettings {
     pub fan_out: FanOut,
 }
 
+#[cfg(test)]
+impl RedlockSettings {
+    /// For unit tests.
+    pub(crate) fn of_tests() -> Self {
+        let ms = Duration::from_millis;
+        let params = ClusterParams {
+            cluster: "test".into(),
+            guard: ms(500),
+            lock_delay: ms(1_000),
+            quarantine: ms(10_000),
+            fence_ttl: ms(10_000),
+            template: Default::default(),
+        };
+        Self {
+            params: Arc::new(params),
+            node_timeout: ms(50),
+            drift_ppm: 10_000,
+            drift_floor: ms(2),
+            min_validity_percent: 10,
+            retry: BackoffRange { first: ms(1), max: ms(2) },
+            poll: ms(1_000),
+            cleanup_limit: 64,
+            fan_out: FanOut::All,
+        }
+    }
+}
+
 /// The engine of one instance. Cheap to clone.
 pub struct Redlock<N, C, E>(Arc<Engine<N, C, E>>);
 

@@ -13,7 +13,6 @@ use crate::protocol::{ClusterParams, EndReason, RequestStamp, RequestTime, Roste
 use crate::protocol::{NodeResult, Request, Unreachable, UnreachableKind};
 use crate::redlock::acquire::{Grant, Refusal, RefusalKind};
 use crate::redlock::acquire_set::{granted, request_for};
-use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::extend::ExtendParams;
@@ -121,17 +120,8 @@ fn engine() -> TestEngine {
             sent: Mutex::default(),
         })
     };
-    let settings = RedlockSettings {
-        params: Arc::new(params()),
-        node_timeout: ms(50),
-        drift_ppm: 10_000,
-        drift_floor: ms(2),
-        min_validity_percent: 10,
-        retry: BackoffRange { first: ms(1), max: ms(2) },
-        poll: Duration::from_secs(1),
-        cleanup_limit: 64,
-        fan_out: FanOut::Quorum,
-    };
+    let params = Arc::new(params());
+    let settings = RedlockSettings { params, fan_out: FanOut::Quorum, ..RedlockSettings::of_tests() };
     let engine = Redlock::new((0..NODES).map(node).collect(), clock, SystemEntropy, settings);
     engine.cluster_clock.anchor(0);
     engine.views.take(&view);

@@ -11,7 +11,6 @@ use crate::protocol::{
     ClusterParams, RequestStamp, RequestTime, RosterEntry, TicketEnd, TicketTerms, Unreachable, UnreachableKind, View,
     ViewId,
 };
-use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::random::SystemEntropy;
@@ -88,17 +87,8 @@ fn engine_of(nodes: usize) -> TestEngine {
         let (reference, is_silent) = (Mutex::new(reference), AtomicBool::new(false));
         Arc::new(TestNode { id: name(i), clock: clock.clone(), reference, is_silent })
     };
-    let settings = RedlockSettings {
-        params: Arc::new(params()),
-        node_timeout: Duration::from_millis(50),
-        drift_ppm: 10_000,
-        drift_floor: Duration::from_millis(2),
-        min_validity_percent: 10,
-        retry: BackoffRange { first: Duration::from_millis(1), max: Duration::from_millis(2) },
-        poll: Duration::from_secs(1),
-        cleanup_limit: 16,
-        fan_out: crate::redlock::fan_out::FanOut::All,
-    };
+    let params = Arc::new(params());
+    let settings = RedlockSettings { params, ..RedlockSettings::of_tests() };
     let engine = Redlock::new((0..nodes).map(node).collect(), clock, SystemEntropy, settings);
     engine.cluster_clock.anchor(0);
     engine.views.take(&view);

@@ -443,7 +443,7 @@ pub fn what_was_written_before_the_clock_went_back_lasts_no_longer_than_a_quaran
     const HOUR_MS: u64 = 3_600_000;
     let is_cut = |left_ms: u64| (59_000..=60_000).contains(&left_ms);
     forget(node);
-    let entries = ["blocked", "set"].map(|resource| block(resource, 1, &[1], 10));
+    let entries = ["blocked", "set"].map(|resource| block(resource, 1, &[1], 1_000));
     let foreign = FillEntry::Foreign { resource: name("foreign"), value: None, left_ms: HOUR_MS };
     for (page, entry) in (1..).zip(entries.into_iter().chain([foreign])) {
         let (view, resource) = (next_view(node), name(["blocked", "set", "foreign"][page as usize - 1]));

@@ -595,14 +595,8 @@ async fn world(seed: u64, case: Case) -> World {
     });
     let settings = RedlockSettings {
         params: Arc::new(params.clone()),
-        node_timeout: Duration::from_millis(50),
-        drift_ppm: 10_000,
-        drift_floor: Duration::from_millis(2),
-        min_validity_percent: 10,
         retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(100) },
-        poll: Duration::from_secs(1),
-        cleanup_limit: 64,
-        fan_out: crate::redlock::fan_out::FanOut::All,
+        ..RedlockSettings::of_tests()
     };
     let token = Token::from_random([7; 24]);
     let (ticket, shape) = (TicketId::of("test", &resource(), &token.hash()), case.shape);

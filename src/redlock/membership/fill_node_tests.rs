@@ -14,7 +14,6 @@ use crate::protocol::{
     AcquireArgs, AdmitArgs, ClusterParams, NoVote, RequestStamp, RequestTime, RosterEntry, Unreachable,
     UnreachableKind, ViewId, Vote,
 };
-use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::random::SystemEntropy;
@@ -131,17 +130,8 @@ fn engine() -> TestEngine {
         let init = Request::Init { view: Arc::clone(&view) };
         node.reference.lock().apply(now_us, "", stamp, &params(), &init).expect("an answer");
     }
-    let settings = RedlockSettings {
-        params: Arc::new(params()),
-        node_timeout: Duration::from_millis(50),
-        drift_ppm: 10_000,
-        drift_floor: Duration::from_millis(2),
-        min_validity_percent: 10,
-        retry: BackoffRange { first: Duration::from_millis(1), max: Duration::from_millis(2) },
-        poll: Duration::from_secs(1),
-        cleanup_limit: 16,
-        fan_out: crate::redlock::fan_out::FanOut::All,
-    };
+    let params = Arc::new(params());
+    let settings = RedlockSettings { params, ..RedlockSettings::of_tests() };
     let engine = Redlock::new(nodes, clock, SystemEntropy, settings);
     engine.cluster_clock.anchor(0);
     engine
