@@ -6,11 +6,11 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::early_bytes::EarlyBytes;
 use super::malformed_request::RefusedHead;
@@ -49,6 +49,9 @@ pub(crate) struct IdleTimeout<S> {
     connection: Arc<Connection>,
     timeouts: ConnectionTimeouts,
     phase: Phase,
+    /// The end of the phase.
+    deadline: Instant,
+    /// Fires at the deadline or earlier: it is set again only when it has fired, since nearly all phases end before.
     timer: Pin<Box<Sleep>>,
     unread: Option<Pin<Box<Sleep>>>,
     /// Written in place of the library's own answer.
@@ -61,7 +64,9 @@ impl<S> IdleTimeout<S> {
     /// A connection without a request.
     pub(crate) fn new(inner: S, connection: Arc<Connection>, timeouts: ConnectionTimeouts) -> Self {
         let timer = Box::pin(sleep(timeouts.idle));
-        Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None, refused: None, early: None }
+        let deadline = timer.deadline();
+        let phase = Phase::Idle;
+        Self { inner, connection, timeouts, phase, deadline, timer, unread: None, refused: None, early: None }
     }
 
     /// Detects that a client disconnects even if it sent bytes after its request; keeps at most `limit` such bytes, and ends the
@@ -72,7 +77,21 @@ impl<S> IdleTimeout<S> {
 
     fn enter(&mut self, phase: Phase, timeout: Duration) {
         self.phase = phase;
-        self.timer.set(sleep(timeout));
+        self.deadline = sleep(timeout).deadline();
+    }
+
+    /// The error of a phase that has taken too long.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.timer.deadline() > self.deadline {
+            self.timer.as_mut().reset(self.deadline);
+        }
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            if self.timer.deadline() >= self.deadline {
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            self.timer.as_mut().reset(self.deadline);
+        }
     }
 
     /// Fails a write that has been pending for too long.
@@ -126,7 +145,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for IdleTimeout<S> {
         if this.phase == Phase::Busy {
             this.enter(Phase::Idle, this.timeouts.idle);
         }
-        this.timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        this.poll_deadline(cx).map(Err)
     }
 }
 
@@ -171,6 +190,13 @@ impl<S: AsyncRead + AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout
             && let Poll::Ready(error) = early.poll_disconnect(Pin::new(&mut this.inner), cx)
         {
             return Poll::Ready(Err(error));
+        }
+        // The answer may have been written after the last attempt to read.
+        if this.phase == Phase::Busy && !this.connection.is_busy() {
+            this.enter(Phase::Idle, this.timeouts.idle);
+            if let Poll::Ready(error) = this.poll_deadline(cx) {
+                return Poll::Ready(Err(error));
+            }
         }
         let flush = Pin::new(&mut this.inner).poll_flush(cx);
         this.check_unread(flush, cx)
