@@ -27,6 +27,7 @@ pub(crate) mod shutdown;
 pub(crate) mod telemetry;
 pub mod waiting;
 pub mod webhooks;
+pub mod worker_threads;
 
 pub use redlockd_client as client;
 pub use redlockd_common::{api, duration, types};

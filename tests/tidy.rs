@@ -13,6 +13,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("bounded_file", 0),
     ("keyed_maps", 0),
     ("mutant", 0),
+    ("worker_threads", 0),
     ("clock", 0),
     ("duration", 1),
     ("random", 1),

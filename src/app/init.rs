@@ -15,6 +15,7 @@ use crate::redlock::monitor::{InitError, NodeHealth, NodeMonitor};
 use crate::redlock::node::Node;
 use crate::redlock::random::SystemEntropy;
 use crate::types::NodeId;
+use crate::worker_threads::WorkerThreads;
 
 /// How long to wait for all nodes.
 const NODES_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +36,7 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let tasks = BackgroundTasks::default();
     let params = Arc::new(cluster_params(config, &ids));
     let observer = observer(&metrics, &Arc::new(NodeLatencies::new(&ids)));
-    let (nodes, _) = open_nodes(config, &ids, &params, &observer, &tasks)?;
+    let (nodes, _) = open_nodes(config, &ids, &params, &observer, (&tasks, &WorkerThreads::default()))?;
     let count = nodes.len();
     let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &params));
     let monitor = NodeMonitor::new(engine.clone());

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::background::BackgroundTasks;
 use super::error::AppError;
@@ -23,7 +23,7 @@ use crate::auth::quota::CountedName;
 use crate::config::Config;
 use crate::http::server::issuer_keys;
 use crate::http::server::reload::{self, WatchedFiles};
-use crate::http::server::serve::{self, ServeLimits};
+use crate::http::server::serve::{self, ServeLimits, ServedListener};
 use crate::http::server::tls::Tls;
 use crate::http::server::{fd_limit, socket};
 use crate::http::state::{AppState, ServiceManager};
@@ -44,6 +44,7 @@ use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::random::SystemEntropy;
 use crate::waiting::event::WaitLimits;
+use crate::worker_threads::WorkerThreads;
 
 /// Maximum time that a start waits for a quorum of nodes before it serves without one.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
@@ -67,6 +68,9 @@ pub struct App {
     audit: Option<AuditTask>,
     hooks: HooksTask,
     drain_delay: Duration,
+    threads: WorkerThreads,
+    /// Ends the threads, at last.
+    threads_end: DropGuard,
 }
 
 /// The writer of the audit log. It ends when `stop` is cancelled and its queue is written.
@@ -152,11 +156,12 @@ impl App {
         let ids = node_ids(config)?;
         let metrics = Metrics::new(&ids, &routes::labels());
         let tasks = BackgroundTasks::default();
+        let (threads, threads_end) = WorkerThreads::start(config.worker_threads).map_err(AppError::Runtime)?;
         let latencies = Arc::new(NodeLatencies::new(&ids));
         let (params, observer) = (Arc::new(cluster_params(config, &ids)), observer(&metrics, &latencies));
-        let (nodes, embedded) = open_nodes(config, &ids, &params, &observer, &tasks)?;
+        let (nodes, embedded) = open_nodes(config, &ids, &params, &observer, (&tasks, &threads))?;
         let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &params));
-        engine.set_opener(node_opener(config, &params, &observer, &latencies, &tasks)?);
+        engine.set_opener(node_opener(config, &params, &observer, &latencies, (&tasks, &threads))?);
         let monitor = NodeMonitor::new(engine.clone());
         let limits = WaitLimits {
             per_resource: config.waiters_per_resource,
@@ -180,7 +185,8 @@ impl App {
         let audit = audit_writer.map(AuditTask::spawn);
         let drain_delay = config.drain_delay;
         let hooks = HooksTask::spawn(&webhooks, manager.clone());
-        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit, hooks, drain_delay };
+        #[rustfmt::skip]
+        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit, hooks, drain_delay, threads, threads_end };
         app.reload_on_change(config, &authenticator)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.monitor.same_server() {
@@ -241,14 +247,16 @@ impl App {
         tracing::info!(address, version, instance, nodes = self.engine.nodes.len(), "serving");
         self.report(EventKind::Started, format!("redlockd {version} on {address}"));
         self.tasks.spawn(monitor_nodes(self.monitor.clone(), shutdown.clone()));
-        let max_connections = fd_limit::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
+        let per_node = self.engine.nodes.len() * self.threads.count();
+        let max_connections = fd_limit::connections_allowed(per_node, self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
         let (manager, metrics) = (self.state.manager.clone(), Arc::clone(&self.state.metrics));
         metrics.connections_limit(max_connections);
         let close = CancellationToken::new();
         self.tasks.spawn(leave(manager.clone(), self.drain_delay, shutdown, close.clone()));
         let routes = http::lock_routes::routes(self.state);
-        serve::serve(self.listener, self.tls, routes, limits, metrics, close, || manager.drain()).await;
+        let listener = ServedListener { listener: self.listener, tls: self.tls, threads: self.threads };
+        serve::serve(listener, routes, limits, metrics, close, || manager.drain()).await;
         self.engine.tasks.close();
         if tokio::time::timeout(drain_timeout, self.engine.tasks.wait()).await.is_err() {
             tracing::warn!("clean-ups did not finish before the stop; the TTL of their keys ends them");
@@ -259,6 +267,7 @@ impl App {
             audit.finish(drain_timeout.max(AUDIT_FLUSH_MIN)).await;
         }
         self.tasks.stop().await;
+        drop(self.threads_end);
         tracing::info!("stopped");
         match self.monitor.votes_twice() {
             Some((a, b)) => Err(AppError::SameServer(a, b)),

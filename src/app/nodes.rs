@@ -21,6 +21,7 @@ use crate::redlock::node::Node;
 use crate::redlock::random::SystemEntropy;
 use crate::types::{Invalid, NodeId};
 use crate::waiting::wake::POLL_MAX;
+use crate::worker_threads::WorkerThreads;
 
 pub(super) type ConfiguredRedlock = Redlock<AnyNode, SystemClock, SystemEntropy>;
 
@@ -35,7 +36,7 @@ pub(super) fn open_nodes(
     ids: &[NodeId],
     params: &Arc<ClusterParams>,
     observer: &Arc<dyn NodeObserver>,
-    tasks: &BackgroundTasks,
+    (tasks, threads): (&BackgroundTasks, &WorkerThreads),
 ) -> Result<OpenedNodes, AppError> {
     if config.nodes.is_empty() {
         let open = |id: &NodeId| {
@@ -50,7 +51,7 @@ pub(super) fn open_nodes(
     let mut nodes = Vec::new();
     for (url, id) in config.node_urls()?.into_iter().zip(ids) {
         let invalid = |why: Invalid| AppError::Setting { key: "nodes", why: format!("{id}: {why}") };
-        let node = redis_node(config, id, url, tls.as_ref(), params);
+        let node = RedisNodeConfig { threads: threads.clone(), ..redis_node(config, id, url, tls.as_ref(), params) };
         let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(observer))).map_err(invalid)?;
         tasks.spawn(supervisor);
         nodes.push(Arc::new(AnyNode::Redis(node)));
@@ -86,13 +87,14 @@ pub(super) fn node_opener(
     params: &Arc<ClusterParams>,
     observer: &Arc<dyn NodeObserver>,
     latencies: &Arc<NodeLatencies>,
-    tasks: &BackgroundTasks,
+    (tasks, threads): (&BackgroundTasks, &WorkerThreads),
 ) -> Result<Opener<AnyNode>, AppError> {
     let (config, tls, first) = (config.clone(), node_tls(config)?, config.node_urls()?.into_iter().next());
     let (params, observer) = (Arc::clone(params), Arc::clone(observer));
-    let (latencies, tasks) = (Arc::clone(latencies), tasks.clone());
+    let (latencies, tasks, threads) = (Arc::clone(latencies), tasks.clone(), threads.clone());
     Ok(Box::new(move |name, address| {
         let node = redis_node(&config, name, first.clone()?, tls.as_ref(), &params);
+        let node = RedisNodeConfig { threads: threads.clone(), ..node };
         let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(&observer))).ok()?;
         if !node.move_to(address) {
             return None;

@@ -24,7 +24,7 @@ pub(super) fn serve(loaded: Loaded, env: &impl Environment, out: &mut dyn Write,
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = match runtime(config.worker_threads) {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return fail(err, &error),
     };
@@ -37,12 +37,9 @@ pub(super) fn serve(loaded: Loaded, env: &impl Environment, out: &mut dyn Write,
     code
 }
 
-fn runtime(worker_threads: usize) -> std::io::Result<Runtime> {
-    match worker_threads {
-        0 => Builder::new_multi_thread().enable_all().build(),
-        1 => Builder::new_current_thread().enable_all().build(),
-        threads => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
-    }
+/// That of the main thread.
+fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }
 
 async fn until_stopped(
@@ -77,7 +74,7 @@ async fn until_stopped(
 
 /// `redlockd init`: declares a new cluster; returns the exit code.
 pub(super) fn init(loaded: Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    let declared = runtime(1).map_err(app_io).and_then(|runtime| runtime.block_on(app::init(&loaded.config)));
+    let declared = runtime().map_err(app_io).and_then(|runtime| runtime.block_on(app::init(&loaded.config)));
     match declared {
         Ok(report) => {
             let _ = writeln!(out, "{report}");

@@ -232,8 +232,9 @@ settings! {
         /// Why: connecting runs beside requests; a node without a connection counts as unreachable at once.
         connect_timeout: Duration = "1s" in period(10..=30 * SECOND);
 
-        /// Connections per node for lock commands.
-        /// Why: one carries tens of thousands of commands a second. All commands for one resource use the same one, in order.
+        /// Connections per node and thread (`worker_threads`) for lock commands.
+        /// Why: one carries tens of thousands of commands a second. All commands of a thread for one resource use the same one, in
+        /// order.
         connections_per_node: usize = 1 in integer(1..=16);
 
         /// Maximum number of commands in flight to one node.
@@ -344,10 +345,10 @@ settings! {
         /// Why: off, because you decide who may read it. Rename the file to rotate it; docs/logs.md has the fields.
         audit_log: Option<PathBuf> = "" in path();
 
-        /// Threads of the runtime.
+        /// Threads that serve requests, each with its own connections to the nodes.
         /// Range: 0 is one per CPU
-        /// Why: a request costs less processor time on one thread than on two (docs/performance.md). More threads help with
-        /// TLS and many short connections, on machines with idle cores.
+        /// Why: one thread serves thousands of requests a second, and its requests share commands (docs/performance.md). More
+        /// threads help on machines with idle cores, most of all with TLS.
         worker_threads: usize = 1 in integer(0..=256);
     }
 }

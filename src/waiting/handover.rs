@@ -12,7 +12,8 @@ use crate::types::{ResourceName, TokenHash};
 
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Releases a lease. `hands_over`: the lease is one of this instance, so its first waiter here asks as soon as
-    /// the release is sent. Its request follows the release on each node's connection, so both need one round trip.
+    /// the release is sent. On one thread its request follows the release on each node's connection, so both need one round trip;
+    /// from another thread it may overtake the release, and is then repeated when the release is certain.
     /// After some hand-overs in a row, waiters of other instances go first.
     ///
     /// Cancel: the release continues in the background.

@@ -38,6 +38,7 @@ use crate::http::middleware::stack::Answer;
 use crate::http::request_head::MAX_HEADERS;
 use crate::metrics::Metrics;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
+use crate::worker_threads::WorkerThreads;
 
 /// The maximum number of concurrent requests on one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 256;
@@ -87,13 +88,21 @@ pub(crate) enum Drained {
     Cut(usize),
 }
 
-/// Serves until `shutdown` is cancelled, with TLS if `tls` is given, then drains: stops accepting, calls `drain` (which answers
+/// A bound listener, and how its connections are served.
+pub(crate) struct ServedListener {
+    pub listener: TcpListener,
+    /// `None`: without TLS.
+    pub tls: Option<Arc<Tls>>,
+    /// The threads that serve its connections.
+    pub threads: WorkerThreads,
+}
+
+/// Serves until `shutdown` is cancelled, then drains: stops accepting, calls `drain` (which answers
 /// the waiters), lets requests in flight finish, and closes the remaining connections after the drain timeout.
 ///
 /// Cancel (drop): connections continue without a time limit; cancel `shutdown` instead.
 pub(crate) async fn serve(
-    listener: TcpListener,
-    tls: Option<Arc<Tls>>,
+    ServedListener { listener, tls, threads }: ServedListener,
     routes: impl Into<Routes>,
     limits: ServeLimits,
     metrics: Arc<Metrics>,
@@ -105,6 +114,8 @@ pub(crate) async fn serve(
     let handler = ConnectionHandler {
         tls,
         routes: routes.into(),
+        loads: (0..threads.count()).map(|_| Load::default()).collect(),
+        threads,
         metrics,
         limits: limits.clone(),
         tasks: connections.clone(),
@@ -157,9 +168,7 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handl
             next = next => next,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                handler.clone().spawn(stream, peer, (permit, handler.metrics.connected()));
-            }
+            Ok((stream, peer)) => handler.clone().spawn(stream, peer, (permit, handler.metrics.connected())),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::select! {
@@ -172,6 +181,9 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handl
     }
 }
 
+/// Each connection of a thread has a clone.
+type Load = Arc<()>;
+
 /// The data for handling each connection. Cheap to clone.
 #[derive(Clone)]
 struct ConnectionHandler {
@@ -179,14 +191,28 @@ struct ConnectionHandler {
     routes: Routes,
     metrics: Arc<Metrics>,
     limits: ServeLimits,
+    threads: WorkerThreads,
+    /// By thread.
+    loads: Arc<[Load]>,
     /// The tasks of connections, and of the requests of HTTP/2 connections.
     tasks: TaskTracker,
     stop: StopSignals,
 }
 
 impl ConnectionHandler {
-    /// Handles one connection to its end, in its own task; `permit` is dropped with it.
+    /// Handles one connection to its end, in its own task on the thread with the fewest connections; `permit` is dropped with it.
     fn spawn(self, stream: TcpStream, peer: SocketAddr, permit: impl Send + 'static) {
+        let (threads, loads) = (self.threads.clone(), Arc::clone(&self.loads));
+        let fewest = loads.iter().enumerate().min_by_key(|(_, load)| Arc::strong_count(load));
+        let Some((thread, load)) = fewest else { return };
+        let permit = (permit, Arc::clone(load));
+        let entered = threads.enter(thread);
+        // A socket is woken by the runtime in which it was made.
+        let moved = if entered.is_some() { stream.into_std().and_then(TcpStream::from_std) } else { Ok(stream) };
+        let stream = match moved {
+            Ok(stream) => stream,
+            Err(error) => return tracing::warn!(%error, "a connection could not be passed to its thread"),
+        };
         socket::configure(&stream);
         let service = ConnectionService {
             router: TowerToHyperService::new(self.routes.router.clone()),
@@ -237,12 +263,8 @@ impl ConnectionHandler {
         let stream = IdleTimeout::new(stream, Arc::clone(&service.connection), timeouts)
             .with_early_bytes(self.limits.head_limit);
         let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            // hyper counts idle time too; `IdleTimeout` enforces the head's own limit.
-            .header_read_timeout(self.limits.idle_timeout.max(self.limits.header_timeout))
-            .max_buf_size(self.limits.head_limit)
-            .max_headers(MAX_HEADERS);
+        // Without hyper's own timeout of a head, which would need a timer for each request: `IdleTimeout` has it.
+        builder.header_read_timeout(None).max_buf_size(self.limits.head_limit).max_headers(MAX_HEADERS);
         let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         self.drive(connection, |connection| connection.graceful_shutdown()).await;
     }

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::worker_threads;
 
 /// The defaults of the settings.
 fn limits() -> ServeLimits {
@@ -45,8 +46,12 @@ struct Service {
     ended: JoinHandle<Drained>,
 }
 
-/// `/` answers at once, `/park` when the drain hook is called, `/stuck` never.
+/// `/` answers at once, `/thread` with the number of its thread, `/park` when the drain hook is called, `/stuck` never.
 async fn start(limits: ServeLimits) -> Service {
+    start_on(WorkerThreads::default(), limits).await
+}
+
+async fn start_on(threads: WorkerThreads, limits: ServeLimits) -> Service {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     let (tell, parked) = mpsc::unbounded_channel();
@@ -77,6 +82,7 @@ async fn start(limits: ServeLimits) -> Service {
     let echo = |body: String| async move { body };
     let router = Router::new()
         .route("/", get(|| async { "hello" }).post(echo))
+        .route("/thread", get(|| async { format!("{}.", worker_threads::current()) }))
         .route("/park", post(park))
         .route("/stuck", get(stuck));
     let hook = {
@@ -86,7 +92,8 @@ async fn start(limits: ServeLimits) -> Service {
             release.notify_waiters();
         }
     };
-    let ended = tokio::spawn(serve(listener, None, router, limits, Metrics::new(&[], &[]), shutdown.clone(), hook));
+    let served = ServedListener { listener, tls: None, threads };
+    let ended = tokio::spawn(serve(served, router, limits, Metrics::new(&[], &[]), shutdown.clone(), hook));
     Service { address, shutdown, parked, release, drains, ended }
 }
 
@@ -256,6 +263,27 @@ async fn connections_over_the_limit_wait_and_are_served_later() {
     assert_eq!(second.try_read(&mut buffer).map_err(|e| e.kind()), Err(std::io::ErrorKind::WouldBlock));
     drop(first);
     assert!(read_to(&mut second, "hello").await.starts_with("HTTP/1.1 200 OK\r\n"));
+}
+
+#[tokio::test]
+async fn each_thread_serves_as_many_connections_and_all_drain() {
+    let (threads, _end) = WorkerThreads::start(2).expect("threads");
+    let service = start_on(threads, limits()).await;
+    let (mut connections, mut threads) = (Vec::new(), Vec::new());
+    for _ in 0..6 {
+        let mut connection = connect(&service).await;
+        // Twice: a connection stays on its thread.
+        for _ in 0..2 {
+            write(&mut connection, "GET /thread HTTP/1.1\r\nhost: a\r\n\r\n").await;
+            let answer = read_to(&mut connection, ".").await;
+            threads.push(answer.ends_with("1."));
+        }
+        connections.push(connection);
+    }
+    let (one, other) = (threads[0], !threads[0]);
+    assert_eq!(threads, [one, one, other, other, one, one, other, other, one, one, other, other]);
+    service.shutdown.cancel();
+    assert_eq!(soon("the end", service.ended).await.expect("no panic"), Drained::Clean);
 }
 
 #[tokio::test]

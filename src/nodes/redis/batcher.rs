@@ -207,7 +207,7 @@ mod tests {
     /// The commands that requests become, abbreviated; `!` before a request: its caller is gone.
     fn commands(requests: &[&str]) -> Vec<String> {
         let (mut callers, mut waiting) = (Vec::new(), Vec::new());
-        let connections = Arc::new(NodeConnections::new(1, None, BootTime::default()));
+        let connections = Arc::new(NodeConnections::new((1, 1), None, BootTime::default()));
         for entry in requests {
             let (gone, entry) = (entry.starts_with('!'), entry.trim_start_matches('!'));
             let (one, caller) = pending(RequestTime(1).into(), request(entry), &connections);
@@ -256,7 +256,7 @@ mod tests {
         let with_terms = View { id: ViewId::NONE.above(1), list: Some(list), ..View::default() };
         let words = |view: View, abbreviation: &str| -> Vec<String> {
             let stamp = RequestStamp::new(RequestTime(1), Arc::new(view));
-            let connections = Arc::new(NodeConnections::new(1, None, BootTime::default()));
+            let connections = Arc::new(NodeConnections::new((1, 1), None, BootTime::default()));
             let (pending, _caller) = pending(stamp, request(abbreviation), &connections);
             let mut command = Vec::new();
             context.write_command(&mut command, &"0f".into(), &[pending], ScriptRef::Hash);

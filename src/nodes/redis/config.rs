@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::url::{NodeTls, NodeUrl};
 use crate::protocol::ClusterParams;
 use crate::types::NodeId;
+use crate::worker_threads::WorkerThreads;
 
 /// One connection carries more than 100,000 requests a second; more connections help only if one core of the instance cannot keep
 /// up with its socket.
 const DEFAULT_CONNECTIONS: usize = 1;
-/// Maximum of [`RedisNodeConfig::connections`]: a node serves this many per instance.
+/// Maximum of [`RedisNodeConfig::connections`]: a node serves this many per thread of an instance.
 pub const CONNECTIONS_MAX: usize = 16;
 /// Requests in flight per node. A node answers some 50,000 a second, so this many take 80 ms: more could not be answered within
 /// the node timeout.
@@ -43,8 +44,10 @@ pub struct RedisNodeConfig {
     pub node_timeout: Duration,
     /// Timeout of TCP, TLS and authentication together, and again of the hand-shake.
     pub connect_timeout: Duration,
-    /// Number of connections for commands, 1 to [`CONNECTIONS_MAX`].
+    /// Number of connections for commands, for each of the threads; 1 to [`CONNECTIONS_MAX`].
     pub connections: usize,
+    /// The threads that use the node.
+    pub threads: WorkerThreads,
     /// Maximum number of requests in flight; more are refused.
     pub max_in_flight: usize,
     /// Whether the node votes while replicas follow it.
@@ -65,6 +68,7 @@ impl RedisNodeConfig {
             node_timeout,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             connections: DEFAULT_CONNECTIONS,
+            threads: WorkerThreads::default(),
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             allow_replicas: false,
             durable: false,

@@ -28,6 +28,7 @@ use super::url::{NodeTls, NodeUrl};
 use crate::protocol::{Unreachable, UnreachableKind, commands};
 use crate::redlock::clock::Clock;
 use crate::types::Invalid;
+use crate::worker_threads::WorkerThreads;
 
 /// The subscriber connection's own limit for an answer, above the limits of all its callers.
 const ANSWER_BACKSTOP: Duration = Duration::from_secs(5);
@@ -56,6 +57,7 @@ pub(super) type Pool = managed::Pool<ConnectionManager>;
 pub(super) struct ConnectionManager {
     connector: NodeConnector,
     place: Place,
+    threads: WorkerThreads,
 }
 
 impl managed::Manager for ConnectionManager {
@@ -63,7 +65,11 @@ impl managed::Manager for ConnectionManager {
     type Error = Unreachable;
 
     async fn create(&self) -> Result<ActiveConnection, Unreachable> {
-        self.connector.connect(&self.place).await
+        // By the thread that uses the connection: socket and driver belong to its runtime.
+        let (connector, place) = (self.connector.clone(), self.place.clone());
+        let thread = place.connections.thread_of(place.slot);
+        let connected = self.threads.run(thread, async move { connector.connect(&place).await }).await;
+        connected.unwrap_or_else(|| Err(errors::of_connecting(&errors::closed())))
     }
 
     async fn recycle(
@@ -161,8 +167,9 @@ impl NodeConnector {
     /// The pool of a slot's connection, still empty.
     ///
     /// Errors: [`Invalid`] if the pool's options are refused.
-    pub(super) fn pool(&self, place: Place) -> Result<Pool, Invalid> {
-        let pool = Pool::builder(ConnectionManager { connector: self.clone(), place }).max_size(1).build();
+    pub(super) fn pool(&self, place: Place, threads: &WorkerThreads) -> Result<Pool, Invalid> {
+        let manager = ConnectionManager { connector: self.clone(), place, threads: threads.clone() };
+        let pool = Pool::builder(manager).max_size(1).build();
         pool.map_err(|e| Invalid(format!("the connections cannot be pooled: {e}")))
     }
 

@@ -89,7 +89,9 @@ pub(super) type Observer = (NodeId, Arc<dyn NodeObserver>);
 
 /// State that a node's callers and its supervisor share.
 pub(super) struct NodeConnections {
+    /// Those of each thread, one after the other.
     slots: Vec<ConnectionSlot>,
+    per_thread: usize,
     generations: AtomicU64,
     is_unsuitable: AtomicBool,
     in_flight: AtomicUsize,
@@ -129,8 +131,9 @@ impl fmt::Debug for NodeConnections {
 }
 
 impl NodeConnections {
-    /// `count` slots without connections, as of `now`.
-    pub(super) fn new(count: usize, observer: Option<Observer>, now: BootTime) -> Self {
+    /// For so many threads, so many slots each without connections, as of `now`.
+    pub(super) fn new((threads, per_thread): (usize, usize), observer: Option<Observer>, now: BootTime) -> Self {
+        let (threads, per_thread) = (threads.max(1), per_thread.max(1));
         let status = ConnectionStatus {
             since: now,
             reconnects: 0,
@@ -143,7 +146,8 @@ impl NodeConnections {
             open: 0,
         };
         Self {
-            slots: (0..count.max(1)).map(|_| ConnectionSlot::default()).collect(),
+            slots: (0..threads * per_thread).map(|_| ConnectionSlot::default()).collect(),
+            per_thread,
             generations: AtomicU64::new(0),
             is_unsuitable: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
@@ -159,21 +163,28 @@ impl NodeConnections {
         &self.slots
     }
 
+    /// The thread that uses the slot with this index.
+    pub(super) fn thread_of(&self, slot: usize) -> usize {
+        slot / self.per_thread
+    }
+
     /// A number for the next connection.
     pub(super) fn next_generation(&self) -> u64 {
         self.generations.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The slot of a key: the same for all requests about one resource, which keeps their order.
-    pub(super) fn slot_of_key(&self, key: &str) -> &ConnectionSlot {
-        if let [only] = self.slots.as_slice() {
+    /// The slot of a thread that a key has: the same for all requests of the thread about one resource, which keeps their order.
+    pub(super) fn slot_of(&self, key: &str, thread: usize) -> &ConnectionSlot {
+        let first = thread * self.per_thread;
+        let slots = self.slots.get(first..first + self.per_thread).unwrap_or(&self.slots);
+        if let [only] = slots {
             return only;
         }
         // FNV-1a: fast and evenly distributed. It need not resist chosen keys.
         let hash =
             key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-        let count = u64::try_from(self.slots.len()).unwrap_or(1);
-        &self.slots[usize::try_from(hash % count).unwrap_or(0)]
+        let count = u64::try_from(slots.len()).unwrap_or(1);
+        &slots[usize::try_from(hash % count).unwrap_or(0)]
     }
 
     /// Puts a connection into a slot that has none.
@@ -332,21 +343,23 @@ fn micros(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::nodes::redis::request_queue::tests::{answer, pending};
     use crate::protocol::{Request, RequestTime};
 
     #[test]
-    fn each_key_has_one_connection_and_keys_are_spread_over_all() {
-        let connections = NodeConnections::new(4, None, BootTime::default());
-        let slot_of = |key: &str| std::ptr::from_ref(connections.slot_of_key(key)) as usize;
-        assert_eq!(slot_of("deploy/prod"), slot_of("deploy/prod"));
-        let used: std::collections::HashSet<usize> = (0..100).map(|i| slot_of(&format!("job-{i}"))).collect();
-        assert_eq!(used.len(), 4);
+    fn each_key_has_one_connection_of_each_thread_and_keys_are_spread_over_all() {
+        let connections = NodeConnections::new((2, 4), None, BootTime::default());
+        let slot_of = |key: &str, thread| std::ptr::from_ref(connections.slot_of(key, thread)) as usize;
+        assert_eq!(slot_of("deploy/prod", 1), slot_of("deploy/prod", 1));
+        let used = |thread| -> HashSet<usize> { (0..100).map(|i| slot_of(&format!("job-{i}"), thread)).collect() };
+        assert_eq!((used(0).len(), used(1).len(), used(0).union(&used(1)).count()), (4, 4, 8));
     }
 
     fn connections() -> Arc<NodeConnections> {
-        Arc::new(NodeConnections::new(1, None, BootTime::default()))
+        Arc::new(NodeConnections::new((1, 1), None, BootTime::default()))
     }
 
     /// A closed connection takes no more requests, and its driver is notified.
@@ -405,7 +418,7 @@ mod tests {
 
     #[test]
     fn errors_are_counted_by_kind() {
-        let connections = NodeConnections::new(1, None, BootTime::default());
+        let connections = NodeConnections::new((1, 1), None, BootTime::default());
         connections.count_error(UnreachableKind::Full);
         connections.count_error(UnreachableKind::Full);
         assert!(connections.errors().contains(&(UnreachableKind::Full, 2)));

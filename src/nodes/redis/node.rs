@@ -24,6 +24,7 @@ use crate::redlock::notifications::NotificationSource;
 use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{Invalid, NodeId};
+use crate::worker_threads;
 
 /// The timeout of a `PING`, in node timeouts; at least [`CHECK_TIMEOUT_MIN`]. A connection that does not answer within it is
 /// replaced.
@@ -104,7 +105,8 @@ impl RedisNode {
         let tls = config.tls.as_ref();
         let connector = NodeConnector::new(&config.url, tls, limits, bind_run, config.allow_replicas)?;
         let observer = observer.map(|observer| (config.id.clone(), observer));
-        let connections = Arc::new(NodeConnections::new(config.connections, observer, clock.now()));
+        let counts = (config.threads.count(), config.connections);
+        let connections = Arc::new(NodeConnections::new(counts, observer, clock.now()));
         connections.set_timeout(config.node_timeout);
         let subscriptions = Arc::new(Subscriptions::default());
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));
@@ -113,7 +115,8 @@ impl RedisNode {
         let (own, address) = (connector.clone(), Address { text: config.url.address().into(), is_moved: false });
         let context = Arc::new(CommandContext::new(config.id.clone(), config.params));
         let place = |slot| Place { context: Arc::clone(&context), connections: Arc::clone(&connections), slot, clock };
-        let pools = (0..config.connections).map(|slot| connector.pool(place(slot))).collect::<Result<_, _>>()?;
+        let pool = |slot| connector.pool(place(slot), &config.threads);
+        let pools = (0..connections.slots().len()).map(pool).collect::<Result<_, _>>()?;
         let supervisor = supervisor::supervise(id, supervised, (connector, pools), config.durable, clock, entropy);
         let tasks = async move {
             futures_util::future::join(supervisor, subscriber).await;
@@ -240,7 +243,7 @@ impl Node for RedisNode {
             slot.put(Err(error));
             return Ok(());
         }
-        let connection = self.connections.slot_of_key(ordering_key(slot.request()));
+        let connection = self.connections.slot_of(ordering_key(slot.request()), worker_threads::current());
         if let Err(pending) = connection.enqueue(PendingRequest::new(slot, Arc::clone(&self.connections))) {
             pending.answer(Err(self.not_connected()), now);
         }

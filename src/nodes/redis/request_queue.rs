@@ -186,7 +186,7 @@ pub(super) mod tests {
     /// A cancel follows only where a request may have taken effect: it must never be said of a sent one that it did not.
     #[test]
     fn a_request_that_is_dropped_is_answered_by_whether_it_was_sent() {
-        let connections = Arc::new(NodeConnections::new(1, None, BootTime::default()));
+        let connections = Arc::new(NodeConnections::new((1, 1), None, BootTime::default()));
         for (is_sent, expected) in [(false, UnreachableKind::Disconnected), (true, UnreachableKind::Broken)] {
             let (mut pending, answers) = pending(RequestTime(1).into(), Request::probe(), &connections);
             if is_sent {
