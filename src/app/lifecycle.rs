@@ -185,8 +185,21 @@ impl App {
         let audit = audit_writer.map(AuditTask::spawn);
         let drain_delay = config.drain_delay;
         let hooks = HooksTask::spawn(&webhooks, manager.clone());
-        #[rustfmt::skip]
-        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit, hooks, drain_delay, threads, threads_end };
+        let app = Self {
+            listener,
+            state,
+            engine,
+            monitor,
+            embedded,
+            tasks,
+            tls,
+            limits,
+            audit,
+            hooks,
+            drain_delay,
+            threads,
+            threads_end,
+        };
         app.reload_on_change(config, &authenticator)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.monitor.same_server() {
@@ -247,8 +260,9 @@ impl App {
         tracing::info!(address, version, instance, nodes = self.engine.nodes.len(), "serving");
         self.report(EventKind::Started, format!("redlockd {version} on {address}"));
         self.tasks.spawn(monitor_nodes(self.monitor.clone(), shutdown.clone()));
-        let per_node = self.engine.nodes.len() * self.threads.count();
-        let max_connections = fd_limit::connections_allowed(per_node, self.limits.max_connections);
+        // Each thread has connections of its own to each node.
+        let nodes = self.engine.nodes.len() * self.threads.count();
+        let max_connections = fd_limit::connections_allowed(nodes, self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
         let (manager, metrics) = (self.state.manager.clone(), Arc::clone(&self.state.metrics));
         metrics.connections_limit(max_connections);
