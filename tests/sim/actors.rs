@@ -13,7 +13,7 @@ use super::rng::Rng;
 use super::world::Us;
 use crate::protocol::keys::KeyTemplate;
 use crate::protocol::reference::ReferenceNode;
-use crate::protocol::{ClusterName, ClusterParams, NodeResult, Terms, ViewId, quarantine_for};
+use crate::protocol::{ClusterName, ClusterParams, NodeResult, Terms, View, quarantine_for};
 use crate::redlock::clock::BootTime;
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
@@ -84,7 +84,7 @@ pub(super) struct Inst {
     /// The server to which it connects under the first node's name.
     pub(super) first_server: usize,
     /// The view of its last request.
-    pub(super) asks_in: ViewId,
+    pub(super) asks_in: Arc<View>,
     /// For how long its boot clock stood still.
     pub(super) boot_lost: Us,
     pub(super) ppm: i64,
@@ -242,7 +242,7 @@ impl Inst {
             boot_lost: 0,
             reckoned_us: None,
             first_server: 0,
-            asks_in: ViewId::NONE,
+            asks_in: Arc::default(),
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,
             links: (0..profile.servers())

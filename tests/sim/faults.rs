@@ -1,6 +1,7 @@
 //! Faults, and how they heal. They happen at random times until the calm; each heals by itself, and the
 //! calm heals all.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::protocol::keys::KeyTemplate;
 use crate::protocol::reference::{EvictedKey, ReferenceNode};
 use crate::protocol::{ClusterParams, NodeList, RosterEntry, Terms, View, quarantine_for};
 use crate::redlock::quorum::quorum_of;
+use crate::types::NodeId;
 
 /// What a restarted node remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -766,7 +768,7 @@ impl World {
             let used = self.insts[inst].first_server;
             let shows = |server: &usize| self.servers[*server].machine.view().entry(&name) == entry;
             let (quorum, others) = (quorum_of(self.profile.nodes), (1..self.profile.nodes).filter(shows).count());
-            let is_above = self.insts[inst].asks_in < view.id && others + usize::from(shows(&used)) >= quorum;
+            let is_above = self.insts[inst].asks_in.id < view.id && others + usize::from(shows(&used)) >= quorum;
             let follows = entry.is_some() && (others >= quorum || is_above);
             if used != named && !follows {
                 self.crash(inst);
@@ -798,14 +800,20 @@ impl World {
         let corrected: Vec<usize> = (0..self.servers.len())
             .filter(|server| is_listed(server) && (*server == named || !is_other(server)))
             .collect();
-        let left = corrected.iter().filter(|server| **server < first).count();
-        let are_too_few = first == 1 || left <= first - quorum_of(first);
+        let names =
+            |servers: &[usize]| -> BTreeSet<NodeId> { servers.iter().map(|i| self.profile.name_of(*i)).collect() };
+        let (present, configured) = (names(&corrected), names(&Vec::from_iter(0..first)));
+        let knows_too_few = |inst: &Inst| {
+            let own = inst.asks_in.list.as_ref().map_or(&configured, |list| &list.names);
+            first == 1 || own.intersection(&present).count() <= own.len() - quorum_of(own.len())
+        };
+        let knows_too_few: Vec<bool> = self.insts.iter().map(knows_too_few).collect();
         self.profile.corrected = Some(corrected);
         // Then only an instance that still runs can complete the change (seed 127976).
         let must_run = self.are_terms_of_few(None);
         for inst in (0..self.insts.len()).filter(|_| !must_run) {
-            let Inst { life, asks_in, .. } = self.insts[inst];
-            let is_stranded = list.is_some() && are_too_few && asks_in < id;
+            let (life, asks_in) = (self.insts[inst].life, self.insts[inst].asks_in.id);
+            let is_stranded = list.is_some() && knows_too_few[inst] && asks_in < id;
             // A list of one whose node forgets has forgotten the change, and an instance that was started with it follows that node. Not
             // at once: if all clocks were stepped just now, some instance must live that has seen it.
             let is_forgotten = is_again && first == 1;

@@ -244,7 +244,7 @@ impl World {
         i.calls.insert(call, Call { node, connection, waker: waker.clone(), answer: None });
         self.at(arrives, Event::Packet(Box::new(packet)));
         self.insts[inst].reckoned_us = Some(stamp.sent_at.0.cast_signed() - self.now.cast_signed());
-        self.insts[inst].asks_in = stamp.view.id;
+        self.insts[inst].asks_in = Arc::clone(&stamp.view);
         if self.checker.was_sent(request, stamp.sent_at, sent) {
             self.coverage.count(HardState::LeaseSpread);
         }
