@@ -1,6 +1,6 @@
 //! The threads that serve requests. Each has a runtime of its own: a connection of a client stays on one thread, and its requests
-//! use connections to the nodes of that thread, so that no request wakes another thread. (A runtime that moves tasks between
-//! threads took 1.6 times the processor time of one thread: `docs/performance.md`.)
+//! use connections to the nodes of that thread, so that the nodes' answers wake no other thread. (A runtime that moves tasks
+//! between threads took 1.6 times the processor time of one thread: `docs/performance.md`.)
 
 use std::cell::Cell;
 use std::io;

@@ -51,7 +51,8 @@ pub(crate) struct IdleTimeout<S> {
     phase: Phase,
     /// The end of the phase.
     deadline: Instant,
-    /// Fires at the deadline or earlier: it is set again only when it has fired, since nearly all phases end before.
+    /// Fires at the deadline or earlier. It is set again when it has fired, or while a phase waits that ends before it: nearly all
+    /// phases end without that.
     timer: Pin<Box<Sleep>>,
     unread: Option<Pin<Box<Sleep>>>,
     /// Written in place of the library's own answer.
@@ -77,6 +78,7 @@ impl<S> IdleTimeout<S> {
 
     fn enter(&mut self, phase: Phase, timeout: Duration) {
         self.phase = phase;
+        // Only the time is taken from this timer.
         self.deadline = sleep(timeout).deadline();
     }
 
