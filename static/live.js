@@ -104,6 +104,14 @@
     }
   };
 
+  // What had the focus and was moved or replaced keeps it, as long as the page still has the like of it.
+  const keepFocus = (part, focused) => {
+    if (focused === document.activeElement) return;
+    const same = (e) => e.outerHTML === focused.outerHTML || (focused.hasAttribute("href") && e.getAttribute("href") === focused.getAttribute("href"));
+    const now = focused.isConnected ? focused : [...part.querySelectorAll(focused.localName)].find(same);
+    now?.focus({ preventScroll: true });
+  };
+
   // The server writes UTC; the time of the reader's clock, and how long ago it was, are shown at the pointer.
   const showLocalTimes = () => {
     for (const e of document.querySelectorAll("time[datetime]")) {
@@ -119,8 +127,10 @@
       if (other === null) continue;
       const text = other.innerHTML;
       if (text === seen.get(part) || (part.hasAttribute("aria-live") && part.textContent === other.textContent)) continue;
+      const focused = document.activeElement;
       // What the script counted is not what the server sent.
       patchChildren(part, document.adoptNode(other));
+      keepFocus(part, focused);
       seen.set(part, text);
     }
     showLocalTimes();

@@ -94,6 +94,26 @@ async fn the_refresh_is_paused_while_the_focus_is_in_the_table() {
 }
 
 #[tokio::test]
+async fn the_focus_stays_when_something_before_it_is_removed() {
+    let service = fixture::service().await;
+    let client = service.client();
+    client.acquired("deploy/prod", &[("ttl", "2m")]).await;
+    let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
+    browser.go("/ui/timeline?last=5m").await;
+    browser.until_text("#list", "the lock", |t| t.contains("deploy/prod")).await;
+    // An incident and a notice that the next refresh removes.
+    let script = "const svg = document.querySelector('svg.lanes'); window.focused = svg.querySelector('a'); \
+                  svg.prepend(document.createElementNS(svg.namespaceURI, 'g')); svg.prepend('\\n'); \
+                  document.querySelector('#list').prepend(document.createElement('div')); window.focused.focus()";
+    browser.eval(script).await;
+    client.acquired("deploy/staging", &[("ttl", "2m")]).await;
+    browser.until_text("#list", "the page is refreshed", |t| t.contains("deploy/staging")).await;
+    let focus = "const e = document.activeElement; return [e === window.focused, e.getAttribute('href')]";
+    assert_eq!(browser.eval(focus).await, serde_json::json!([false, "/ui/locks/deploy/prod"]));
+    browser.close().await;
+}
+
+#[tokio::test]
 async fn a_stopped_service_is_reported() {
     let mut service = fixture::service().await;
     let Some(browser) = Browser::open(service.client().base(), Look::Light).await else { return };
