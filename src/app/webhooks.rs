@@ -41,8 +41,7 @@ pub(super) fn open(
         Box::new(move |kind, outcome, took| metrics.webhook_tried(kind.as_str(), outcome.as_str(), took)),
     );
     let webhooks = Arc::new(webhooks.map_err(AppError::Webhooks)?);
-    let receiver = Arc::clone(&webhooks);
-    manager.events().observe(Box::new(move |kind, event| receiver.receive(kind, event)));
+    manager.events().observe(Arc::clone(&webhooks) as _);
     manager.set_callbacks(Arc::new(CallbackDeliveries(Arc::clone(&webhooks.deliveries))));
     Ok(webhooks)
 }

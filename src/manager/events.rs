@@ -48,11 +48,17 @@ pub struct EventHub {
     activity: Activity,
     tenures: Tenures,
     pub(super) distant_ends: DistantEnds,
-    observer: OnceLock<EventObserver>,
+    observer: OnceLock<Arc<dyn EventObserver>>,
 }
 
-/// Called with each event that this instance saw itself; it must be cheap and never wait.
-pub(crate) type EventObserver = Box<dyn Fn(EventKind, &Event) + Send + Sync>;
+/// Receives the events that this instance saw itself. Must return at once.
+pub(crate) trait EventObserver: Send + Sync {
+    /// Whether [`Self::receive`] does anything with events of this kind.
+    fn wants(&self, kind: EventKind) -> bool;
+
+    /// Receives an event.
+    fn receive(&self, kind: EventKind, event: &Event);
+}
 
 #[derive(Default)]
 struct State {
@@ -142,7 +148,7 @@ impl EventHub {
     }
 
     /// Sets the observer of this instance's events. Only the first call counts.
-    pub(crate) fn observe(&self, observer: EventObserver) {
+    pub(crate) fn observe(&self, observer: Arc<dyn EventObserver>) {
         let _ = self.observer.set(observer);
     }
 
@@ -197,7 +203,8 @@ impl EventHub {
 
     /// As [`Self::publish`], for the grant or the end of a lease.
     pub(super) fn publish_lease(&self, lease: LeaseEvent) {
-        if lease.kind.is_incident() || self.has_listeners() || self.observer.get().is_some() {
+        let is_wanted = self.observer.get().is_some_and(|observer| observer.wants(lease.kind));
+        if is_wanted || lease.kind.is_incident() || self.has_listeners() {
             return self.publish(lease.kind, lease.at_ms, |event| lease.describe(event));
         }
         self.activity.record_lease(&lease);
@@ -219,7 +226,7 @@ impl EventHub {
         self.activity.record_event(kind, event);
         self.tenures.record_event(kind, event);
         if let Some(observer) = self.observer.get() {
-            observer(kind, event);
+            observer.receive(kind, event);
         }
     }
 

@@ -40,21 +40,49 @@ fn without_listeners_renewals_are_not_made_and_the_recent_events_are_bounded() {
     assert_eq!(recent.last().and_then(|e| e.resource.as_deref()), Some("2"));
 }
 
-#[test]
-fn the_event_of_a_lease_is_made_when_somebody_looks_at_it() {
-    let (hub, token) = (hub(), Token::from_random([7; 24]).hash());
-    let lease = |kind, resource: &str, held| LeaseEvent {
+fn lease(kind: EventKind, resource: &str, held: Option<Duration>) -> LeaseEvent {
+    LeaseEvent {
         kind,
         at_ms: 5,
         resource: ResourceName::parse(resource).expect("valid"),
-        token: token.clone(),
+        token: Token::from_random([7; 24]).hash(),
         owner: "ann".into(),
         mode: Some(Mode::Exclusive),
         fence: Some(Fence(3)),
         valid_for: None,
         held,
         reason: None,
-    };
+    }
+}
+
+/// Wants, of the events of leases, the releases.
+#[derive(Default)]
+struct EndsObserver(Mutex<Vec<EventKind>>);
+
+impl EventObserver for EndsObserver {
+    fn wants(&self, kind: EventKind) -> bool {
+        kind == EventKind::Released
+    }
+
+    fn receive(&self, kind: EventKind, _: &Event) {
+        self.0.lock().push(kind);
+    }
+}
+
+#[test]
+fn the_event_of_a_lease_is_made_at_once_for_an_observer_that_wants_it() {
+    let (hub, observer) = (hub(), Arc::new(EndsObserver::default()));
+    hub.observe(Arc::clone(&observer) as _);
+    hub.publish_lease(lease(EventKind::Released, "a", None));
+    hub.publish_lease(lease(EventKind::Acquired, "a", None));
+    assert_eq!(*observer.0.lock(), [EventKind::Released]);
+    let is_made = |kept: &KeptEvent| matches!(kept, KeptEvent::Made(_));
+    assert_eq!(hub.state.lock().buffer.recent().map(is_made).collect::<Vec<_>>(), [false, true], "newest first");
+}
+
+#[test]
+fn the_event_of_a_lease_is_made_when_somebody_looks_at_it() {
+    let (hub, token) = (hub(), Token::from_random([7; 24]).hash());
     hub.publish_lease(lease(EventKind::Acquired, "a", None));
     hub.publish_lease(lease(EventKind::Released, "a", Some(Duration::from_millis(4))));
     assert!(hub.state.lock().buffer.recent().all(|kept| matches!(kept, KeptEvent::Lease(_))));
@@ -99,9 +127,8 @@ fn recent_events_outlive_the_streams_and_are_listed_once() {
 #[test]
 fn incidents_of_nodes_are_known_at_all_instances_and_joined() {
     let (hub, other) = (hub(), EventHub::new(&InstanceName::from_random(9)));
-    let observed = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&observed);
-    hub.observe(Box::new(move |_, _| _ = counted.fetch_add(1, Ordering::Relaxed)));
+    let observer = Arc::new(EndsObserver::default());
+    hub.observe(Arc::clone(&observer) as _);
     let down = |at: &EventHub, node: &str, wall_ms| {
         at.named_event(EventKind::NodeDown, wall_ms, |event| event.node = Some(node.into()))
     };
@@ -116,7 +143,7 @@ fn incidents_of_nodes_are_known_at_all_instances_and_joined() {
     assert_eq!(listed(), [7_000, 5_000, 1_000], "what one of them saw twice happened twice");
     receive(down(&other, "n1", 20_000));
     assert_eq!(listed(), [20_000, 7_000, 5_000, 1_000], "seen by one alone");
-    assert_eq!(observed.load(Ordering::Relaxed), 2, "the two that this one saw");
+    assert_eq!(*observer.0.lock(), [EventKind::NodeDown; 2], "the two that this one saw");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use super::target::Target;
 use super::transport::Transport;
 use super::try_slots::TRIES_TOTAL;
 use crate::api::Event;
-use crate::manager::events::EventKind;
+use crate::manager::events::{EventKind, EventObserver};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
@@ -58,6 +58,25 @@ pub struct NoSuchName;
 struct Due {
     hook: Arc<Hook>,
     waiting: Waiting,
+}
+
+impl<C: Clock, E: Entropy, T: Transport> EventObserver for Webhooks<C, E, T> {
+    fn wants(&self, kind: EventKind) -> bool {
+        HookEvent::of(kind).is_some_and(|event| self.has_hooks_for(event))
+    }
+
+    fn receive(&self, kind: EventKind, event: &Event) {
+        let Some(wanted) = HookEvent::of(kind).filter(|event| self.has_hooks_for(*event)) else { return };
+        let resource = event.resource.as_deref().map(ResourceName::parse);
+        if matches!(resource, Some(Err(_))) {
+            return;
+        }
+        let resource = resource.and_then(Result::ok);
+        let file = self.deliveries.file();
+        let hooks = file.hooks.iter().filter(|hook| hook.events.has(wanted) && covers(hook, resource.as_ref()));
+        let message = HookMessage::new(wanted, event, &self.instance);
+        hooks.for_each(|hook| self.push(hook, message.clone()));
+    }
 }
 
 impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
@@ -133,27 +152,13 @@ impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
         self.deliveries.file().files.clone()
     }
 
-    fn wants(&self, event: HookEvent) -> bool {
+    fn has_hooks_for(&self, event: HookEvent) -> bool {
         HookEvents::from_bits(self.wanted.load(Ordering::Acquire)).has(event)
     }
 
     /// Whether any hook receives messages about long waits.
     pub fn wants_waits(&self) -> bool {
-        self.wants(HookEvent::LockWaitingLong)
-    }
-
-    /// Receives an event that this instance saw. Returns at once.
-    pub fn receive(&self, kind: EventKind, event: &Event) {
-        let Some(wanted) = HookEvent::of(kind).filter(|event| self.wants(*event)) else { return };
-        let resource = event.resource.as_deref().map(ResourceName::parse);
-        if matches!(resource, Some(Err(_))) {
-            return;
-        }
-        let resource = resource.and_then(Result::ok);
-        let file = self.deliveries.file();
-        let hooks = file.hooks.iter().filter(|hook| hook.events.has(wanted) && covers(hook, resource.as_ref()));
-        let message = HookMessage::new(wanted, event, &self.instance);
-        hooks.for_each(|hook| self.push(hook, message.clone()));
+        self.has_hooks_for(HookEvent::LockWaitingLong)
     }
 
     /// Compares the longest wait of each queue with each hook's limit, and reports each long wait once while it lasts.
