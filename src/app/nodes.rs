@@ -105,11 +105,11 @@ pub(super) fn node_opener(
     }))
 }
 
-/// Passes each call to the metrics and to the latency history of the pages.
+/// Passes the calls to the metrics and to the latency history of the pages.
 pub(super) fn observer(metrics: &Arc<Metrics>, latencies: &Arc<NodeLatencies>) -> Arc<dyn NodeObserver> {
     let (metrics, latencies) = (Arc::clone(metrics), Arc::clone(latencies));
-    Arc::new(move |node: &NodeId, operation: &'static str, (now, took): (_, Duration), outcome: Result<(), _>| {
-        metrics.node_call(node, operation, took, outcome);
+    Arc::new(move |node: &NodeId, operation: &'static str, (now, took): (_, &[Duration]), outcome: Result<(), _>| {
+        metrics.node_calls(node, operation, took, outcome);
         latencies.record(node, now, took, outcome);
     })
 }

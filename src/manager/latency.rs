@@ -169,16 +169,24 @@ pub struct LatencyWindow {
 impl LatencySeries {
     /// Records a success.
     pub fn record_success(&self, now: BootTime, took: Duration) {
+        self.record_successes(now, &[took]);
+    }
+
+    /// Records successes.
+    pub fn record_successes(&self, now: BootTime, took: &[Duration]) {
         self.with(now, |slot| {
-            let count = &mut slot.took.counts[bucket(took)];
-            *count = count.saturating_add(1);
+            for took in took {
+                let count = &mut slot.took.counts[bucket(*took)];
+                *count = count.saturating_add(1);
+            }
         });
     }
 
-    /// Records a failure.
-    pub fn record_failure(&self, now: BootTime, kind: UnreachableKind) {
+    /// Records so many failures.
+    pub fn record_failures(&self, now: BootTime, kind: UnreachableKind, failures: usize) {
         let index = UnreachableKind::ALL.iter().position(|k| *k == kind).unwrap_or(0);
-        self.with(now, |slot| slot.failed[index] = slot.failed[index].saturating_add(1));
+        let failures = u32::try_from(failures).unwrap_or(u32::MAX);
+        self.with(now, |slot| slot.failed[index] = slot.failed[index].saturating_add(failures));
     }
 
     fn with(&self, now: BootTime, record: impl FnOnce(&mut TimeSlot)) {
@@ -306,13 +314,13 @@ impl NodeLatencies {
         }
     }
 
-    /// Records one call to a node. Cheap, since every request does it.
-    pub fn record(&self, node: &NodeId, now: BootTime, took: Duration, answer: Result<(), UnreachableKind>) {
+    /// Records calls to a node that ended in the same way, each with its duration. Cheap, since every request does it.
+    pub fn record(&self, node: &NodeId, now: BootTime, took: &[Duration], answer: Result<(), UnreachableKind>) {
         let nodes = self.nodes.read();
         let Some(series) = entry_of(&nodes, node) else { return };
         match answer {
-            Ok(()) => series.record_success(now, took),
-            Err(kind) => series.record_failure(now, kind),
+            Ok(()) => series.record_successes(now, took),
+            Err(kind) => series.record_failures(now, kind, took.len()),
         }
     }
 
@@ -377,8 +385,8 @@ mod tests {
         for took in [1, 40, 300] {
             series.record_success(at(44), ms(took));
         }
-        series.record_failure(at(52), UnreachableKind::Timeout);
-        series.record_failure(at(52), UnreachableKind::Disconnected);
+        series.record_failures(at(52), UnreachableKind::Timeout, 1);
+        series.record_failures(at(52), UnreachableKind::Disconnected, 1);
         let late = series.late_calls(at(52), ms(50));
         assert_eq!(late, LateShare { late: 2, calls: 5, over: Duration::from_secs(22) });
         assert_eq!(
@@ -452,11 +460,11 @@ mod tests {
     fn failures_are_counted_by_kind_and_unknown_nodes_are_not() {
         let id = |name| NodeId::parse(name).expect("valid");
         let latencies = NodeLatencies::new(&[id("n1")]);
-        latencies.record(&id("n1"), at(1), Duration::ZERO, Err(UnreachableKind::Timeout));
-        latencies.record(&id("n1"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
-        latencies.record(&id("n2"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
+        latencies.record(&id("n1"), at(1), &[Duration::ZERO], Err(UnreachableKind::Timeout));
+        latencies.record(&id("n1"), at(2), &[Duration::ZERO; 2], Err(UnreachableKind::Full));
+        latencies.record(&id("n2"), at(2), &[Duration::ZERO], Err(UnreachableKind::Full));
         let all = latencies.of(&id("n1")).expect("known").window(at(2)).all;
-        assert_eq!((all.failures(), all.failed[0]), (2, 1));
+        assert_eq!((all.failures(), all.failed[0]), (3, 1));
         assert!(latencies.of(&id("n2")).is_none());
     }
 }

@@ -130,8 +130,8 @@ impl Metrics {
 
     /// Counts a call to a node. `operation`: one of [`crate::protocol::OPERATIONS`]. An unknown node or operation
     /// is ignored.
-    pub fn node_call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
-        self.nodes.call(node, operation, took, result);
+    pub fn node_calls(&self, node: &NodeId, operation: &str, took: &[Duration], result: Result<(), UnreachableKind>) {
+        self.nodes.calls(node, operation, took, result);
     }
 
     /// Measures a request until it is answered or dropped.

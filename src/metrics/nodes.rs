@@ -189,9 +189,9 @@ impl NodeMetrics {
         self.configured.set(count(reports.len()));
     }
 
-    /// Counts a call. An unknown node or operation is ignored.
-    pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
-        let all = self.series.read();
+    /// Counts calls that ended in the same way, each with its duration. An unknown node or operation is ignored.
+    pub(super) fn calls(&self, node: &NodeId, operation: &str, took: &[Duration], result: Result<(), UnreachableKind>) {
+        let (all, calls) = (self.series.read(), took.len() as u64);
         let Some(series) = entry_of(&all, node) else { return };
         match result {
             // Such calls occur once or twice a second, and no caller waits for them.
@@ -204,13 +204,14 @@ impl NodeMetrics {
                     return;
                 };
                 let new = || self.vectors.calls.with_label_values(&[node.as_str(), operation]);
-                series.calls[index].get_or_init(new).inc();
+                series.calls[index].get_or_init(new).inc_by(calls);
                 let group = self.groups[index];
                 let new = || self.vectors.durations.with_label_values(&[node.as_str(), GROUPS[group]]);
-                series.durations[group].get_or_init(new).observe(took.as_secs_f64());
+                let durations = series.durations[group].get_or_init(new);
+                took.iter().for_each(|took| durations.observe(took.as_secs_f64()));
             }
             // The duration of a failed call is no latency: a node that refuses connections would be the fastest.
-            Err(kind) => series.errors.get(&kind).into_iter().for_each(IntCounter::inc),
+            Err(kind) => series.errors.get(&kind).into_iter().for_each(|errors| errors.inc_by(calls)),
         }
     }
 

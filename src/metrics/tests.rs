@@ -154,10 +154,10 @@ fn node_calls_are_counted_by_node_and_kind() {
     let metrics = metrics();
     let n1 = node("n1");
     for (operation, micros) in [("acquire", 150), ("acquire_shared", 300), ("acquire", 60_000), ("cancel", 700)] {
-        metrics.node_call(&n1, operation, Duration::from_micros(micros), Ok(()));
+        metrics.node_calls(&n1, operation, &[Duration::from_micros(micros)], Ok(()));
     }
-    metrics.node_call(&n1, "acquire", Duration::from_millis(50), Err(UnreachableKind::Timeout));
-    metrics.node_call(&node("n9"), "acquire", Duration::ZERO, Ok(()));
+    metrics.node_calls(&n1, "acquire", &[Duration::from_millis(50)], Err(UnreachableKind::Timeout));
+    metrics.node_calls(&node("n9"), "acquire", &[Duration::ZERO], Ok(()));
     let shown = text(&metrics, &[]);
     for (operation, calls) in [("acquire", 2), ("acquire_shared", 1), ("cancel", 1), ("release", 0)] {
         has(&shown, &format!("redlockd_node_requests_total{{node=\"n1\",op=\"{operation}\"}} {calls}"));

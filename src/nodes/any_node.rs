@@ -153,6 +153,6 @@ async fn observed(
     let answer = Arc::clone(&node).call(stamp, request).await;
     let outcome = answer.as_ref().map(drop).map_err(|e| e.kind);
     let now = SystemClock.now();
-    observer.call_completed(node.id(), operation, (now, now.since(started)), outcome);
+    observer.calls_completed(node.id(), operation, (now, &[now.since(started)]), outcome);
     answer
 }

@@ -6,28 +6,29 @@ use crate::protocol::UnreachableKind;
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
-/// Receives each call that has ended. Of a call that nobody waits for any more, only that it took longer than callers wait; otherwise
+/// Receives the calls that have ended. Of a call that nobody waits for any more, only that it took longer than callers wait; otherwise
 /// it is not reported.
 pub trait NodeObserver: Send + Sync + 'static {
-    /// `ended`: when the call ended, and how long it took from its first poll. Must return at once.
-    fn call_completed(
+    /// Calls of one operation that ended together, each in the same way. `ended`: when, and how long each took from its first poll.
+    /// Must return at once.
+    fn calls_completed(
         &self,
         node: &NodeId,
         operation: &'static str,
-        ended: (BootTime, Duration),
+        ended: (BootTime, &[Duration]),
         outcome: Result<(), UnreachableKind>,
     );
 }
 
 impl<F> NodeObserver for F
 where
-    F: Fn(&NodeId, &'static str, (BootTime, Duration), Result<(), UnreachableKind>) + Send + Sync + 'static,
+    F: Fn(&NodeId, &'static str, (BootTime, &[Duration]), Result<(), UnreachableKind>) + Send + Sync + 'static,
 {
-    fn call_completed(
+    fn calls_completed(
         &self,
         node: &NodeId,
         operation: &'static str,
-        ended: (BootTime, Duration),
+        ended: (BootTime, &[Duration]),
         outcome: Result<(), UnreachableKind>,
     ) {
         self(node, operation, ended, outcome);

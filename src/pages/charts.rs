@@ -210,7 +210,7 @@ mod tests {
             series.record_success(now.minus(SLOT * 2), Duration::from_micros(i * 100));
         }
         series.record_success(now, Duration::from_millis(3));
-        series.record_failure(now, UnreachableKind::Timeout);
+        series.record_failures(now, UnreachableKind::Timeout, 1);
         series.window(now)
     }
 

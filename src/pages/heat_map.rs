@@ -182,7 +182,7 @@ mod tests {
             series.record_success(now.minus(SLOT * 2), Duration::from_micros(900));
         }
         series.record_success(now, Duration::from_millis(40));
-        series.record_failure(now, UnreachableKind::Timeout);
+        series.record_failures(now, UnreachableKind::Timeout, 1);
         let window = series.window(now);
         let scale = Scale::of([&window].into_iter(), Duration::from_millis(50));
         let map = scale.map("rounds".into(), false, &window);

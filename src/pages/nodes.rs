@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_node_without_a_vote_shows_the_reason_and_the_findings() {
         let (series, now) = (LatencySeries::default(), BootTime::default());
-        series.record_failure(now, UnreachableKind::Timeout);
+        series.record_failures(now, UnreachableKind::Timeout, 1);
         let view = node(&report("quarantined", false), &series.window(now), Duration::from_millis(50), NOW_MS);
         assert_eq!((view.state.text.as_str(), view.votes_in.as_str()), ("in quarantine", "2 m 10 s"));
         assert_eq!((view.kinds.as_slice(), view.failures), (&[("timeout", "1".to_owned())][..], 1));

@@ -75,7 +75,8 @@ impl RequestStamp {
         answer
     }
 
-    fn names(&self, name: &NodeId, run: &str) -> bool {
+    /// Whether the view names the process `run` under this name, as far as that is known.
+    pub fn names(&self, name: &NodeId, run: &str) -> bool {
         let is_unknown = run.is_empty() || self.view.id == ViewId::NONE;
         is_unknown || self.view.run_of(name).is_some_and(|named| **named == *run)
     }

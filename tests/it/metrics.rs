@@ -190,7 +190,7 @@ fn a_scrape_of_five_nodes_is_at_most_60_kb() {
     for (node, op) in nodes.iter().flat_map(|node| {
         ["acquire", "update", "cancel", "release", "inspect", "list", "waiters", "probe"].map(|op| (node, op))
     }) {
-        metrics.node_call(node, op, Duration::from_millis(1), Ok(()));
+        metrics.node_calls(node, op, &[Duration::from_millis(1)], Ok(()));
     }
     let (lock, ms) = ("/locks/{resource}", Duration::from_millis(1));
     for (route, method, code) in [
@@ -245,8 +245,8 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
     let node = EmbeddedNode::open(config).expect("opens");
     let observer = {
         let metrics = Arc::clone(&metrics);
-        move |node: &NodeId, verb: &'static str, (_, took): (_, Duration), outcome: Result<(), _>| {
-            metrics.node_call(node, verb, took, outcome);
+        move |node: &NodeId, verb: &'static str, (_, took): (_, &[Duration]), outcome: Result<(), _>| {
+            metrics.node_calls(node, verb, took, outcome);
         }
     };
     let nodes = vec![Arc::new(AnyNode::Embedded(node, Arc::new(observer)))];

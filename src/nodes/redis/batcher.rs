@@ -14,7 +14,7 @@ use super::request_queue::PendingRequest;
 use crate::keyed_maps::HASHING;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, Reply, Request, ViewId};
+use crate::protocol::{ClusterParams, Reply, Request, View, ViewId};
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
@@ -80,10 +80,17 @@ impl CommandContext {
 
 /// Refuses the requests whose view names another process than the one at the other end; returns the others.
 pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>, now: BootTime) -> Vec<PendingRequest> {
-    let refused = |pending: &PendingRequest| pending.stamp().refusal(id, run, pending.request());
     let mut sent = Vec::with_capacity(requests.len());
+    // The last view, and whether it names this process: most requests have the same one.
+    let mut last: Option<(Arc<View>, bool)> = None;
     for pending in requests {
-        match refused(&pending) {
+        let stamp = pending.stamp();
+        let is_named = match &last {
+            Some((view, is_named)) if Arc::ptr_eq(view, &stamp.view) => *is_named,
+            _ => last.insert((Arc::clone(&stamp.view), stamp.names(id, run))).1,
+        };
+        let refusal = (!is_named).then(|| stamp.refusal(id, run, pending.request())).flatten();
+        match refusal {
             Some(no_vote) => pending.answer(Ok(Reply::NoVote(no_vote)), now),
             None => sent.push(pending),
         }

@@ -313,26 +313,49 @@ impl NodeConnections {
         }
     }
 
-    /// Ends a call in flight.
-    pub(super) fn end_call(&self, slot: &AnswerSlot, outcome: Result<(), UnreachableKind>, now: BootTime) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.count(slot, outcome, now);
+    /// Ends so many calls in flight.
+    pub(super) fn end_calls(&self, calls: usize) {
+        self.in_flight.fetch_sub(calls, Ordering::Relaxed);
     }
 
-    /// Counts the outcome of a call. Without a caller it is a timeout if it took too long; otherwise the caller has gone, which is
-    /// no error of the node.
-    pub(super) fn count(&self, slot: &AnswerSlot, outcome: Result<(), UnreachableKind>, now: BootTime) {
+    /// The outcome of a call, as it counts, and how long it took. Without a caller it is a timeout if it took too long; otherwise the
+    /// caller has gone, which is no error of the node: `None`.
+    pub(super) fn outcome(
+        &self,
+        slot: &AnswerSlot,
+        outcome: Result<(), UnreachableKind>,
+        now: BootTime,
+    ) -> Option<(Result<(), UnreachableKind>, Duration)> {
         let took = now.since(slot.sent_at());
-        let outcome = match slot.is_abandoned(now) {
-            false => outcome,
-            true if micros(took) >= self.timeout_us.load(Ordering::Relaxed) => Err(UnreachableKind::Timeout),
-            true => return,
-        };
+        match slot.is_abandoned(now) {
+            false => Some((outcome, took)),
+            true if micros(took) >= self.timeout_us.load(Ordering::Relaxed) => {
+                Some((Err(UnreachableKind::Timeout), took))
+            }
+            true => None,
+        }
+    }
+
+    /// Counts a call, see [`Self::outcome`].
+    pub(super) fn count(&self, slot: &AnswerSlot, outcome: Result<(), UnreachableKind>, now: BootTime) {
+        if let Some((outcome, took)) = self.outcome(slot, outcome, now) {
+            self.count_calls(slot.request().operation(), now, &[took], outcome);
+        }
+    }
+
+    /// Counts calls of one operation that ended together, each with its duration.
+    pub(super) fn count_calls(
+        &self,
+        operation: &'static str,
+        now: BootTime,
+        took: &[Duration],
+        outcome: Result<(), UnreachableKind>,
+    ) {
         if let Err(kind) = outcome {
             self.count_error(kind);
         }
         if let Some((id, observer)) = &self.observer {
-            observer.call_completed(id, slot.request().operation(), (now, took), outcome);
+            observer.calls_completed(id, operation, (now, took), outcome);
         }
     }
 }

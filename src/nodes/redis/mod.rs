@@ -11,6 +11,7 @@ mod config;
 mod connect;
 mod connections;
 mod disk_policy;
+mod ended_calls;
 mod errors;
 mod node;
 mod pipeline;

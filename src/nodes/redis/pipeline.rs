@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::batcher::{CommandContext, batches, sendable};
 use super::connections::NodeConnections;
+use super::ended_calls::EndedCalls;
 use super::errors;
 use super::request_queue::{ConnectionQueue, PendingRequest};
 use super::resp_connection::Wire;
@@ -143,14 +144,15 @@ impl Driver {
     }
 
     fn answer(&self, batch: Vec<PendingRequest>, value: &Value) {
-        let (id, count, now) = (&self.place.context.id, batch.len(), self.place.clock.now());
+        let (id, count, connections) = (&self.place.context.id, batch.len(), &self.place.connections);
+        let mut ended = EndedCalls::new(connections, self.place.clock.now());
         for (index, pending) in batch.into_iter().enumerate() {
             let answer = commands::parse_in_batch(count, index, pending.request(), value);
             if matches!(&answer, Ok(Reply::Status(status)) if is_outdated(&self.run, &status.run)) {
                 self.close();
             }
             let answer = pending.stamp().counted(id, &self.run, answer);
-            pending.answer(answer, now);
+            pending.answer_with(answer, &mut ended);
         }
     }
 

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::connections::NodeConnections;
+use super::ended_calls::EndedCalls;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::answers::AnswerSlot;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -133,13 +134,19 @@ impl PendingRequest {
     }
 
     /// Answers the caller, if it still waits.
-    pub(super) fn answer(mut self, answer: NodeResult, now: BootTime) {
-        self.end(answer, now);
+    pub(super) fn answer(self, answer: NodeResult, now: BootTime) {
+        let connections = Arc::clone(&self.connections);
+        self.answer_with(answer, &mut EndedCalls::new(&connections, now));
     }
 
-    fn end(&mut self, answer: NodeResult, now: BootTime) {
+    /// As [`Self::answer`], one of several that are answered at the same time.
+    pub(super) fn answer_with(mut self, answer: NodeResult, ended: &mut EndedCalls<'_>) {
+        self.end(answer, ended);
+    }
+
+    fn end(&mut self, answer: NodeResult, ended: &mut EndedCalls<'_>) {
         if let Some(slot) = self.slot.take() {
-            self.connections.end_call(&slot, answer.as_ref().map(drop).map_err(|error| error.kind), now);
+            ended.end(&slot, answer.as_ref().map(drop).map_err(|error| error.kind));
             slot.put(answer);
         }
     }
@@ -150,7 +157,8 @@ impl Drop for PendingRequest {
         if self.slot.is_some() {
             let kind = if self.is_sent { UnreachableKind::Broken } else { UnreachableKind::Disconnected };
             let answer = Err(Unreachable::new(kind, "the connection to the node was closed"));
-            self.end(answer, SystemClock.now());
+            let connections = Arc::clone(&self.connections);
+            self.end(answer, &mut EndedCalls::new(&connections, SystemClock.now()));
         }
     }
 }
