@@ -1,14 +1,12 @@
 //! redlockd, the binary: parse, run, exit code.
 
+// In place of the C library's `malloc`, which Rust's allocator calls; see docs/performance.md.
+use mimalloc as _;
 use std::io;
 use std::process::ExitCode;
 
 use redlockd::cli;
 use redlockd::config::ProcessEnvironment;
-
-/// Requests allocate many small, short-lived objects, for which it is faster: see docs/performance.md.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // TLS needs a cryptography provider, once per process. Fails only where one is installed already.
