@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
+use jiff::fmt::temporal::DateTimePrinter;
+
 use crate::types::is_hidden;
+
+/// With milliseconds.
+const TIMES: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
 
 /// Whole milliseconds, rounded down: an answer never promises more time than is left.
 pub(crate) fn ms(duration: Duration) -> u64 {
@@ -23,7 +28,7 @@ pub(crate) fn seconds_up(duration: Duration) -> u64 {
 /// Units: milliseconds since 1970.
 pub(crate) fn time(wall_ms: u64) -> String {
     let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default()
+    jiff::Timestamp::from_millisecond(ms).map(|t| TIMES.timestamp_to_string(&t)).unwrap_or_default()
 }
 
 /// Text on one line: backslashes, control characters, and characters that are invisible or change the direction of text

@@ -202,7 +202,9 @@ pub struct AttemptId(Arc<str>);
 impl AttemptId {
     /// The id from 64 random bits.
     pub fn from_random(bits: u64) -> Self {
-        Self(format!("a{bits:016x}").into())
+        let mut text = *b"a0000000000000000";
+        token::write_hex(&bits.to_be_bytes(), &mut text[1..]);
+        Self(std::str::from_utf8(&text).expect("ASCII").into())
     }
 
     /// Reads the text in a lock's value or a tombstone's key.

@@ -78,14 +78,26 @@ struct AcquireInput {
 }
 
 /// Parses an acquire. `Err`: the answer, either a problem or a stream that holds the lock.
-async fn read_acquire(
+fn read_acquire(
     state: &AppState,
     request: Request,
     audit_scope: &AuditScope,
+) -> impl Future<Output = Result<AcquireInput, Box<Response>>> + Send {
+    let (access, connection) = (Access::of(&request), Connection::of(&request).cloned());
+    let fields = lock_requests::acquire(request, &state.settings);
+    async move {
+        let params = fields.await.map_err(|problem| Box::new(problem.into_response()))?;
+        checked_acquire(state, params, (access, connection), audit_scope).await
+    }
+}
+
+async fn checked_acquire(
+    state: &AppState,
+    mut params: AcquireFields,
+    (access, connection): (Access, Option<Arc<Connection>>),
+    audit_scope: &AuditScope,
 ) -> Result<AcquireInput, Box<Response>> {
     let refused = |problem: Problem| Box::new(problem.into_response());
-    let (access, connection) = (Access::of(&request), Connection::of(&request).cloned());
-    let mut params = lock_requests::acquire(request, &state.settings).await.map_err(refused)?;
     params.request.principal = access.shared_principal();
     audit_scope.note(|record| {
         record.owner = Some(params.request.labels.owner.clone()).filter(|owner| !owner.is_empty());

@@ -1,6 +1,6 @@
 //! Security headers for browsers; and below `/ui` and `/problems`, problems as HTML pages for clients that accept HTML.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use askama::Template;
 use axum::extract::Request;
@@ -28,13 +28,37 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// Headers of all other answers: no page of another site may show or embed them, and so learn from the browser's behaviour
-/// whether a lock is held.
-pub(super) const API_HEADERS: [(HeaderName, HeaderValue); 3] = [
-    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
-    (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
-    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
-];
+/// Headers of answers that are no pages: no page of another site may show or embed them, and so learn from the browser's behaviour
+/// whether a lock is held. Then those of all answers.
+static API_HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    let headers = headers.into_iter().chain(COMMON_HEADERS);
+    headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
+});
+
+/// Headers of all answers. Nothing may be cached, except assets, whose names contain a hash.
+const COMMON_HEADERS: [(HeaderName, &str); 2] =
+    [(header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::CACHE_CONTROL, "no-store")];
+
+/// Adds the headers of all answers and, unless it is a page, those of other answers.
+pub(super) fn add_headers(headers: &mut HeaderMap, is_page: bool) {
+    if is_page {
+        for (name, value) in COMMON_HEADERS {
+            headers.entry(name).or_insert(HeaderValue::from_static(value));
+        }
+    } else if headers.is_empty() {
+        // As of most releases.
+        headers.clone_from(&API_HEADERS);
+    } else {
+        for (name, value) in &*API_HEADERS {
+            headers.entry(name).or_insert_with(|| value.clone());
+        }
+    }
+}
 
 /// Browsers use only HTTPS for this name for half a year from the last answer. Only pages have this header, since no other client
 /// heeds it; without `includeSubDomains`, since other names are other services.

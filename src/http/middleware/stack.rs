@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tower::{Layer, Service};
 
 use super::audit::AuditGuard;
-use super::html_response::{API_HEADERS, HtmlResponse};
+use super::html_response::{self, HtmlResponse};
 use super::metrics::MeasuredRequest;
 use super::request_id::{self, RequestId};
 use crate::audit::Audit;
@@ -141,21 +140,14 @@ impl ResponseSteps {
                 problem::handler_panicked()
             }
         };
-        match html_response {
-            Some(html_response) => response = html_response.apply(id.as_str(), response),
-            None => {
-                for (name, value) in API_HEADERS {
-                    response.headers_mut().insert(name, value);
-                }
-            }
+        let is_page = html_response.is_some();
+        if let Some(html_response) = html_response {
+            response = html_response.apply(id.as_str(), response);
         }
         problem_writer.write(id.as_str(), &mut response);
+        html_response::add_headers(response.headers_mut(), is_page);
         measured.answered(&response);
         id.write(&mut response);
-        // Nothing may be cached, except assets, whose names contain a hash.
-        let headers = response.headers_mut();
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         response
     }
 }

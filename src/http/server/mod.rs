@@ -10,3 +10,4 @@ pub(crate) mod reload;
 pub(crate) mod serve;
 pub(crate) mod socket;
 pub(crate) mod tls;
+mod woken_future;

@@ -30,6 +30,7 @@ use super::answer_body::{Http2Request, TrackedBody};
 use super::idle_timeout::{ConnectionTimeouts, IdleTimeout, UNREAD_TIMEOUT};
 use super::socket::{self, LossTimeout};
 use super::tls::{self, ALPN_H2, Tls};
+use super::woken_future::WokenFuture;
 use crate::auth::principals::PeerCertificate;
 use crate::config::Config;
 use crate::http::connection::{Connection, RequestGuard};
@@ -350,7 +351,7 @@ impl Service<Request<Incoming>> for ConnectionService {
             Some(handler) => Either::Left(handler(request.map(Body::new))),
             None => Either::Right(Box::pin(self.router.call(request)) as RouterAnswer),
         };
-        AnswerOf { answer, guard: Some(guard) }
+        AnswerOf { answer: WokenFuture::new(answer), guard: Some(guard) }
     }
 }
 
@@ -358,7 +359,7 @@ type RouterAnswer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallibl
 
 /// The answer to a request, by the handler of one lock or by the router.
 struct AnswerOf {
-    answer: Either<Answer, RouterAnswer>,
+    answer: WokenFuture<Either<Answer, RouterAnswer>>,
     /// Taken by the answer's body.
     guard: Option<RequestGuard>,
 }

@@ -86,13 +86,18 @@ impl Token {
     }
 
     fn hash_of(text: &str) -> TokenHash {
-        // With a table: formatting 32 numbers would take three times as long as the hash itself.
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut hex = [0; 64];
-        for (digits, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(Sha256::digest(text.as_bytes())) {
-            *digits = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
-        }
+        write_hex(&Sha256::digest(text.as_bytes()), &mut hex);
         TokenHash(std::str::from_utf8(&hex).expect("ASCII").into())
+    }
+}
+
+/// Writes two lower-case hex digits for each byte. With a table: formatting 32 numbers would take three times as long as a hash of
+/// SHA-256 itself.
+pub(super) fn write_hex(bytes: &[u8], hex: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (digits, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+        *digits = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
     }
 }
 
