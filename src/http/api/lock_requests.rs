@@ -47,27 +47,10 @@ pub(crate) struct AcquireFields {
 ///
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
-pub(crate) fn acquire(
-    request: Request,
-    settings: &HttpSettings,
-) -> impl Future<Output = Result<AcquireFields, Problem>> + Send {
-    let resource = path::resource(request.uri());
+pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireFields, Problem> {
+    let resource = path::resource(request.uri())?;
     let format = request_headers::accepted(request.headers(), &BOTH);
-    let fields = request_body::fields(request, settings, MergePatch::Refused);
-    async move {
-        let resource = resource?;
-        let (parts, fields) = fields.await?;
-        acquire_of(resource, format, &parts, fields, settings)
-    }
-}
-
-fn acquire_of(
-    resource: ResourceName,
-    format: Result<ResponseFormat, Problem>,
-    parts: &Parts,
-    mut fields: Fields,
-    settings: &HttpSettings,
-) -> Result<AcquireFields, Problem> {
+    let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
     let hold = match fields.flag("hold") {
         true => Some(request_headers::accepted_stream(&parts.headers)?),
         false => None,
@@ -83,13 +66,13 @@ fn acquire_of(
     if hold.is_some() && kept_for.is_some() {
         fields.wrong("keep", "is not for hold=true, which renews the lease as long as the connection lasts");
     }
-    let asynchronous = asynchronous(&mut fields, parts, hold.is_some(), kept_for.is_some());
+    let asynchronous = asynchronous(&mut fields, &parts, hold.is_some(), kept_for.is_some());
     let (wait, applied) = match asynchronous.is_some() {
         true => (ticket_wait(&mut fields, settings), None),
-        false => wait(&mut fields, parts, settings),
+        false => wait(&mut fields, &parts, settings),
     };
     let labels = labels(&mut fields);
-    let token = own_token(&mut fields, parts)?;
+    let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
     let keep = keep(&mut fields, wait);
     fields.finish(&ACQUIRE_FIELDS)?;
@@ -179,20 +162,9 @@ pub(crate) enum ReleaseFields {
 
 /// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept header is ignored.
 /// Errors, Cancel: as [`acquire`].
-pub(crate) fn release(
-    request: Request,
-    settings: &HttpSettings,
-) -> impl Future<Output = Result<ReleaseFields, Problem>> + Send + use<> {
-    let resource = path::resource(request.uri());
-    let fields = request_body::fields(request, settings, MergePatch::Refused);
-    async move {
-        let resource = resource?;
-        let (parts, fields) = fields.await?;
-        release_of(resource, &parts, fields)
-    }
-}
-
-fn release_of(resource: ResourceName, parts: &Parts, mut fields: Fields) -> Result<ReleaseFields, Problem> {
+pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseFields, Problem> {
+    let resource = path::resource(request.uri())?;
+    let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Refused).await?;
     let if_match = request_headers::if_match(&parts.headers)?;
     // A malformed token is refused even if none is needed.
     let token = request_headers::lock_token(&parts.headers)?;

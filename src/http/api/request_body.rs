@@ -79,34 +79,25 @@ fn body_kind(headers: &HeaderMap, patch: MergePatch) -> Result<BodyKind, Problem
 ///
 /// Errors: `invalid`, `token-in-url`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
-pub fn fields(
-    request: Request,
-    settings: &HttpSettings,
-    patch: MergePatch,
-) -> impl Future<Output = Result<(Parts, Fields), Problem>> + Send + use<> {
-    fields_into(Fields::default(), request, settings, patch)
+pub async fn fields(request: Request, settings: &HttpSettings, patch: MergePatch) -> Result<(Parts, Fields), Problem> {
+    fields_into(Fields::default(), request, settings, patch).await
 }
 
 /// As [`fields`]; adds to the given fields.
-pub fn fields_into(
+pub async fn fields_into(
     mut fields: Fields,
     request: Request,
     settings: &HttpSettings,
     patch: MergePatch,
-) -> impl Future<Output = Result<(Parts, Fields), Problem>> + Send + use<> {
-    // Outside the future, here and below: it would keep another copy of the request, and is moved several times.
-    let query = fields.add_query(request.uri().query().unwrap_or_default());
-    let body = body(request, settings, patch);
-    async move {
-        query?;
-        let (parts, kind, bytes) = body.await?;
-        match kind {
-            BodyKind::Json => fields.add_json(&bytes)?,
-            BodyKind::Form => fields.add_form(&bytes)?,
-            BodyKind::Untyped => {}
-        }
-        Ok((parts, fields))
+) -> Result<(Parts, Fields), Problem> {
+    fields.add_query(request.uri().query().unwrap_or_default())?;
+    let (parts, kind, bytes) = body(request, settings, patch).await?;
+    match kind {
+        BodyKind::Json => fields.add_json(&bytes)?,
+        BodyKind::Form => fields.add_form(&bytes)?,
+        BodyKind::Untyped => {}
     }
+    Ok((parts, fields))
 }
 
 /// A JSON body as received; empty if there is none. Errors, Cancel: as [`fields`].
@@ -120,37 +111,34 @@ pub async fn json(request: Request, settings: &HttpSettings) -> Result<(Parts, B
 }
 
 /// The body and its kind: [`BodyKind::Untyped`] for an empty one.
-fn body(
+async fn body(
     request: Request,
     settings: &HttpSettings,
     patch: MergePatch,
-) -> impl Future<Output = Result<(Parts, BodyKind, Bytes), Problem>> + Send + use<> {
+) -> Result<(Parts, BodyKind, Bytes), Problem> {
     let (parts, body) = request.into_parts();
-    let (limit, within) = (settings.body_limit, settings.body_timeout);
-    async move {
-        // Content-Type is checked only for non-empty bodies: before the body is read if Content-Length announces one.
-        let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_none_or(|bytes| bytes == 0) && body.is_end_stream() {
-            return Ok((parts, BodyKind::Untyped, Bytes::new()));
-        }
-        let kind = body_kind(&parts.headers, patch);
-        if announced.is_some_and(|n| n > 0) {
-            kind.clone()?;
-        }
-        if announced.is_some_and(|n| n > u64::try_from(limit).unwrap_or(u64::MAX)) {
-            return Err(too_large(limit));
-        }
-        let bytes = read(body, limit, within).await?;
-        let kind = match bytes.is_empty() {
-            true => BodyKind::Untyped,
-            false => kind?,
-        };
-        if kind == BodyKind::Untyped && !bytes.is_empty() {
-            let detail = "the body has no Content-Type: send application/json or application/x-www-form-urlencoded";
-            return Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
-        }
-        Ok((parts, kind, bytes))
+    // Content-Type is checked only for non-empty bodies: before the body is read if Content-Length announces one.
+    let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_none_or(|bytes| bytes == 0) && body.is_end_stream() {
+        return Ok((parts, BodyKind::Untyped, Bytes::new()));
     }
+    let kind = body_kind(&parts.headers, patch);
+    if announced.is_some_and(|n| n > 0) {
+        kind.clone()?;
+    }
+    if announced.is_some_and(|n| n > u64::try_from(settings.body_limit).unwrap_or(u64::MAX)) {
+        return Err(too_large(settings.body_limit));
+    }
+    let bytes = read(body, settings.body_limit, settings.body_timeout).await?;
+    let kind = match bytes.is_empty() {
+        true => BodyKind::Untyped,
+        false => kind?,
+    };
+    if kind == BodyKind::Untyped && !bytes.is_empty() {
+        let detail = "the body has no Content-Type: send application/json or application/x-www-form-urlencoded";
+        return Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
+    }
+    Ok((parts, kind, bytes))
 }
 
 async fn read(mut body: axum::body::Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
@@ -162,8 +150,7 @@ async fn read(mut body: axum::body::Body, limit: usize, within: Duration) -> Res
     if body.is_end_stream() {
         return Ok(first);
     }
-    // Boxed, since few requests need it.
-    match Box::pin(tokio::time::timeout(within, Limited::new(body, left).collect())).await {
+    match tokio::time::timeout(within, Limited::new(body, left).collect()).await {
         Ok(Ok(rest)) => Ok([first, rest.to_bytes()].concat().into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Ok(Err(_)) => Err(ended_early()),
