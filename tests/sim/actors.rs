@@ -85,6 +85,8 @@ pub(super) struct Inst {
     pub(super) first_server: usize,
     /// The view of its last request.
     pub(super) asks_in: Arc<View>,
+    /// The servers that its process has asked, one bit each.
+    pub(super) asked: u64,
     /// For how long its boot clock stood still.
     pub(super) boot_lost: Us,
     pub(super) ppm: i64,
@@ -243,6 +245,7 @@ impl Inst {
             reckoned_us: None,
             first_server: 0,
             asks_in: Arc::default(),
+            asked: 0,
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,
             links: (0..profile.servers())

@@ -803,9 +803,14 @@ impl World {
         let names =
             |servers: &[usize]| -> BTreeSet<NodeId> { servers.iter().map(|i| self.profile.name_of(*i)).collect() };
         let (present, configured) = (names(&corrected), names(&Vec::from_iter(0..first)));
+        // A node of its list whose address it does not follow (docs/views.md, *An address*; seed 203482) is none that it knows.
+        let asked = |inst: &Inst, name: &NodeId| {
+            (0..self.servers.len()).any(|server| inst.asked >> server & 1 == 1 && self.profile.name_of(server) == *name)
+        };
         let knows_too_few = |inst: &Inst| {
             let own = inst.asks_in.list.as_ref().map_or(&configured, |list| &list.names);
-            first == 1 || own.intersection(&present).count() <= own.len() - quorum_of(own.len())
+            let known = own.intersection(&present).filter(|name| asked(inst, name));
+            first == 1 || known.count() <= own.len() - quorum_of(own.len())
         };
         let knows_too_few: Vec<bool> = self.insts.iter().map(knows_too_few).collect();
         self.profile.corrected = Some(corrected);

@@ -245,6 +245,7 @@ impl World {
         self.at(arrives, Event::Packet(Box::new(packet)));
         self.insts[inst].reckoned_us = Some(stamp.sent_at.0.cast_signed() - self.now.cast_signed());
         self.insts[inst].asks_in = Arc::clone(&stamp.view);
+        self.insts[inst].asked |= 1 << node;
         if self.checker.was_sent(request, stamp.sent_at, sent) {
             self.coverage.count(HardState::LeaseSpread);
         }

@@ -404,6 +404,7 @@ impl World {
         let i = &mut self.insts[inst];
         i.alive = false;
         i.life += 1;
+        i.asked = 0;
         i.serving.clear();
         i.waiting.clear();
         i.kept.clear();
