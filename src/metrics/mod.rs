@@ -128,8 +128,8 @@ impl Metrics {
         })
     }
 
-    /// Counts a call to a node. `operation`: one of [`crate::protocol::OPERATIONS`]. An unknown node or operation
-    /// is ignored.
+    /// Counts calls to a node that ended in the same way. `operation`: one of [`crate::protocol::OPERATIONS`]. An unknown
+    /// node or operation is ignored.
     pub fn node_calls(&self, node: &NodeId, operation: &str, took: &[Duration], result: Result<(), UnreachableKind>) {
         self.nodes.calls(node, operation, took, result);
     }
