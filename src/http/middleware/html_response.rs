@@ -29,7 +29,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// Headers of answers that are no pages: no page of another site may show or embed them, and so learn from the browser's behaviour
-/// whether a lock is held. Then those of all answers.
+/// whether a lock is held. With [`COMMON_HEADERS`].
 static API_HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
     let headers = [
         (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),

@@ -34,7 +34,7 @@ impl<'a> EndedCalls<'a> {
         if outcome.is_err() {
             return self.connections.count_calls(operation, self.now, &[took], outcome);
         }
-        // Each operation has one text.
+        // An operation's other text, if it had one, would be counted apart.
         if !std::ptr::eq(operation, self.operation) || self.successes == BATCH_MAX {
             self.count();
             self.operation = operation;
