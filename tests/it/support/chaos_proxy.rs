@@ -50,7 +50,7 @@ pub struct Weather {
 pub const FAIR: Weather =
     Weather { to_node: Flow::Pass, to_client: Flow::Pass, accepts: true, passes_close: true, resets: 0 };
 
-/// Whether it is these bytes.
+/// Whether it is this command.
 type IsIt = Box<dyn Fn(&[u8]) -> bool + Send>;
 
 /// The last request that matters, see [`ChaosProxy::stop_at`].
@@ -62,13 +62,28 @@ struct Stop {
 }
 
 impl Stop {
-    fn swallows_request(&mut self, chunk: &[u8]) -> bool {
-        if !self.is_reached && self.is_it.as_ref().is_some_and(|is_it| is_it(chunk)) {
-            self.is_reached = true;
-            return !self.arrives;
+    /// How many of these bytes arrive. What the client sent before the last request may be in one chunk with it.
+    fn arriving(&mut self, chunk: &[u8]) -> usize {
+        if self.is_reached {
+            return 0;
         }
-        self.is_reached
+        let Some(is_it) = &self.is_it else { return chunk.len() };
+        let mut begin = 0;
+        for end in command_ends(chunk) {
+            if is_it(&chunk[begin..end]) {
+                self.is_reached = true;
+                return if self.arrives { end } else { begin };
+            }
+            begin = end;
+        }
+        chunk.len()
     }
+}
+
+/// Where each command in these bytes ends, the first of which may have begun before.
+fn command_ends(chunk: &[u8]) -> impl Iterator<Item = usize> {
+    let begins = chunk.windows(3).enumerate().filter(|(_, bytes)| bytes == b"\r\n*").map(|(at, _)| at + 2);
+    begins.chain([chunk.len()])
 }
 
 /// A running proxy; gone with all connections when dropped.
@@ -92,12 +107,12 @@ impl ChaosProxy {
         Self { address, weather, stop, node_port, task }
     }
 
-    /// With the first bytes that are this, and may still arrive, the node is silent in both directions.
+    /// From the first command that is this, and may still arrive, the node is silent in both directions.
     pub fn stop_at(&self, is_it: impl Fn(&[u8]) -> bool + Send + 'static, arrives: bool) {
         *self.stop.lock() = Stop { is_it: Some(Box::new(is_it)), arrives, is_reached: false };
     }
 
-    /// Whether they came.
+    /// Whether it came.
     pub fn is_stopped(&self) -> bool {
         self.stop.lock().is_reached
     }
@@ -196,11 +211,11 @@ async fn read_until_reset(
     stop: &Mutex<Stop>,
 ) {
     let from = &mut { from };
-    let swallows = |chunk: &[u8]| stop.lock().swallows_request(chunk);
+    let arriving = |chunk: &[u8]| stop.lock().arriving(chunk);
     tokio::select! {
         biased;
         () = reset(seen.clone()) => { let _ = from.as_ref().set_zero_linger(); }
-        () = read_from(from, &into, seen, |w| w.to_node, swallows) => {}
+        () = read_from(from, &into, seen, |w| w.to_node, arriving) => {}
     }
 }
 
@@ -216,7 +231,8 @@ async fn read(
     seen: watch::Receiver<Weather>,
     stop: &Mutex<Stop>,
 ) {
-    read_from(&mut from, &into, seen, |w| w.to_client, |_| stop.lock().is_reached).await;
+    let arriving = |chunk: &[u8]| if stop.lock().is_reached { 0 } else { chunk.len() };
+    read_from(&mut from, &into, seen, |w| w.to_client, arriving).await;
 }
 
 async fn read_from(
@@ -224,13 +240,14 @@ async fn read_from(
     into: &mpsc::Sender<(BootTime, Vec<u8>)>,
     mut seen: watch::Receiver<Weather>,
     flow: fn(&Weather) -> Flow,
-    swallows: impl Fn(&[u8]) -> bool,
+    arriving: impl Fn(&[u8]) -> usize,
 ) {
     let mut buffer = vec![0; CHUNK_BYTES];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let now = if swallows(&buffer[..count]) { Flow::Silent } else { flow(&seen.borrow()) };
+        let (arriving, now) = (&buffer[..arriving(&buffer[..count])], flow(&seen.borrow()));
         let delay = if let Flow::Delay(delay) = now { delay } else { Duration::ZERO };
-        if now != Flow::Silent && into.send((SystemClock.now().plus(delay), buffer[..count].to_vec())).await.is_err() {
+        let is_swallowed = arriving.is_empty() || now == Flow::Silent;
+        if !is_swallowed && into.send((SystemClock.now().plus(delay), arriving.to_vec())).await.is_err() {
             return;
         }
     }
@@ -302,6 +319,18 @@ mod tests {
         stream.write_all(b"lost").await.expect("open");
         let early = tokio::time::timeout(Duration::from_millis(30), stream.read_exact(&mut back)).await;
         assert!(early.is_err(), "swallowed bytes came through");
+    }
+
+    #[test]
+    fn it_stops_at_a_command_wherever_it_is_in_what_was_sent() {
+        let (first, last, next) = ("*1\r\n$1\r\na\r\n", "*1\r\n$1\r\nb\r\n", "*1\r\n$1\r\nc\r\n");
+        let sent = [first, last, next].concat();
+        for (arrives, expected) in [(false, first.len()), (true, first.len() + last.len())] {
+            let mut stop = Stop { is_it: Some(Box::new(|bytes| bytes.contains(&b'b'))), arrives, is_reached: false };
+            assert_eq!((stop.arriving(first.as_bytes()), stop.is_reached), (first.len(), false));
+            assert_eq!((stop.arriving(sent.as_bytes()), stop.is_reached), (expected, true));
+            assert_eq!(stop.arriving(next.as_bytes()), 0);
+        }
     }
 
     #[tokio::test]

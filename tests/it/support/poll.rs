@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlockd::redlock::clock::{Clock, SystemClock};
 
 /// Generous: it is only ever waited out by a test that fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 const STEP: Duration = Duration::from_millis(5);
 
 /// Asks until the answer is `Some`.

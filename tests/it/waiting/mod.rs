@@ -62,6 +62,16 @@ impl Cluster {
         Instance::start(&self.config(more)).await
     }
 
+    /// Whether every node has a lease of this resource.
+    pub async fn all_have(&self, resource: &str) -> bool {
+        for server in &self.servers {
+            if server.ask::<u8>(&["EXISTS", resource]).await == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
     /// How many listen for the ends of this resource's leases on the first node.
     pub async fn listeners(&self, resource: &str) -> usize {
         let channel = format!("redlockd:freed:{resource}");
