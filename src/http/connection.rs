@@ -2,11 +2,12 @@
 //! shorter loss timeout that a request may ask for. `server` owns the socket; requests only hold this.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::Request;
+use axum::http::HeaderValue;
 
 /// One per connection; also in the extensions of each of its requests.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Connection {
     unread: AtomicUsize,
     /// Milliseconds; 0: no timeout was requested since the last [`Connection::take_loss_timeout`].
     loss_timeout_ms: AtomicU32,
+    /// The first `Host` that passed all checks. Most clients send the same with each request.
+    accepted_host: OnceLock<HeaderValue>,
 }
 
 impl Connection {
@@ -26,7 +29,8 @@ impl Connection {
     pub(crate) fn new(peer: SocketAddr, is_tls: bool) -> Arc<Self> {
         let (in_flight, unread) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (begun, loss_timeout_ms) = (AtomicU64::new(0), AtomicU32::new(0));
-        Arc::new(Self { peer, is_tls, in_flight, begun, unread, loss_timeout_ms })
+        let accepted_host = OnceLock::new();
+        Arc::new(Self { peer, is_tls, in_flight, begun, unread, loss_timeout_ms, accepted_host })
     }
 
     /// The connection that a request came on; `None` in tests without one.
@@ -42,6 +46,16 @@ impl Connection {
     /// Whether the connection to this service is encrypted.
     pub(crate) fn is_tls(&self) -> bool {
         self.is_tls
+    }
+
+    /// Whether a request on this connection passed all checks of its host with this value of `Host`, and without a host in its target.
+    pub(crate) fn has_accepted(&self, host: &HeaderValue) -> bool {
+        self.accepted_host.get() == Some(host)
+    }
+
+    /// Records that it did, unless another value is recorded.
+    pub(crate) fn accept_host(&self, host: &HeaderValue) {
+        let _ = self.accepted_host.set(host.clone());
     }
 
     /// From the next write on, the connection ends if sent data stays unacknowledged for this long, at most the listener's own

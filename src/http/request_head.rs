@@ -5,6 +5,7 @@ use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Version, header};
 
+use super::connection::Connection;
 use super::problem::Problem;
 use super::problem_kind::ProblemKind;
 
@@ -41,11 +42,16 @@ fn check_transfer_coding(headers: &HeaderMap) -> Result<(), Problem> {
 fn check_host(request: &Request) -> Result<(), Problem> {
     let wrong = |detail: &str| Err(Problem::invalid_field("Host", detail));
     let mut hosts = request.headers().get_all(header::HOST).iter();
-    let (host, more) = (hosts.next().map(|host| host.to_str().unwrap_or_default()), hosts.next());
+    let (host, more) = (hosts.next(), hosts.next());
     let target = request.uri().authority().map(Authority::as_str);
     if more.is_some() {
         return wrong("is given twice");
     }
+    let on_connection = Connection::of(request).zip(host);
+    if target.is_none() && on_connection.is_some_and(|(connection, host)| connection.has_accepted(host)) {
+        return Ok(());
+    }
+    let host = host.map(|host| host.to_str().unwrap_or_default());
     if [host, target].into_iter().flatten().any(|text| !is_host(text)) {
         return wrong("must be a host name or an address, with or without a port");
     }
@@ -86,6 +92,8 @@ pub(crate) fn check_uri(request: &Request, limit: usize) -> Result<(), Problem> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use axum::body::Body;
 
     use super::*;
@@ -131,6 +139,26 @@ mod tests {
         ] {
             let headers: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             assert_eq!(refusal(version, uri, &headers), expected, "{version:?} {uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_the_connection_has_accepted_is_no_host_of_a_target_nor_of_two() {
+        let connection = Connection::new(([127, 0, 0, 1], 1).into(), false);
+        let value = |text: &str| text.parse().expect("a value");
+        // The checks themselves would refuse it.
+        connection.accept_host(&value("a b"));
+        connection.accept_host(&value("c d"));
+        for (uri, hosts, is_refused) in [
+            ("/x", &[("host", "a b")][..], false),
+            ("/x", &[("host", "c d")], true),
+            ("/x", &[("host", "a b"), ("host", "a b")], true),
+            ("http://localhost/x", &[("host", "a b")], true),
+        ] {
+            let mut request = request(Version::HTTP_11, uri, hosts);
+            request.extensions_mut().insert(Arc::clone(&connection));
+            let checked = check(&request);
+            assert_eq!(checked.is_err(), is_refused, "{uri} {hosts:?}");
         }
     }
 

@@ -5,6 +5,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 
 use crate::http::allowed_hosts::{AllowedHosts, host_of};
+use crate::http::connection::Connection;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 
@@ -33,7 +34,16 @@ pub(super) fn check_origin(request: &Request, is_stream: bool, is_https: impl Fn
 ///
 /// Errors: `host-not-allowed`, without the name, which is the client's input.
 pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing: bool) -> Result<(), Problem> {
+    // The host of a target comes before the header.
+    let host = request.headers().get(header::HOST).filter(|_| request.uri().authority().is_none());
+    let on_connection = Connection::of(request).zip(host);
+    if on_connection.is_some_and(|(connection, host)| connection.has_accepted(host)) {
+        return Ok(());
+    }
     if hosts.permit_request(request.headers(), request.uri(), allow_missing) {
+        if let Some((connection, host)) = on_connection {
+            connection.accept_host(host);
+        }
         return Ok(());
     }
     let detail = "the service is not offered under this host name; add it to the setting `allowed_hosts`, or use the \
