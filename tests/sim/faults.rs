@@ -600,6 +600,8 @@ impl World {
         self.kill_node(node, Memory::Nothing);
         self.servers[node].machine = ReferenceNode::new("ended");
         self.servers[node].disturb(self.now);
+        // What it knew is lost (seed 227642).
+        self.servers[node].forgot = Some(self.now);
         self.at(self.now + 2 * SEC, Event::Forget { inst: 0, node });
     }
 

@@ -88,7 +88,7 @@ pub(super) const REGRESSIONS: [u64; 72] = [
 ];
 
 /// The same for seeds with these later faults, whose instances all ask all nodes at once.
-pub(super) const LATER_REGRESSIONS: [u64; 14] = [
+pub(super) const LATER_REGRESSIONS: [u64; 15] = [
     279, // all nodes had restarted after a replacement: who had not followed it asked the former server, and nobody voted
     4_044, // the same, where an instance went on following the address of its own view, which was an earlier one
     54_621, // the same, where the own view was a later one, which all processes had lost with the ends of their logs
@@ -102,6 +102,7 @@ pub(super) const LATER_REGRESSIONS: [u64; 14] = [
     127_976, // of the simulated operator: it ended all instances while a change of the terms was on one node of three
     158_667, // the same: it judged by the configured list whether an instance could follow, not by the list that this instance had
     203_482, // the same: it counted a node whose address the instance did not follow
+    227_642, // of the checker: of two nodes that had a fence, one ended for good and one forgot it, and all clocks had gone back
     4_006, // the nodes kept the end that a lease had, and the instance that had sent a later first end renewed it up to that
 ];
 
