@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::extract::Request;
 use axum::http::HeaderValue;
 
-/// One per connection; also in the extensions of each of its requests.
+/// One per connection; also in the context of each of its requests.
 #[derive(Debug)]
 pub(crate) struct Connection {
     peer: SocketAddr,
@@ -31,11 +30,6 @@ impl Connection {
         let (begun, loss_timeout_ms) = (AtomicU64::new(0), AtomicU32::new(0));
         let accepted_host = OnceLock::new();
         Arc::new(Self { peer, is_tls, in_flight, begun, unread, loss_timeout_ms, accepted_host })
-    }
-
-    /// The connection that a request came on; `None` in tests without one.
-    pub(crate) fn of(request: &Request) -> Option<&Arc<Self>> {
-        request.extensions().get()
     }
 
     /// The address of the other end: a client, or a proxy.

@@ -1,6 +1,7 @@
 //! The HTTP layer. From the bottom: `connection`, `state`, `problem`, `negotiation` and the other files of this folder;
 //! `middleware`, which wraps every handler; `api` and `ui`, the handlers; `router` and `lock_routes`; `server`, which accepts connections.
 
+pub(crate) mod access;
 pub mod allowed_hosts;
 pub mod api;
 pub(crate) mod connection;
@@ -13,6 +14,7 @@ pub mod negotiation;
 pub mod path;
 pub(crate) mod problem;
 pub(crate) mod problem_kind;
+pub(crate) mod request_context;
 pub mod request_head;
 pub(crate) mod router;
 pub mod routes;

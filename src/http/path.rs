@@ -53,7 +53,7 @@ pub fn resource(uri: &Uri) -> Result<ResourceName, Problem> {
 pub fn resource_after(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> {
     let invalid = |detail: String| Problem::invalid_field("resource", detail);
     let raw = uri.path().strip_prefix(prefix).unwrap_or_default();
-    let decoded = percent_decode_str(raw).decode_utf8();
+    let decoded = if raw.contains('%') { percent_decode_str(raw).decode_utf8() } else { Ok(raw.into()) };
     let name = decoded.map_err(|_| invalid("the resource name is not UTF-8".to_owned()))?;
     ResourceName::parse(&name).map_err(|error| invalid(error.0))
 }

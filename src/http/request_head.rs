@@ -5,9 +5,9 @@ use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Version, header};
 
-use super::connection::Connection;
 use super::problem::Problem;
 use super::problem_kind::ProblemKind;
+use super::request_context::RequestContext;
 
 /// The maximum number of headers of a request.
 pub(crate) const MAX_HEADERS: usize = 64;
@@ -22,7 +22,9 @@ pub fn check(request: &Request) -> Result<(), Problem> {
         let detail = format!("the request has {} headers; the maximum is {MAX_HEADERS}", headers.len());
         return Err(Problem::new(ProblemKind::HeadTooLarge, detail));
     }
-    check_transfer_coding(headers)?;
+    if !RequestContext::has_common_headers(request) {
+        check_transfer_coding(headers)?;
+    }
     check_host(request)
 }
 
@@ -47,7 +49,7 @@ fn check_host(request: &Request) -> Result<(), Problem> {
     if more.is_some() {
         return wrong("is given twice");
     }
-    let on_connection = Connection::of(request).zip(host);
+    let on_connection = RequestContext::connection(request).zip(host);
     if target.is_none() && on_connection.is_some_and(|(connection, host)| connection.has_accepted(host)) {
         return Ok(());
     }
@@ -96,6 +98,7 @@ mod tests {
 
     use axum::body::Body;
 
+    use super::super::connection::Connection;
     use super::*;
 
     fn request(version: Version, uri: &str, headers: &[(&str, &str)]) -> Request {
@@ -156,7 +159,8 @@ mod tests {
             ("http://localhost/x", &[("host", "a b")], true),
         ] {
             let mut request = request(Version::HTTP_11, uri, hosts);
-            request.extensions_mut().insert(Arc::clone(&connection));
+            let connection = Some(Arc::clone(&connection));
+            request.extensions_mut().insert(RequestContext { connection, ..RequestContext::default() });
             let checked = check(&request);
             assert_eq!(checked.is_err(), is_refused, "{uri} {hosts:?}");
         }

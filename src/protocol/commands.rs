@@ -149,8 +149,8 @@ pub fn write_batch<'a>(
     batch: impl ExactSizeIterator<Item = (&'a RequestStamp, &'a Arc<Request>)>,
     script_ref: ScriptRef,
 ) {
-    let encoded = batch.filter_map(|(stamp, request)| stamp.encoded(context, request));
-    let encoded: Vec<Cow<'_, EncodedRequest>> = encoded.collect();
+    let mut encoded: Vec<Cow<'_, EncodedRequest>> = Vec::with_capacity(batch.len());
+    encoded.extend(batch.filter_map(|(stamp, request)| stamp.encoded(context, request)));
     let (mut keys, mut words, mut length) = (0, 3 + kind.shared_args(), 0);
     for request in &encoded {
         let (of_keys, of_all) = request.counts();

@@ -12,7 +12,7 @@ use super::tickets::{callback_refused, document, is_own, json, refused};
 use super::{lock_responses, refusals, set_responses};
 use crate::api;
 use crate::auth::quota::QuotaPermit;
-use crate::http::middleware::access::Access;
+use crate::http::access::Access;
 use crate::http::middleware::audit::{AuditPart, AuditScope};
 use crate::http::negotiation::ResponseFormat;
 use crate::http::path::TICKETS_PREFIX;

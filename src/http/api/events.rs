@@ -18,12 +18,13 @@ use super::{lock_responses, request_headers, to_wire};
 use crate::api::{Event, PastEvents};
 use crate::auth::access_rule::Right;
 use crate::auth::quota::StreamPermit;
+use crate::http::access::Access;
 use crate::http::format;
-use crate::http::middleware::access::Access;
 use crate::http::middleware::credentials;
 use crate::http::negotiation::{self, ResponseFormat, StreamFormat};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::manager::events::{EventHub, EventKind, EventSubscription, EventsMissed, LISTENERS_MAX, NumberedEvent};
 use crate::metrics::requests::{InFlightGuard, RequestKind};
@@ -54,7 +55,7 @@ pub(crate) async fn events(State(state): State<AppState>, request: Request) -> R
     let mut fields = Fields::of_query(request.uri())?;
     if request.uri().query().is_some_and(asks_for_the_past) {
         let (access, accepted) =
-            (Access::of(&request), request_headers::accepted(request.headers(), &[ResponseFormat::Json]));
+            (RequestContext::access(&request), request_headers::accepted(request.headers(), &[ResponseFormat::Json]));
         drop(request);
         return past(&state, access, accepted, fields).await;
     }
@@ -65,7 +66,7 @@ pub(crate) async fn events(State(state): State<AppState>, request: Request) -> R
         return Err(Problem::new(ProblemKind::NotAcceptable, detail));
     }
     let last = request.headers().get(LAST_EVENT_ID).map(|v| v.to_str().unwrap_or_default());
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let permit = access.reserve_stream()?;
     let hub = Arc::clone(state.manager.events());
     let subscription = hub.subscribe(last).ok_or_else(too_many_readers)?;

@@ -8,9 +8,9 @@ use axum::response::Response;
 use super::lock_responses;
 use super::request_fields::Fields;
 use crate::auth::access_rule::Right;
-use crate::http::middleware::access::Access;
 use crate::http::negotiation;
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 
 /// 200 as long as the process answers.
@@ -28,7 +28,7 @@ pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Re
     let mut fields = Fields::of_query(request.uri())?;
     let is_local = fields.flag("local");
     fields.finish_with_others()?;
-    let in_full = Access::of(&request).may_somewhere(Right::Metrics);
+    let in_full = RequestContext::access(&request).may_somewhere(Right::Metrics);
     let nodes = state.manager.nodes();
     let situation = in_full.then(|| state.manager.situation(&nodes));
     if is_local && !state.manager.is_stopping() {

@@ -14,12 +14,12 @@ use super::request_headers::{self, IfMatch, IfNoneMatch};
 use super::{force, lock_responses, refusals};
 use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
-use crate::http::connection::Connection;
+use crate::http::access::Access;
 use crate::http::format;
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::metrics::WaitTime;
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::types::{ForceMode, ForceRequest, Forced};
@@ -87,7 +87,7 @@ async fn read_acquire(
     audit_scope: &AuditScope,
 ) -> Result<AcquireInput, Box<Response>> {
     let refused = |problem: Problem| Box::new(problem.into_response());
-    let (access, connection) = (Access::of(&request), Connection::of(&request).cloned());
+    let (access, connection) = (RequestContext::access(&request), RequestContext::connection(&request).cloned());
     let mut params = lock_requests::acquire(request, &state.settings).await.map_err(refused)?;
     params.request.principal = access.shared_principal();
     audit_scope.note(|record| {
@@ -120,7 +120,7 @@ async fn read_acquire(
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let (access, audit_scope) = (RequestContext::access(&request), AuditScope::of(&request));
     let none_match = request_headers::if_none_match(request.headers())?;
     let ExtendFields { mut request, if_match, format } =
         Box::pin(lock_requests::extend(request, &state.settings)).await?;
@@ -160,7 +160,7 @@ pub(crate) fn release(State(state): State<AppState>, request: Request) -> LockAn
 }
 
 async fn release_in(state: AppState, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let (access, audit_scope) = (RequestContext::access(&request), AuditScope::of(&request));
     let none_match = request_headers::if_none_match(request.headers())?;
     match lock_requests::release(request, &state.settings).await? {
         ReleaseFields::Release { resource, token, if_match } => {

@@ -6,11 +6,11 @@ use axum::response::Response;
 
 use super::lock_requests::NodeChange;
 use super::{lock_requests, lock_responses};
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::protocol::Terms;
 use crate::redlock::monitor::{ForgetError, ListError, ReplaceError};
@@ -27,7 +27,7 @@ pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Re
 /// Cancel: the report may or may not have been noted; for a replacement, as [`crate::redlock::monitor::NodeMonitor::replace`].
 pub(crate) async fn change(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let audit_scope = AuditScope::of(&request);
-    let principal = Access::of(&request).principal().map(|p| p.name.to_string());
+    let principal = RequestContext::access(&request).principal().map(|p| p.name.to_string());
     let (node, change, reason) = lock_requests::change_node(request, &state.settings).await?;
     let (action, outcome) = match &change {
         NodeChange::Forget => ("forget-node", "forgotten"),
@@ -51,7 +51,7 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
 /// Cancel: the terms may or may not be changed.
 pub(crate) async fn change_terms(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let audit_scope = AuditScope::of(&request);
-    let principal = Access::of(&request).principal().map(|p| p.name.to_string());
+    let principal = RequestContext::access(&request).principal().map(|p| p.name.to_string());
     let (terms, reason) = lock_requests::change_terms(request, &state.settings, state.manager.terms()).await?;
     audit_scope.note(|record| {
         record.action = "change-terms".to_owned();

@@ -9,8 +9,8 @@ use super::to_wire;
 use crate::api;
 use crate::auth::access_rule::Right;
 use crate::duration::format_duration;
+use crate::http::access::Access;
 use crate::http::format::{ms, seconds_up};
-use crate::http::middleware::access::Access;
 use crate::http::problem::{Problem, RETRY_AFTER_MAX, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::manager::types::{

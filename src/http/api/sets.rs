@@ -12,12 +12,13 @@ use super::{lock_responses, refusals, set_responses};
 use crate::api;
 use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
+use crate::http::access::Access;
 use crate::http::format;
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::{AuditPart, AuditScope, mode_word};
 use crate::http::middleware::metrics::WaitTime;
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::manager::PendingSet;
 use crate::types::ResourceName;
@@ -101,7 +102,7 @@ async fn read_acquire(
     request: Request,
     audit_scope: &AuditScope,
 ) -> Result<(AcquireSetFields, Access), Problem> {
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let mut fields = set_requests::acquire(request, &state.settings).await?;
     let names = names(&fields);
     let asked = &mut fields.request;
@@ -140,7 +141,7 @@ fn reserve(
 
 /// `PATCH`. Cancel: each extend may or may not have taken effect.
 pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let (access, audit_scope) = (RequestContext::access(&request), AuditScope::of(&request));
     let fields = Box::pin(set_requests::extend(request, &state.settings)).await?;
     let ExtendSetFields { request, resources, format } = fields;
     audit_scope.split(resources.iter().map(AuditPart::of));
@@ -169,7 +170,7 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
 
 /// `DELETE`. Cancel: the releases continue in the background.
 pub(crate) async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let (access, audit_scope) = (RequestContext::access(&request), AuditScope::of(&request));
     let (resources, token, format) = Box::pin(set_requests::release(request, &state.settings)).await?;
     audit_scope.split(resources.iter().map(AuditPart::of));
     let token_id = token.hash().id();

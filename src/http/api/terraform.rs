@@ -11,12 +11,13 @@ use super::request_fields::Fields;
 use super::terraform_info::{NAMING, SentLock, of_refusal};
 use super::{force, lease_fields, refusals, request_body};
 use crate::auth::access_rule::Right;
+use crate::http::access::Access;
 use crate::http::format;
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::metrics::WaitTime;
 use crate::http::path;
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::state::{AppState, HttpSettings};
 use crate::manager::PendingGrant;
 use crate::manager::derived_tokens::DerivedHolder;
@@ -32,7 +33,7 @@ const FORCED: &str = "unlocked by force for Terraform";
 ///
 /// Cancel (the client disconnected): as for an acquire.
 pub(crate) async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let (access, audit_scope) = (RequestContext::access(&request), AuditScope::of(&request));
     let mut request =
         parse_lock(request, &state.settings, |id| state.manager.derived_token(NAMING, access.principal(), id)).await?;
     request.principal = access.shared_principal();
@@ -101,7 +102,7 @@ async fn parse_lock(
 ///
 /// Cancel: a release continues in the background.
 pub(crate) async fn unlock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let (access, audit_scope) = (RequestContext::access(&request), AuditScope::of(&request));
     let resource = path::terraform_resource(request.method(), request.uri())?;
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
     let mut fields = Fields::of_query(request.uri())?;

@@ -16,13 +16,14 @@ use super::{lock_responses, refusals};
 use crate::api;
 use crate::auth::access_rule::Right;
 use crate::duration::format_duration;
+use crate::http::access::Access;
 use crate::http::format;
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::{AuditPart, AuditScope};
 use crate::http::negotiation::ResponseFormat;
 use crate::http::path::TICKETS_PREFIX;
 use crate::http::problem::{Problem, RETRY_AFTER_MAX};
 use crate::http::problem_kind::ProblemKind;
+use crate::http::request_context::RequestContext;
 use crate::http::state::{AppState, HttpSettings};
 use crate::manager::callbacks::CallbackRefused;
 use crate::manager::tickets::types::{FoundTicket, TicketError, TicketLease};
@@ -34,7 +35,7 @@ use crate::types::{PermitLimit, Token};
 ///
 /// Cancel: the ticket stays as it is.
 pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, id) = (Access::of(&request), id(&request)?);
+    let (access, id) = (RequestContext::access(&request), id(&request)?);
     let format = request_headers::accepted(request.headers(), &BOTH)?;
     let token = request_headers::lock_token(request.headers())?;
     let wait = wait(&request, &state.settings)?;
@@ -60,7 +61,7 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
 
 /// `PATCH`: sets a new end of the lease; this also accepts an offered grant. Cancel: it may or may not have taken effect.
 pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
+    let (access, audit_scope, id) = (RequestContext::access(&request), AuditScope::of(&request), id(&request)?);
     let format = request_headers::accepted(request.headers(), &BOTH)?;
     let (token, kept_for) = read_keep(request, &state.settings).await?;
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
@@ -89,7 +90,7 @@ pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Resu
 
 /// `DELETE`: gives up a waiting ticket, else releases its lease. Cancel: the ticket ends nevertheless.
 pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
+    let (access, audit_scope, id) = (RequestContext::access(&request), AuditScope::of(&request), id(&request)?);
     let token = request_headers::lock_token(request.headers())?;
     Fields::of_query(request.uri())?.finish(&[])?;
     drop(request);

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use super::metrics::method_label;
 use super::request_id::{RequestId, TraceParent};
 use crate::audit::{Audit, AuditRecord};
-use crate::http::connection::Connection;
 use crate::http::path;
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::routes::{MatchedRoute, Operation};
 use crate::types::{Fence, ResourceName, TokenId, WantedMode};
 
@@ -91,7 +91,7 @@ impl AuditScope {
         let record = AuditRecord {
             request_id: Some(id.as_str().to_owned()),
             trace_id: TraceParent::sent(request.headers()).map(|parent| parent.trace_id),
-            peer: Connection::of(request).map(|connection| connection.peer().to_string()),
+            peer: RequestContext::connection(request).map(|connection| connection.peer().to_string()),
             action: action(request.method(), route).into_owned(),
             resource: path::resource(request.uri()).ok().map(|name| name.to_string()),
             ..AuditRecord::default()

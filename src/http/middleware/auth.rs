@@ -12,14 +12,15 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
 use tower::{Layer, Service};
 
-use super::access::{self, Access};
 use super::audit::AuditScope;
 use super::{client_address, credentials, host_and_origin};
 use crate::auth::access_rule::Right;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::rate_limit::RequestClass;
+use crate::http::access::{self, Access};
 use crate::http::path::{self, TERRAFORM_PREFIX};
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::request_head;
 use crate::http::routes::{Operation, Route, UiRoute};
 use crate::http::state::HttpSettings;
@@ -157,9 +158,11 @@ impl RouteAuth {
             AuditScope::of(request).note(|record| record.peer = Some(address.to_string()));
         }
         request_head::check_uri(request, self.settings.uri_limit)?;
-        host_and_origin::check_origin(request, self.is_stream, || client_address::is_https(request, trusted))?;
+        if !RequestContext::has_common_headers(request) {
+            host_and_origin::check_origin(request, self.is_stream, || client_address::is_https(request, trusted))?;
+        }
         let access = self.authorize(request)?;
-        request.extensions_mut().insert(access);
+        request.extensions_mut().get_or_insert_default::<RequestContext>().access = Some(access);
         Ok(())
     }
 

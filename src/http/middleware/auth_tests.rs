@@ -178,7 +178,7 @@ async fn a_certificate_authenticates_without_a_key_and_does_not_excuse_a_wrong_o
 
 #[tokio::test]
 async fn a_request_that_the_layer_did_not_see_has_no_permissions() {
-    let access = Access::of(&request("GET", "/locks", &[]));
+    let access = RequestContext::access(&request("GET", "/locks", &[]));
     assert!(RIGHTS.iter().all(|(right, _)| !access.may_somewhere(*right)) && access.renewed().is_none());
     assert!(!access.may_text(Right::Read, "x"));
 }
@@ -271,7 +271,9 @@ async fn under_a_foreign_name_public_operations_have_no_permissions() {
     for (host, may) in [("127.0.0.1", true), ("evil.example", false)] {
         let mut request = request("GET", "/health/ready", &[]);
         request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
-        let report = |request: Request| async move { Access::of(&request).may_somewhere(Right::Metrics).to_string() };
+        let report = |request: Request| async move {
+            RequestContext::access(&request).may_somewhere(Right::Metrics).to_string()
+        };
         let auth = AuthLayer::new(Arc::clone(&authenticator), settings(), route);
         let router = Router::new().route("/health/ready", axum::routing::get(report).layer(auth));
         let response = router.oneshot(request).await.expect("infallible");

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-use crate::http::connection::Connection;
+use crate::http::request_context::RequestContext;
 
 /// The header in which proxies report the client.
 const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -18,13 +18,13 @@ const HOPS_MAX: usize = 16;
 
 /// The client's address, for the audit log only: no decision depends on it.
 pub(super) fn of(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
-    let peer = Connection::of(request)?.peer().ip();
+    let peer = RequestContext::connection(request)?.peer().ip();
     Some(resolve(peer.to_canonical(), request.headers(), trusted))
 }
 
 /// Whether the client's connection is encrypted: up to this service, or up to the trusted proxy in front of it.
 pub(crate) fn is_https(request: &Request, trusted: &[IpNet]) -> bool {
-    let Some(connection) = Connection::of(request) else { return false };
+    let Some(connection) = RequestContext::connection(request) else { return false };
     let peer = connection.peer().ip().to_canonical();
     let is_trusted = trusted.iter().any(|net| net.contains(&peer));
     // The nearest proxy wrote the last value; a client may have written everything before it.
@@ -57,6 +57,7 @@ pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::connection::Connection;
     use proptest::prelude::*;
 
     fn resolved(peer: &str, forwarded: &[&str], trusted: &[&str]) -> String {
@@ -112,7 +113,8 @@ mod tests {
             for protocol in protocols {
                 request.headers_mut().append(PROTOCOL, protocol.parse().expect("a value"));
             }
-            request.extensions_mut().insert(Connection::new((peer, 1).into(), is_tls));
+            let connection = Some(Connection::new((peer, 1).into(), is_tls));
+            request.extensions_mut().insert(RequestContext { connection, ..RequestContext::default() });
             assert_eq!(is_https(&request, &trusted), expected, "{peer:?} {is_tls} {protocols:?}");
         }
     }

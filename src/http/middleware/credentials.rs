@@ -8,10 +8,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::access::Access;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::jwt::TokenError;
 use crate::auth::principals::{Credential, IdentifyError, PeerCertificate};
+use crate::http::access::Access;
 use crate::http::path::{HOME, LOCKS_PREFIX, SETS, TICKETS_PREFIX};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;

@@ -5,9 +5,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 
 use crate::http::allowed_hosts::{AllowedHosts, host_of};
-use crate::http::connection::Connection;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::http::request_context::RequestContext;
 
 /// The relation of the page that sends the request to this service. Source: W3C Fetch Metadata.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -36,7 +36,7 @@ pub(super) fn check_origin(request: &Request, is_stream: bool, is_https: impl Fn
 pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing: bool) -> Result<(), Problem> {
     // The host of a target comes before the header.
     let host = request.headers().get(header::HOST).filter(|_| request.uri().authority().is_none());
-    let on_connection = Connection::of(request).zip(host);
+    let on_connection = RequestContext::connection(request).zip(host);
     if on_connection.is_some_and(|(connection, host)| connection.has_accepted(host)) {
         return Ok(());
     }

@@ -1,6 +1,5 @@
 //! The layers around every handler: `stack` outside, `auth` inside it.
 
-pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod auth;
 pub mod client_address;

@@ -10,6 +10,7 @@ use data_encoding::HEXLOWER;
 use serde::Serialize;
 
 use crate::http::log_request::LogRequest;
+use crate::http::request_context::RequestContext;
 use crate::redlock::random::{Entropy, SystemEntropy};
 
 /// The header with the id.
@@ -18,10 +19,19 @@ pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The maximum length of a client's id, which is repeated in the answer and in each log line.
 pub const REQUEST_ID_MAX_BYTES: usize = 128;
+/// The length of an id that was generated.
+const GENERATED_BYTES: usize = 20;
 
 /// The id of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestId(Arc<str>);
+#[derive(Debug, Clone)]
+pub struct RequestId(Id);
+
+#[derive(Debug, Clone)]
+enum Id {
+    Sent(Arc<str>),
+    /// ASCII. Needs no block of its own.
+    Generated([u8; GENERATED_BYTES]),
+}
 
 impl RequestId {
     /// The client's own, if it sent exactly one that is valid: 1 to [`REQUEST_ID_MAX_BYTES`] of `[A-Za-z0-9._:/+=@-]`,
@@ -32,27 +42,43 @@ impl RequestId {
         let is_valid =
             |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'/' | b'+' | b'=' | b'@' | b'-');
         let keep = (1..=REQUEST_ID_MAX_BYTES).contains(&text.len()) && text.bytes().all(is_valid);
-        (keep && values.next().is_none()).then(|| Self(text.into()))
+        (keep && values.next().is_none()).then(|| Self(Id::Sent(text.into())))
     }
 
     /// A new id: `req_` and 64 random bits.
     pub fn generate(entropy: &impl Entropy) -> Self {
         let mut text = *b"req_0000000000000000";
         HEXLOWER.encode_mut(&entropy.bits().to_be_bytes(), &mut text[4..]);
-        Self(std::str::from_utf8(&text).expect("ASCII").into())
+        Self(Id::Generated(text))
     }
 
     /// The id as sent and logged.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Id::Sent(text) => text,
+            Id::Generated(text) => std::str::from_utf8(text).expect("ASCII"),
+        }
+    }
+
+    /// Sets the header of the answer.
+    pub fn write(&self, response: &mut Response) {
+        let bytes = match &self.0 {
+            Id::Sent(text) => text.as_bytes(),
+            Id::Generated(text) => text,
+        };
+        if let Ok(value) = HeaderValue::from_bytes(bytes) {
+            response.headers_mut().insert(X_REQUEST_ID, value);
+        }
     }
 }
 
-impl Default for RequestId {
-    fn default() -> Self {
-        Self(Arc::from(""))
+impl PartialEq for RequestId {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
     }
 }
+
+impl Eq for RequestId {}
 
 /// The client's position in a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -83,19 +109,11 @@ impl TraceParent {
 
 /// Gives the request its id, and what the log says of it.
 pub(crate) fn identify(request: &Request) -> (RequestId, Arc<LogRequest>) {
-    let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::generate(&SystemEntropy));
+    let headers = Some(request.headers()).filter(|_| !RequestContext::has_common_headers(request));
+    let id = headers.and_then(RequestId::sent).unwrap_or_else(|| RequestId::generate(&SystemEntropy));
     let (method, uri) = (request.method().clone(), request.uri().clone());
-    let in_log = LogRequest { id: id.clone(), method, uri, trace: TraceParent::sent(request.headers()) };
+    let in_log = LogRequest { id: id.clone(), method, uri, trace: headers.and_then(TraceParent::sent) };
     (id, Arc::new(in_log))
-}
-
-impl RequestId {
-    /// Sets the header of the answer.
-    pub fn write(&self, response: &mut Response) {
-        if let Ok(value) = HeaderValue::from_str(self.as_str()) {
-            response.headers_mut().insert(X_REQUEST_ID, value);
-        }
-    }
 }
 
 #[cfg(test)]

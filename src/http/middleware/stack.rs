@@ -18,9 +18,9 @@ use super::html_response::{self, HtmlResponse};
 use super::metrics::MeasuredRequest;
 use super::request_id::{self, RequestId};
 use crate::audit::Audit;
-use crate::http::connection::Connection;
 use crate::http::log_request::{InRequest, LogRequest};
 use crate::http::problem::{self, ProblemWriter};
+use crate::http::request_context::RequestContext;
 use crate::http::request_head;
 use crate::http::routes::MatchedRoute;
 use crate::http::state::HttpSettings;
@@ -97,7 +97,7 @@ where
             id,
         };
         // Tests call the router without a connection, and without a host.
-        let mut head = Connection::of(&request).map_or(Ok(()), |_| request_head::check(&request));
+        let mut head = RequestContext::connection(&request).map_or(Ok(()), |_| request_head::check(&request));
         if route.is_none() {
             // On a route, this check comes after the client's address was noted.
             head = head.and_then(|()| request_head::check_uri(&request, context.settings.uri_limit));

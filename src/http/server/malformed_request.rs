@@ -15,6 +15,8 @@ use crate::redlock::random::SystemEntropy;
 
 /// More bytes than the library writes: status, length, date and connection.
 const LIBRARY_ANSWER_MAX: usize = 512;
+/// Where the status begins.
+const STATUS_AT: usize = "HTTP/1.1 ".len();
 /// The end of a head.
 const HEAD_END: &str = "\r\n\r\n";
 
@@ -30,7 +32,8 @@ impl RefusedHead {
     /// contains a line break from a client.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         // Most writes end here.
-        if bytes.len() > LIBRARY_ANSWER_MAX || !bytes.starts_with(b"HTTP/1.") {
+        let is_refusal = bytes.starts_with(b"HTTP/1.") && bytes.get(STATUS_AT) == Some(&b'4');
+        if bytes.len() > LIBRARY_ANSWER_MAX || !is_refusal {
             return None;
         }
         let head = std::str::from_utf8(bytes).ok()?.strip_suffix(HEAD_END)?;

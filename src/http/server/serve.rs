@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -36,6 +36,7 @@ use crate::config::Config;
 use crate::http::connection::{Connection, RequestGuard};
 use crate::http::lock_routes::Routes;
 use crate::http::middleware::stack::Answer;
+use crate::http::request_context::RequestContext;
 use crate::http::request_head::MAX_HEADERS;
 use crate::metrics::Metrics;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -342,17 +343,23 @@ impl Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let guard = self.connection.begin_request();
+        let context = RequestContext::new(Arc::clone(&self.connection), request.headers());
         let extensions = request.extensions_mut();
-        extensions.insert(Arc::clone(&self.connection));
+        extensions.insert(context);
         if let Some(certificate) = &self.certificate {
             extensions.insert(Arc::clone(certificate));
         }
         let answer = match self.routes.direct(&request) {
-            Some(handler) => Either::Left(handler(request.map(Body::new))),
+            Some(handler) => Either::Left(handler(request.map(body_of))),
             None => Either::Right(Box::pin(self.router.call(request)) as RouterAnswer),
         };
         AnswerOf { answer: WokenFuture::new(answer), guard: Some(guard) }
     }
+}
+
+/// Needs no box where there is no body.
+fn body_of(body: Incoming) -> Body {
+    if body.is_end_stream() { Body::empty() } else { Body::new(body) }
 }
 
 type RouterAnswer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;

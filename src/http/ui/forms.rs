@@ -6,14 +6,15 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{pages, queries};
+use crate::http::access::Access;
 use crate::http::api::lock_requests::REASON_MAX_BYTES;
 use crate::http::api::request_body::{self, MergePatch};
 use crate::http::api::{force, refusals};
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest};
 use crate::pages::confirm::{ConfirmPage, FormError, RejectedForm};
@@ -52,7 +53,7 @@ async fn confirm(state: AppState, request: Request, mode: ForceMode) -> Result<R
     let resource = path::resource_after(request.uri(), prefix(mode))?;
     let lease = queries::lease(request.uri())?;
     let uri = request.uri().clone();
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     drop(request);
     let form = RejectedForm { lease, ..RejectedForm::default() };
     Box::pin(show(&state, (&uri, &access), mode, &resource, form, StatusCode::OK)).await
@@ -98,7 +99,7 @@ impl ForceForm {
 async fn submit(state: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), prefix(mode))?;
     let audit_scope = AuditScope::of(&request);
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let principal = access.principal().map(|principal| principal.name.to_string());
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
     let (parts, mut fields) = request_body::fields(request, &state.settings, MergePatch::Refused).await?;

@@ -7,16 +7,16 @@ use axum::response::{IntoResponse, Redirect, Response};
 use super::{pages, queries};
 use crate::http::api::hooks;
 use crate::http::api::request_body::{self, MergePatch};
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::pages::hooks::{HooksDone, HooksPage};
 use crate::pages::layout::Tab;
 
 pub(super) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let done = HooksDone::parse(queries::word(request.uri(), "done", &HooksDone::NAMES)?);
-    let layout = pages::layout(&state, Tab::Hooks, "Hooks", request.uri(), &Access::of(&request));
+    let layout = pages::layout(&state, Tab::Hooks, "Hooks", request.uri(), &RequestContext::access(&request));
     pages::html(StatusCode::OK, &HooksPage::new(layout, &hooks::status(&state), done))
 }
 

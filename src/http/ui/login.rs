@@ -9,12 +9,12 @@ use crate::auth::api_key::KeyHash;
 use crate::auth::principals::Credential;
 use crate::auth::session::{SESSION_LIFE, SessionToken};
 use crate::http::api::request_body::{self, MergePatch};
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::client_address::is_https;
 use crate::http::middleware::credentials::{SESSION_COOKIE, session_tokens};
 use crate::http::path::{HOME, LOGIN, is_page};
 use crate::http::problem::Problem;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::pages::login::LoginPage;
 use crate::redlock::random::SystemEntropy;
@@ -24,7 +24,7 @@ pub(super) async fn form(State(state): State<AppState>, request: Request) -> Res
         return Ok(Redirect::to(HOME).into_response());
     }
     queries::nothing(request.uri())?;
-    let principal = Access::of(&request).principal().map(|p| p.name.to_string()).unwrap_or_default();
+    let principal = RequestContext::access(&request).principal().map(|p| p.name.to_string()).unwrap_or_default();
     pages::html(StatusCode::OK, &LoginPage { principal, ..LoginPage::default() })
 }
 

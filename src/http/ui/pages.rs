@@ -11,13 +11,14 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use super::queries;
 use crate::api::Event;
 use crate::auth::access_rule::Right;
+use crate::http::access::Access;
 use crate::http::allowed_hosts::host_of;
-use crate::http::middleware::access::Access;
 use crate::http::middleware::auth::Requirement;
 use crate::http::middleware::client_address::is_https;
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::http::request_context::RequestContext;
 use crate::http::routes::{Operation, UiRoute};
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
@@ -91,7 +92,7 @@ pub(super) async fn home() -> Redirect {
 /// `GET /ui/`. Cancel: nothing is left behind.
 pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::locks(request.uri())?;
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let layout = layout(&state, Tab::Locks, "Locks", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
@@ -113,7 +114,7 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
 /// `GET /ui/timeline`.
 pub(super) async fn timeline(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::timeline(request.uri())?;
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let layout = layout(&state, Tab::Timeline, "Timeline", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
@@ -129,7 +130,7 @@ pub(super) async fn timeline(State(state): State<AppState>, request: Request) ->
 pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), "/ui/locks/")?;
     let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::NAMES)?);
-    let (base, access) = (base_url(&state, &request), Access::of(&request));
+    let (base, access) = (base_url(&state, &request), RequestContext::access(&request));
     let layout = layout(&state, Tab::Other, resource.as_str(), request.uri(), &access);
     drop(request);
     state.manager.events().follow_cluster();
@@ -183,7 +184,7 @@ fn base_url(state: &AppState, request: &Request) -> String {
 /// `GET /ui/waiters`.
 pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::table(request.uri(), WAITERS)?;
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let layout = layout(&state, Tab::Waiters, "Waiters", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
@@ -199,7 +200,7 @@ pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> 
 /// `GET /ui/owners`.
 pub(super) async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::table(request.uri(), OWNERS)?;
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let layout = layout(&state, Tab::Owners, "Owners", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
@@ -209,7 +210,7 @@ pub(super) async fn owners(State(state): State<AppState>, request: Request) -> R
 
 pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let layout = layout(&state, Tab::Nodes, "Nodes", request.uri(), &Access::of(&request));
+    let layout = layout(&state, Tab::Nodes, "Nodes", request.uri(), &RequestContext::access(&request));
     let now = state.manager.now();
     let window = |node: &_| {
         let history = state.ui.as_ref().map(|ui| &ui.node_latencies);
@@ -223,14 +224,14 @@ pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Re
 /// `GET /ui/runbooks`.
 pub(super) async fn runbooks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let layout = layout(&state, Tab::Other, "Runbooks", request.uri(), &Access::of(&request));
+    let layout = layout(&state, Tab::Other, "Runbooks", request.uri(), &RequestContext::access(&request));
     html(StatusCode::OK, &RunbooksPage::new(layout.without_refresh()))
 }
 
 /// `GET /ui/latency`.
 pub(super) async fn latency(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let layout = layout(&state, Tab::Latency, "Latency", request.uri(), &Access::of(&request));
+    let layout = layout(&state, Tab::Latency, "Latency", request.uri(), &RequestContext::access(&request));
     let now = state.manager.now();
     let nodes: Vec<_> = state.ui.iter().flat_map(|ui| ui.node_latencies.windows(now)).collect();
     let (all, each) = state.manager.round_latency();
@@ -241,7 +242,7 @@ pub(super) async fn latency(State(state): State<AppState>, request: Request) -> 
 /// `GET /ui/events`.
 pub(super) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (filter, query) = queries::events(request.uri(), state.manager.wall_ms())?;
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     let layout = layout(&state, Tab::Events, "Events", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);

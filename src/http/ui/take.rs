@@ -10,13 +10,14 @@ use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{pages, queries};
 use crate::duration::{format_duration, parse_duration};
+use crate::http::access::Access;
 use crate::http::api::refusals;
 use crate::http::api::request_body::{self, MergePatch};
-use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::http::request_context::RequestContext;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::types::{AcquireError, AcquireRequest};
@@ -34,7 +35,7 @@ const NOBODY: &str = "dashboard";
 pub(super) async fn ask(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), TAKE)?;
     queries::nothing(request.uri())?;
-    let access = Access::of(&request);
+    let access = RequestContext::access(&request);
     show(&state, (request.uri(), &access), &resource, TakeForm::default(), StatusCode::OK)
 }
 
@@ -52,7 +53,7 @@ fn show(
 /// `POST /ui/take/{resource}`. Cancel: the lease is released.
 pub(super) async fn take(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), TAKE)?;
-    let (audit_scope, access) = (AuditScope::of(&request), Access::of(&request));
+    let (audit_scope, access) = (AuditScope::of(&request), RequestContext::access(&request));
     audit_scope.note(|record| {
         record.action = "take".to_owned();
         record.resource = Some(resource.to_string());
@@ -158,7 +159,7 @@ fn wanted(
 /// continues in the background.
 pub(super) async fn give_back(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), GIVE_BACK)?;
-    let (audit_scope, access) = (AuditScope::of(&request), Access::of(&request));
+    let (audit_scope, access) = (AuditScope::of(&request), RequestContext::access(&request));
     audit_scope.note(|record| {
         record.action = "give-back".to_owned();
         record.resource = Some(resource.to_string());

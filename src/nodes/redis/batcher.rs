@@ -80,8 +80,14 @@ impl CommandContext {
 
 /// Refuses the requests whose view names another process than the one at the other end; returns the others.
 pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>, now: BootTime) -> Vec<PendingRequest> {
+    // Most requests have one view, which names this process.
+    let Some(first) = requests.first().map(PendingRequest::stamp) else { return requests };
+    let is_of_view = |pending: &PendingRequest| Arc::ptr_eq(&pending.stamp().view, &first.view);
+    if requests.iter().all(is_of_view) && first.names(id, run) {
+        return requests;
+    }
     let mut sent = Vec::with_capacity(requests.len());
-    // The last view, and whether it names this process: most requests have the same one.
+    // The last view, and whether it names this process.
     let mut last: Option<(Arc<View>, bool)> = None;
     for pending in requests {
         let stamp = pending.stamp();
@@ -103,10 +109,11 @@ pub(super) fn batches(requests: Vec<PendingRequest>, now: BootTime) -> Vec<Vec<P
     if requests.len() == 1 {
         return if requests[0].is_abandoned(now) { Vec::new() } else { vec![requests] };
     }
-    let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
+    let count = requests.len();
+    let mut batches: Vec<Vec<PendingRequest>> = Vec::with_capacity(2);
     // By kind, the last batch that may take more; by resource, the last batch with a request about it.
     let (mut open, hasher) = ([None; 2], BuildHasherDefault::<AsIs>::default());
-    let mut last: HashMap<u64, usize, _> = HashMap::with_capacity_and_hasher(requests.len(), hasher);
+    let mut last: HashMap<u64, usize, _> = HashMap::with_capacity_and_hasher(count, hasher);
     for pending in requests {
         if pending.is_abandoned(now) {
             continue;
@@ -126,7 +133,7 @@ pub(super) fn batches(requests: Vec<PendingRequest>, now: BootTime) -> Vec<Vec<P
         let index = match kind.and_then(|kind| open[kind]).filter(fits) {
             Some(index) => index,
             None => {
-                batches.push(Vec::new());
+                batches.push(Vec::with_capacity(count.min(BATCH_MAX)));
                 batches.len() - 1
             }
         };

@@ -76,7 +76,8 @@ impl ConnectionQueue {
         self.waker.register(cx.waker());
         let mut waiting = self.waiting.lock();
         let requests = match waiting.requests.len() {
-            all if all <= max => std::mem::take(&mut waiting.requests),
+            // The next ones are about as many.
+            all if all <= max => std::mem::replace(&mut waiting.requests, Vec::with_capacity(all)),
             _ => waiting.requests.drain(..max).collect(),
         };
         (!waiting.is_ended).then(|| (requests, std::mem::take(&mut waiting.commands)))

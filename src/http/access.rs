@@ -1,10 +1,8 @@
-//! The permissions of a request's client. The authentication layer leaves them in the request's extensions; handlers ask them for
+//! The permissions of a request's client. The authentication layer leaves them in the request's context; handlers ask them for
 //! permissions and quotas. The rules themselves are in [`crate::auth`].
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use axum::extract::Request;
 
 use crate::api::{DeadlockEdge, Event};
 use crate::auth::access_rule::Right;
@@ -31,11 +29,6 @@ enum Permissions {
 }
 
 impl Access {
-    /// The permissions of a request; none if the request did not pass the authentication layer.
-    pub(crate) fn of(request: &Request) -> Self {
-        request.extensions().get::<Self>().cloned().unwrap_or_else(Self::nothing)
-    }
-
     /// All permissions: authentication is off.
     pub(crate) fn everything() -> Self {
         Self(Permissions::Everything)
@@ -52,7 +45,7 @@ impl Access {
     }
 
     /// With an expired token, the principal may only renew and release leases whose secret it shows.
-    pub(super) fn of_late_holder(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
+    pub(crate) fn of_late_holder(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
         Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal, is_late: true })
     }
 
@@ -65,7 +58,7 @@ impl Access {
     }
 
     /// The authenticator; `None` without authentication.
-    pub(super) fn authenticator(&self) -> Option<&Arc<Authenticator>> {
+    pub(crate) fn authenticator(&self) -> Option<&Arc<Authenticator>> {
         match &self.0 {
             Permissions::Principal { authenticator, .. } => Some(authenticator),
             _ => None,
@@ -220,7 +213,7 @@ impl Access {
 }
 
 /// A limit of one principal is reached.
-pub(super) fn quota_exceeded(detail: String, limit: usize) -> Problem {
+pub(crate) fn quota_exceeded(detail: String, limit: usize) -> Problem {
     Problem::new(ProblemKind::QuotaExceeded, detail).with(|m| {
         m.limit = Some(limit);
         m.scope = Some("principal".to_owned());
