@@ -9,6 +9,9 @@ use crate::types::is_hidden;
 /// With milliseconds.
 const TIMES: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
 
+/// What the printer reserves, as a year may have seven characters and a second nine decimals.
+const TIME_BYTES: usize = 33;
+
 /// Whole milliseconds, rounded down: an answer never promises more time than is left.
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -27,8 +30,9 @@ pub(crate) fn seconds_up(duration: Duration) -> u64 {
 /// RFC 3339 in UTC with milliseconds; empty for a time beyond the calendar.
 /// Units: milliseconds since 1970.
 pub(crate) fn time(wall_ms: u64) -> String {
-    let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).map(|t| TIMES.timestamp_to_string(&t)).unwrap_or_default()
+    let (ms, mut text) = (i64::try_from(wall_ms).unwrap_or(i64::MAX), String::with_capacity(TIME_BYTES));
+    let time = jiff::Timestamp::from_millisecond(ms);
+    time.and_then(|time| TIMES.print_timestamp(&time, &mut text)).map(|()| text).unwrap_or_default()
 }
 
 /// Text on one line: backslashes, control characters, and characters that are invisible or change the direction of text

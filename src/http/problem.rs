@@ -146,12 +146,12 @@ impl ProblemWriter {
     }
 
     /// Replaces the body by the problem, if the answer is a problem. `instance`: the request's id.
-    pub(crate) fn write(&self, instance: &str, response: &mut Response) {
+    pub(crate) fn write(&self, instance: impl AsRef<str>, response: &mut Response) {
         let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() else { return };
         let (kind, body) = match self.format {
             ResponseFormat::Text => ("text/plain; charset=utf-8", problem.text()),
             ResponseFormat::Json => ("application/problem+json", {
-                serde_json::to_string(&problem.body(instance)).expect("a problem is plain data") + "\n"
+                serde_json::to_string(&problem.body(instance.as_ref())).expect("a problem is plain data") + "\n"
             }),
         };
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -169,6 +169,10 @@ impl OfName {
 
     fn add(&mut self, mut tenure: Tenure) {
         let list = if tenure.end.is_wait() { &mut self.waits } else { &mut self.leases };
+        if list.is_empty() {
+            *list = vec![tenure];
+            return;
+        }
         let may_be_known = matches!(tenure.end, TenureEnd::Lost | TenureEnd::Expired);
         if let Some(known) = list.iter_mut().rev().find(|known| may_be_known && known.is_same_lease(&tenure)) {
             (known.end, known.to_ms) = (TenureEnd::Lost, known.to_ms.max(tenure.to_ms));

@@ -85,6 +85,9 @@ impl Fields {
     /// Errors: `token-in-url` for a token, however its name is encoded or capitalised; `invalid` for bytes that are
     /// not UTF-8 and for too many fields.
     pub fn add_query(&mut self, query: &str) -> Result<(), Problem> {
+        if query.is_empty() {
+            return Ok(());
+        }
         let pairs = decode_pairs(query, "query")?;
         if pairs.iter().any(|(name, _)| TOKEN_NAMES.contains(&name.trim().to_ascii_lowercase().as_str())) {
             let detail = "a token was sent in the URL, where it gets logged: send it in the Lock-Token header \
@@ -268,6 +271,9 @@ impl Fields {
     ///
     /// Errors: `invalid` with all recorded errors and each unknown field.
     pub fn finish(mut self, known: &[&str]) -> Result<(), Problem> {
+        if self.given.is_empty() {
+            return self.finish_with_others();
+        }
         let mut left: Vec<String> = std::mem::take(&mut self.given).into_iter().map(|field| field.name).collect();
         left.sort_unstable();
         for name in left {

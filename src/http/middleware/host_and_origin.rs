@@ -34,14 +34,13 @@ pub(super) fn check_origin(request: &Request, is_stream: bool, is_https: impl Fn
 ///
 /// Errors: `host-not-allowed`, without the name, which is the client's input.
 pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing: bool) -> Result<(), Problem> {
-    // The host of a target comes before the header.
-    let host = request.headers().get(header::HOST).filter(|_| request.uri().authority().is_none());
-    let on_connection = RequestContext::connection(request).zip(host);
-    if on_connection.is_some_and(|(connection, host)| connection.has_accepted(host)) {
+    if RequestContext::has_accepted_host(request) {
         return Ok(());
     }
     if hosts.permit_request(request.headers(), request.uri(), allow_missing) {
-        if let Some((connection, host)) = on_connection {
+        // The host of a target comes before the header.
+        let host = request.headers().get(header::HOST).filter(|_| request.uri().authority().is_none());
+        if let Some((connection, host)) = RequestContext::connection(request).zip(host) {
             connection.accept_host(host);
         }
         return Ok(());

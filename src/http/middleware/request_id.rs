@@ -72,6 +72,12 @@ impl RequestId {
     }
 }
 
+impl AsRef<str> for RequestId {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl PartialEq for RequestId {
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()

@@ -144,7 +144,7 @@ impl ResponseSteps {
         if let Some(html_response) = html_response {
             response = html_response.apply(id.as_str(), response);
         }
-        problem_writer.write(id.as_str(), &mut response);
+        problem_writer.write(&id, &mut response);
         html_response::add_headers(response.headers_mut(), is_page);
         measured.answered(&response);
         id.write(&mut response);

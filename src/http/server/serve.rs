@@ -343,7 +343,7 @@ impl Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let guard = self.connection.begin_request();
-        let context = RequestContext::new(Arc::clone(&self.connection), request.headers());
+        let context = RequestContext::new(Arc::clone(&self.connection), &request);
         let extensions = request.extensions_mut();
         extensions.insert(context);
         if let Some(certificate) = &self.certificate {
