@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::workers::Until;
+use crate::goals::Goals;
 use crate::http::{self, Connection};
 use crate::throughput::World;
 use crate::stats::{Run, Spread, percentile};
@@ -64,6 +65,14 @@ impl Rounds {
             self.0.entry(connections).or_default().push(Round { run, gaps, alone });
         }
         Ok(())
+    }
+
+    /// Adds its goals.
+    pub fn add_goals(&self, goals: &mut Goals) {
+        for (connections, rounds) in &self.0 {
+            let handover = rounds.iter().map(|r| percentile(&r.gaps, 0.5) / r.alone).collect();
+            goals.at_most(&format!("hand-over to the next of {connections}, in cycles"), 1.5, "", handover);
+        }
     }
 
     /// Prints what was measured.

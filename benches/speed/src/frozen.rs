@@ -99,7 +99,7 @@ impl Rounds {
 
     /// Adds its goals.
     pub fn add_goals(&self, goals: &mut Goals) {
-        goals.at_least("one node of five frozen: rate / that of five healthy, at 16", 0.9, "", self.ratios());
+        goals.at_least("one node of five frozen: rate / that of five healthy, at 16", 0.95, "", self.ratios());
         let most = self.longest_ms().into_iter().fold(0.0, f64::max);
         let timeout = NODE_TIMEOUT.as_secs_f64() * 1_000.0;
         goals.at_most("the same: the longest request of all rounds", timeout, " ms", vec![most]);
