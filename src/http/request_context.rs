@@ -60,7 +60,8 @@ impl RequestContext {
     }
 }
 
-/// Headers that programs send with each request.
+/// Headers that programs send with each request. None of those that are looked for only without
+/// [`RequestContext::has_common_headers`] may be here.
 fn is_common(name: &str) -> bool {
     let names = ["user-agent", "accept", "accept-encoding", "connection", "content-type", "content-length"];
     names.contains(&name) || matches!(name, "authorization" | "lock-token")

@@ -61,6 +61,25 @@ async fn l1_a_host_that_is_missing_malformed_or_given_twice_is_400() {
 }
 
 #[tokio::test]
+async fn each_request_of_a_connection_is_checked_for_its_own_host_and_origin() {
+    let service = Service::embedded(&[]).await;
+    let post = "POST /locks/x?ttl=1s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n";
+    let get = "GET /locks HTTP/1.1\r\nHost: ";
+    let sent = [
+        (format!("{get}127.0.0.1\r\n"), "200"),
+        (format!("{get}evil.example\r\n"), "421"),
+        (format!("{post}Origin: http://evil.example\r\n"), "403"),
+        (format!("{post}Sec-Fetch-Site: cross-site\r\n"), "403"),
+        (post.to_owned(), "201"),
+        (format!("{get}127.0.0.1\r\nConnection: close\r\n"), "200"),
+    ];
+    let requests: String = sent.iter().map(|(head, _)| format!("{head}\r\n")).collect();
+    let answers = raw(&service, &requests).await;
+    let statuses: Vec<&str> = answers.split("HTTP/1.1 ").skip(1).filter_map(|answer| answer.get(..3)).collect();
+    assert_eq!(statuses, sent.each_ref().map(|(_, status)| *status), "{answers}");
+}
+
+#[tokio::test]
 async fn l2_what_the_library_refuses_has_a_problem_and_an_id() {
     let service = Service::embedded(&[]).await;
     let long = "x".repeat(70_000);
