@@ -82,13 +82,9 @@ async fn release(instance: &Instance, names: &[&str], token: &str) -> Answer {
 
 /// On how many nodes each of these keys is.
 async fn held_on(cluster: &Cluster, names: &[&str]) -> Vec<usize> {
-    let count = async |name: &str| {
-        let each = cluster.servers.iter().map(|server| async move { server.ask::<bool>(&["EXISTS", name]).await });
-        join_all(each).await.into_iter().filter(|exists| *exists).count()
-    };
     let mut counts = Vec::new();
     for name in names {
-        counts.push(count(name).await);
+        counts.push(cluster.nodes_with(name).await);
     }
     counts
 }

@@ -162,12 +162,18 @@ fn ratios(
 }
 
 fn of_rates(all: &BTreeMap<(usize, Subject), Vec<Run>>, goals: &mut Goals) {
-    use Subject::{Embedded, PlainFloor, Rslock, Service};
+    use Subject::{BareAxum, Embedded, PlainFloor, Rslock, ScriptFloor, Service};
     let rate = |connections, pair| ratios(all, connections, pair, Run::rate);
+    goals.at_least("rate at 64 / script floor's", 0.6, "", rate(64, [Service, ScriptFloor]));
     goals.at_least("rate at 64 / plain floor's", 0.15, "", rate(64, [Service, PlainFloor]));
     goals.at_least("rate at 64 / rslock's, in process", 0.42, "", rate(64, [Service, Rslock]));
     let p50 = ratios(all, 1, [Service, PlainFloor], |run| run.percentile(0.5));
     goals.at_most("p50 at 1 / plain floor's", 3.0, "", p50);
+    for (floor, name) in [(PlainFloor, "plain"), (ScriptFloor, "script")] {
+        let p99 = ratios(all, 16, [Service, floor], |run| run.percentile(0.99));
+        goals.at_most(&format!("p99 at 16 / {name} floor's"), 4.0, "", p99);
+    }
+    goals.at_least("embedded: rate at 64 / bare axum's", 0.6, "", rate(64, [Embedded, BareAxum]));
     for (connections, bound) in [(64, 40.0), (1, 140.0)] {
         let own = all[&(connections, Service)].iter().map(|run| run.cpu.subject).collect();
         goals.at_most(&format!("the service's own CPU per cycle at {connections}"), bound, " µs", own);

@@ -14,7 +14,7 @@ use super::request_queue::PendingRequest;
 use crate::keyed_maps::HASHING;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, Reply, Request, View, ViewId};
+use crate::protocol::{ClusterParams, Reply, Request, ViewId};
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
@@ -87,15 +87,9 @@ pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>, no
         return requests;
     }
     let mut sent = Vec::with_capacity(requests.len());
-    // The last view, and whether it names this process.
-    let mut last: Option<(Arc<View>, bool)> = None;
     for pending in requests {
         let stamp = pending.stamp();
-        let is_named = match &last {
-            Some((view, is_named)) if Arc::ptr_eq(view, &stamp.view) => *is_named,
-            _ => last.insert((Arc::clone(&stamp.view), stamp.names(id, run))).1,
-        };
-        let refusal = (!is_named).then(|| stamp.refusal(id, run, pending.request())).flatten();
+        let refusal = (!stamp.names(id, run)).then(|| stamp.refusal(id, run, pending.request())).flatten();
         match refusal {
             Some(no_vote) => pending.answer(Ok(Reply::NoVote(no_vote)), now),
             None => sent.push(pending),

@@ -11,6 +11,7 @@ mod replays;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redlockd::app::{self, App};
 use redlockd::client::base_url::BaseUrl;
 use redlockd::client::transport::ClientSettings;
@@ -62,14 +63,10 @@ impl Cluster {
         Instance::start(&self.config(more)).await
     }
 
-    /// Whether every node has a lease of this resource.
-    pub async fn all_have(&self, resource: &str) -> bool {
-        for server in &self.servers {
-            if server.ask::<u8>(&["EXISTS", resource]).await == 0 {
-                return false;
-            }
-        }
-        true
+    /// On how many nodes this key is.
+    pub async fn nodes_with(&self, key: &str) -> usize {
+        let each = self.servers.iter().map(|server| async move { server.ask::<bool>(&["EXISTS", key]).await });
+        join_all(each).await.into_iter().filter(|exists| *exists).count()
     }
 
     /// How many listen for the ends of this resource's leases on the first node.
