@@ -103,9 +103,10 @@ bench-parts: ## instructions of the service per cycle by crate and module, of a 
 bench-scripts: speed ## what the scripts of acquire and release cost a node, alone and 16 in a batch (half a minute)
 	@$(SPEED) scripts $(REDLOCKD) $(or $(ROUNDS),5)
 
-bench-nodes: ## instructions of redis-server for an acquire and a release: what a noisy machine does not move (3 minutes)
+bench-nodes: ## instructions of redis-server for an acquire, a release and each of their parts: what a noisy machine does not move (6 minutes)
 	@tests/install-deps.sh valgrind=valgrind
 	@nice benches/node_instructions.py
+	@nice benches/node_parts.py
 
 # The crates apart are checked in the same directory, where most of what they depend on has been checked already.
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning

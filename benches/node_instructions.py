@@ -87,18 +87,15 @@ def names(count):
 def acquire(sha, batch, now):
     keys, words = [], [f"{RUN}|{CLUSTER}|{VIEW}", GUARD_US, FENCE_TTL_MS, QUARANTINE_MS]
     for place, (name, token, attempt) in enumerate(batch):
-        gone, sent = f"redlockd:gone:{token}:{name}", now + place
-        keys += [name, gone, f"{gone}#{attempt}"]
+        sent = now + place
+        keys += [name, f"redlockd:gone:{token}:{name}"]
         words += [sent, 31_000, f'{token}|000000|30000|{sent}|{attempt},|{{"o":"bench"}}']
     return ["EVALSHA", sha, len(keys), *keys, *words]
 
 
 def release(sha, batch):
-    keys, words = [], []
-    for name, token, _ in batch:
-        keys += [name, f"redlockd:gone:{token}:{name}"]
-        words += ["", "released"]
-    return ["EVALSHA", sha, len(keys), *keys, *words]
+    keys = [key for name, token, _ in batch for key in (name, f"redlockd:gone:{token}:{name}")]
+    return ["EVALSHA", sha, len(keys), *keys, "released"]
 
 
 def run(kind, batch, count):
@@ -135,4 +132,5 @@ def main():
             print(f"| {kind}, {words} | {cost:,.0f} | {cost / least:.1f} |", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

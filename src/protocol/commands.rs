@@ -38,14 +38,6 @@ impl BatchKind {
             Self::Release => &release::SCRIPT,
         }
     }
-
-    /// How many arguments the requests share.
-    fn shared_args(self) -> usize {
-        match self {
-            Self::Acquire => 4,
-            Self::Release => 0,
-        }
-    }
 }
 
 /// The kind of batch that a request may be part of, if any.
@@ -97,9 +89,9 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
     if let Some(kind) = batch_kind(request) {
         let encoded = batch.iter().filter_map(|(sent_at, request)| encode(context, *sent_at, request));
         let encoded: Vec<EncodedRequest> = encoded.collect();
-        let keys = encoded.iter().map(|request| request.counts().0).sum::<usize>();
-        let builder = CommandBuilder::new(kind.script(), script_ref, keys, encoded.len());
-        return join(builder, context, kind, &encoded).build();
+        let arguments = Arguments::of(kind, &encoded);
+        let builder = CommandBuilder::new(kind.script(), script_ref, arguments.keys, encoded.len());
+        return join(builder, context, arguments.form, &encoded).build();
     }
     match request {
         // They have a kind.
@@ -151,34 +143,74 @@ pub fn write_batch<'a>(
 ) {
     let mut encoded: Vec<Cow<'_, EncodedRequest>> = Vec::with_capacity(batch.len());
     encoded.extend(batch.filter_map(|(stamp, request)| stamp.encoded(context, request)));
-    let (mut keys, mut words, mut length) = (0, 3 + kind.shared_args(), 0);
-    for request in &encoded {
-        let (of_keys, of_all) = request.counts();
-        (keys, words, length) = (keys + of_keys, words + of_all, length + request.len());
-    }
+    let arguments = Arguments::of(kind, &encoded);
+    let length: usize = encoded.iter().map(|request| request.len()).sum();
+    let words = 3 + arguments.keys + arguments.count;
     let mut bytes = std::mem::take(out);
     bytes.reserve(CommandBuilder::BYTES + length);
     bytes.push(b'*');
     bytes.extend_from_slice(itoa::Buffer::new().format(words).as_bytes());
-    let builder = CommandBuilder::onto(bytes, kind.script(), script_ref, keys);
-    let command = join(builder, context, kind, &encoded).build();
+    let builder = CommandBuilder::onto(bytes, kind.script(), script_ref, arguments.keys);
+    let command = join(builder, context, arguments.form, &encoded).build();
     debug_assert_eq!(command.words(), words);
     *out = command.into_bytes();
     out.extend_from_slice(b"\r\n");
+}
+
+/// How the requests of a batch have their arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ArgumentForm {
+    /// Those of the marker, then those of each request.
+    WithMarker,
+    /// Releases for one reason, which is the only argument.
+    OneReason,
+    /// Two for each: a release has an empty one before its reason.
+    Pairs,
+}
+
+/// What the first words of a command say of its requests.
+struct Arguments {
+    form: ArgumentForm,
+    keys: usize,
+    count: usize,
+}
+
+impl Arguments {
+    fn of(kind: BatchKind, batch: &[impl Borrow<EncodedRequest>]) -> Self {
+        let (mut keys, mut count, mut is_one_reason) = (0, 0, true);
+        let first = batch.first().map_or(&[][..], |request| request.borrow().args());
+        for request in batch.iter().map(Borrow::borrow) {
+            let (of_keys, of_args) = request.counts();
+            (keys, count) = (keys + of_keys, count + of_args);
+            is_one_reason &= of_args == 1 && request.args() == first;
+        }
+        let (form, count) = match kind {
+            BatchKind::Acquire => (ArgumentForm::WithMarker, 4 + count),
+            BatchKind::Release if is_one_reason => (ArgumentForm::OneReason, 1),
+            BatchKind::Release => (ArgumentForm::Pairs, 2 * batch.len()),
+        };
+        Self { form, keys, count }
+    }
 }
 
 /// Adds keys and arguments of these requests.
 fn join(
     mut command: CommandBuilder,
     context: &ScriptContext<'_>,
-    kind: BatchKind,
+    form: ArgumentForm,
     batch: &[impl Borrow<EncodedRequest>],
 ) -> CommandBuilder {
     batch.iter().for_each(|request| command.encoded_keys(request.borrow()));
-    if kind == BatchKind::Acquire {
+    if form == ArgumentForm::WithMarker {
         command.shared_marker_args(context);
     }
-    batch.iter().for_each(|request| command.encoded_args(request.borrow()));
+    let those_with_args = if form == ArgumentForm::OneReason { 1 } else { batch.len() };
+    for request in batch.iter().take(those_with_args).map(Borrow::borrow) {
+        if form == ArgumentForm::Pairs && request.counts().1 == 1 {
+            command.text("");
+        }
+        command.encoded_args(request);
+    }
     command
 }
 

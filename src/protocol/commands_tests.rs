@@ -62,15 +62,13 @@ fn an_acquire_names_its_keys_and_arguments_in_order() {
         labels: Arc::from("{}"),
     });
     let (hash, attempt) = (hash.as_str(), attempt.as_str());
-    let (token_tombstone, attempt_tombstone) =
-        (format!("redlockd:gone:{hash}:a/b"), format!("redlockd:gone:{hash}:a/b#{attempt}"));
+    let token_tombstone = format!("redlockd:gone:{hash}:a/b");
     let expected = [
         "EVALSHA",
         acquire::SCRIPT.sha(),
-        "3",
+        "2",
         "lock:a/b",
         &token_tombstone,
-        &attempt_tombstone,
         "beef|c1|00000000000000000000000000000000",
         "500000",
         "3600000",
@@ -82,7 +80,7 @@ fn an_acquire_names_its_keys_and_arguments_in_order() {
     assert_eq!(sent(&request, ScriptRef::Hash), expected);
     let by_body = sent(&request, ScriptRef::Body);
     assert_eq!(by_body[0], "EVAL");
-    assert!(by_body[1].contains("local function check_vote") && by_body[1].contains("attempt tombstone"));
+    assert!(by_body[1].contains("local function check_vote") && by_body[1].contains("redlockd:cancels"));
     assert_eq!(by_body[2..], sent(&request, ScriptRef::Hash)[2..]);
 }
 
@@ -94,7 +92,7 @@ fn a_release_writes_a_tombstone_for_the_token_and_a_cancel_for_the_attempt() {
     let tombstone = format!("redlockd:gone:{}:a/b", hash.as_str());
     let release = sent(&release, ScriptRef::Hash);
     assert_eq!(release[2..5], ["2", "lock:a/b", &tombstone]);
-    assert_eq!(release[5..], ["", "forced"]);
+    assert_eq!(release[5..], ["forced"]);
     let cancel = Request::Cancel(CancelArgs { resource: resource(), token: hash.clone(), attempt: attempt.clone() });
     let cancel = sent(&cancel, ScriptRef::Hash);
     assert_eq!(cancel[4], format!("{tombstone}#{}", attempt.as_str()));
@@ -106,19 +104,25 @@ fn a_batch_has_the_keys_and_arguments_of_its_requests_in_order() {
     let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
     let marker_fingerprint = marker_fingerprint(&params, "beef", ViewId::NONE);
     let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
-    let release = |name: &str| {
-        Request::Release(ReleaseArgs {
-            resource: ResourceName::parse(name).expect("valid"),
-            token: token(),
-            reason: EndReason::Released,
-        })
+    let release = |name: &str, reason| {
+        Request::Release(ReleaseArgs { resource: ResourceName::parse(name).expect("valid"), token: token(), reason })
     };
-    let (a, b) = (release("a"), release("b"));
-    let both = words(&build_batch(&context, &[(RequestTime(1), &a), (RequestTime(2), &b)], ScriptRef::Hash));
-    let (one, two) = (sent(&a, ScriptRef::Hash), sent(&b, ScriptRef::Hash));
-    assert_eq!(both[2], "4");
-    assert_eq!(both[3..7], [&one[3..5], &two[3..5]].concat());
-    assert_eq!(both[7..], [&one[5..], &two[5..]].concat());
+    let (a, b, forced) =
+        (release("a", EndReason::Released), release("b", EndReason::Released), release("b", EndReason::Forced));
+    let cancel =
+        Request::Cancel(CancelArgs { resource: resource(), token: token(), attempt: AttemptId::from_random(5) });
+    let both = |one: &Request, other: &Request| {
+        let words = words(&build_batch(&context, &[(RequestTime(1), one), (RequestTime(2), other)], ScriptRef::Hash));
+        assert_eq!(words[2], "4");
+        assert_eq!(words[3..7], [&sent(one, ScriptRef::Hash)[3..5], &sent(other, ScriptRef::Hash)[3..5]].concat());
+        words[7..].to_vec()
+    };
+    assert_eq!(both(&a, &b), ["released"], "one reason for all");
+    assert_eq!(both(&a, &forced), ["", "released", "", "forced"]);
+    assert_eq!(
+        both(&cancel, &b),
+        [&sent(&cancel, ScriptRef::Hash)[5..], &["".to_owned(), "released".to_owned()]].concat()
+    );
 }
 
 /// The nodes of a round share what the first one encoded; a node with other parameters, and another request under the same stamp,

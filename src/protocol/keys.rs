@@ -22,6 +22,8 @@ pub const WAITERS_KEY: &str = "redlockd:waiters";
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
 /// String with a TTL: exists while any resource may have a block, so that a node without blocks reads no other key.
 pub const BLOCKS_KEY: &str = "redlockd:blocks";
+/// String with a TTL: exists while any attempt has a tombstone, so that an acquire reads one only then.
+pub const CANCELS_KEY: &str = "redlockd:cancels";
 /// String with a TTL: exists while any instance listens for the ends of leases, so that notices are published only if some
 /// instance receives them.
 pub const NOTICES_KEY: &str = "redlockd:notices";

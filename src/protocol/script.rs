@@ -177,9 +177,14 @@ impl EncodedRequest {
         Self { words: builder.0, keys }
     }
 
-    /// The number of keys, and of keys and arguments.
+    /// The number of keys, and of arguments.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.keys.0, self.words.words)
+        (self.keys.0, self.words.words - self.keys.0)
+    }
+
+    /// The encoded arguments.
+    pub(super) fn args(&self) -> &[u8] {
+        &self.words.bytes[self.keys.1..]
     }
 
     /// The length of all words.

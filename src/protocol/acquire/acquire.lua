@@ -4,13 +4,13 @@
 local NOW_MS = math.floor(NOW / 1000)
 local INTENT = 2000 -- ms, INTENT_TTL: an intent that lasts longer was left before this clock went back, and does not count
 local now, out, new, top, highest, beside, too_long = math.floor(NOW / 1000 / ARGV[3]), {}, {}, hw, nil, nil, nil
-local past
+local past, cancelled = nil, attempts and redis.call('MGET', unpack(attempts))
 gen = tonumber(gen or -1)
-for k = 3, n, 3 do
-  local i, at = k / 3, k + 1
-  local token, resource = string.sub(KEYS[k - 1], 15, 78), string.sub(KEYS[k - 1], 80)
+for i = 1, n / 2 do
+  local lock, at = KEYS[2 * i - 1], 3 * i + 1
+  local token, resource = string.sub(KEYS[2 * i], 15, 78), string.sub(KEYS[2 * i], 80)
   SENT = tonumber(ARGV[at + 1])
-  local v, ended = found[k], found[k + 1]
+  local v, ended = found[2 * i + 2], found[2 * i + 3]
   local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and check_vote() or nil
   local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. resource) or -2
   local intent = found[2] and not v and redis.call('MGET', 'redlockd:i:' .. resource)[1]
@@ -18,7 +18,7 @@ for k = 3, n, 3 do
     out[i] = no
   elseif ended then
     out[i] = { 'D', ended } -- this token was released
-  elseif found[k + 2] then
+  elseif cancelled and cancelled[i] then
     out[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
     out[i] = { 'W', block } -- even to the token that has the key: the block may stand for another lease
@@ -45,21 +45,20 @@ for k = 3, n, 3 do
     if SENT <= top then -- otherwise SENT is above all that were given here
       if not past then
         local names = {}
-        for j = 2, n, 3 do names[#names + 1] = string.sub(KEYS[j], 80) end
+        for j = 2, n, 2 do names[#names + 1] = string.sub(KEYS[j], 80) end
         past = { redis.call('HMGET', 'redlockd:fences:0', unpack(names)), redis.call('HMGET', 'redlockd:fences:1', unpack(names)) }
       end
       fence = math.max(SENT, (m[4] or 0) + 1, tonumber(past[1][i] or 0) + 1, tonumber(past[2][i] or 0) + 1)
       digits = string.format('%.0f', fence)
     end
     if fence > top then top, highest = fence, digits end
-    out[i], new[#new + 1] = fence, k
+    out[i], new[#new + 1] = fence, i
     if fence ~= SENT then ARGV[at + 1], ARGV[at + 3] = digits, string.gsub(ARGV[at + 3], '^(%x+|%d+|%d+|)%d+', '%1' .. digits) end
   else
-    local lock = KEYS[k - 2]
     local left = redis.call('PTTL', lock)
     if string.sub(v, 1, 65) == token .. '|' then -- the same token again: the replay joins the lease, its fence unchanged
       local head, fence, claims, labels = string.match(v, '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$', 66)
-      local attempt = string.sub(KEYS[k], -17) .. ','
+      local attempt = string.match(ARGV[at + 3], '(%w+,)', 66) -- the first word that ends with a comma
       local known = head and string.find(claims, attempt, 1, true)
       if not head then
         out[i] = { 'B', left, '' } -- a foreign client has changed the value
@@ -89,12 +88,12 @@ end
 -- The highest fence is stored before any lease has it.
 if highest then redis.call('HSET', META, 'hw', highest) end
 local fences = {}
-for _, k in ipairs(new) do
-  local lock, at = KEYS[k - 2], k + 1
+for _, i in ipairs(new) do
+  local lock, at = KEYS[2 * i - 1], 3 * i + 1
   if redis.call('SET', lock, ARGV[at + 3], 'NX', 'PX', ARGV[at + 2]) then -- NX: the key may be of another type
-    fences[#fences + 1], fences[#fences + 2] = string.sub(KEYS[k - 1], 80), ARGV[at + 1]
+    fences[#fences + 1], fences[#fences + 2] = string.sub(KEYS[2 * i], 80), ARGV[at + 1]
   else
-    out[k / 3] = { 'B', redis.call('PTTL', lock), '' }
+    out[i] = { 'B', redis.call('PTTL', lock), '' }
   end
 end
 if #fences > 0 then redis.call('HSET', gen % 2 == 0 and 'redlockd:fences:0' or 'redlockd:fences:1', unpack(fences)) end

@@ -37,7 +37,6 @@ pub(super) fn encode(context: &ScriptContext<'_>, sent_at: RequestTime, args: &A
     EncodedRequest::new(
         |keys| {
             keys.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
-            keys.joined(keys::attempt_tombstone_parts(resource, token, attempt));
         },
         |args| {
             let (mut sent, mut ttl_ms) = (itoa::Buffer::new(), itoa::Buffer::new());

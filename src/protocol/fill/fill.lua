@@ -40,7 +40,7 @@ if not keeps and NAMES ~= named and (NAMES or string.find(ARGV[11], '\n=settings
   redis.call('SET', 'redlockd:names', named) -- its keys from before count for nothing
   if redis.call('PTTL', 'redlockd:blocks') < Q then redis.call('SET', 'redlockd:blocks', '1', 'PX', Q) end
 end
-local longest, index = 0, {}
+local longest, cancels, index = 0, 0, {}
 local function union(claims, more)
   for claim in string.gmatch(more, '[^,]+,') do
     if not string.find(claims, claim, 1, true) then claims = claims .. claim end
@@ -148,6 +148,7 @@ for at = 13, #ARGV, 5 do
     elseif left < px then
       redis.call('PEXPIRE', resource, px)
     end
+    if string.find(resource, '#', 80, true) then cancels = math.max(cancels, px, left) end
   elseif kind == 'f' then
     block(resource, '*', '', px)
     if value ~= '' then redis.call('SET', head .. resource .. tail, value, 'NX', 'PX', px) end
@@ -166,6 +167,9 @@ for at = 13, #ARGV, 5 do
 end
 if longest > math.max(redis.call('PTTL', 'redlockd:blocks'), 0) then
   redis.call('SET', 'redlockd:blocks', '1', 'PX', longest)
+end
+if cancels > 0 and redis.call('PTTL', 'redlockd:cancels') < cancels then -- as in release.lua
+  redis.call('SET', 'redlockd:cancels', '1', 'PX', cancels)
 end
 if #index > 0 then redis.call('ZADD', KEYS[2], unpack(index)) end
 redis.call('HSET', META, 'fill', this .. '|' .. page, 'filled', V > (x[3] or NONE) and V or x[3])

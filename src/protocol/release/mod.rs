@@ -64,7 +64,7 @@ impl<'a> ScriptArgs<'a> {
     }
 }
 
-/// The keys and arguments of one release or cancel.
+/// The keys and arguments of one release or cancel: a release has one argument, its reason, and a cancel two.
 pub(super) fn encode(context: &ScriptContext<'_>, args: &ScriptArgs<'_>) -> EncodedRequest {
     let ScriptArgs { resource, token, kind } = *args;
     EncodedRequest::new(
@@ -77,7 +77,7 @@ pub(super) fn encode(context: &ScriptContext<'_>, args: &ScriptArgs<'_>) -> Enco
         },
         |words| {
             match kind {
-                Kind::Release(reason) => words.text("").text(reason.as_str()),
+                Kind::Release(reason) => words.text(reason.as_str()),
                 Kind::Cancel(attempt, tombstone_ttl) => words.text(attempt.as_str()).number(millis(tombstone_ttl)),
             };
         },

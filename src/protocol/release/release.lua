@@ -20,7 +20,7 @@ if names then
   end
   found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(K))
 end
-local out, deleted, unlisted, notices, beside = {}, {}, {}, {}, nil
+local out, deleted, unlisted, notices, beside, longest = {}, {}, {}, {}, nil, 0
 for i = 1, count do
   local v, before, code, last, ended = found[2 * i + 1], found[2 * i + 2], 'M', false, false
   local LOCK, TOKEN, AT = K[2 * i - 1], sub(K[2 * i], 15, 78), ARGV[2 * i - 1]
@@ -46,6 +46,7 @@ for i = 1, count do
       if not last then redis.pcall('SET', LOCK, TOKEN .. '|' .. head .. rest .. tail, 'KEEPTTL') end
     end
   end
+  if AT ~= '' then longest = math.max(longest, ARGV[2 * i]) end
   if found[1] then
     local BLOCK, rest = 'redlockd:block:' .. RESOURCE, ''
     local ends, claims = string.match(redis.call('HMGET', BLOCK, TOKEN)[1] or '', '^(%d+)|(.*)$')
@@ -60,10 +61,10 @@ for i = 1, count do
         redis.call('HSET', BLOCK, TOKEN, ends .. '|' .. rest)
       else
         redis.call('HDEL', BLOCK, TOKEN)
-        local others, longest, t = redis.call('HGETALL', BLOCK), 0, redis.call('TIME')
-        for n = 2, #others, 2 do longest = math.max(longest, string.match(others[n], '^%d+')) end
-        local left = longest - math.floor(t[1] * 1000 + t[2] / 1000)
-        if longest > 0 then redis.call('PEXPIRE', BLOCK, math.max(left, 0)) end -- 0: the key is deleted
+        local others, last_end, t = redis.call('HGETALL', BLOCK), 0, redis.call('TIME')
+        for n = 2, #others, 2 do last_end = math.max(last_end, string.match(others[n], '^%d+')) end
+        local left = last_end - math.floor(t[1] * 1000 + t[2] / 1000)
+        if last_end > 0 then redis.call('PEXPIRE', BLOCK, math.max(left, 0)) end -- 0: the key is deleted
         ended = ended and left <= 0
       end
     end
@@ -76,6 +77,9 @@ for i = 1, count do
   out[i] = not before and code == 'R' and 1 or { code, before or '' }
 end
 if #deleted > 0 then redis.call('DEL', unpack(deleted)) end
+if longest > 0 and redis.call('PTTL', 'redlockd:cancels') < longest then
+  redis.pcall('SET', 'redlockd:cancels', '1', 'PX', longest) -- lasts as long as they do
+end
 for i = 1, count do
   -- The first reason stays, except that a release replaces a revocation.
   local before, is_release = found[2 * i + 2], ARGV[2 * i - 1] == ''
