@@ -324,6 +324,8 @@ mutants! {
         HigherViewCounts,
         /// A process with a durable one's data counts for views that name another admission of that one.
         SinceNotKept,
+        /// Without a quorum of votes, a process that a later list left out says which list counts.
+        LeftOutCounts,
     }
     /// Lists of events find each (`src/waiting/state_machine_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

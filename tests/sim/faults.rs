@@ -778,6 +778,21 @@ impl World {
         }
     }
 
+    /// A change of the list or of terms that an operator asked for has ended.
+    pub(super) fn change_ends(&mut self, inst: usize) {
+        let place = self.changing.iter().position(|of| *of == inst);
+        place.map(|place| self.changing.swap_remove(place));
+    }
+
+    /// Again, once no change is under way: what it leaves behind may need an operator, too (seed 289718).
+    pub(super) fn correct_again(&mut self) {
+        if self.changing.is_empty() {
+            self.correct_configurations(true);
+        } else {
+            self.at(self.now + SEC, Event::CorrectAgain);
+        }
+    }
+
     /// An operator starts instances with the present list: those that were started with an old one, or were cut off during
     /// several changes, and may know too few of its nodes; and those whose view every node has forgotten. Again, where changes that
     /// had begun are over by now.

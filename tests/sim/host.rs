@@ -180,7 +180,8 @@ impl Host {
     /// An operator adds a server to the list, or removes it.
     pub(super) fn relist(&self, server: usize, is_added: bool) {
         let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
-        let name = lock(&world).profile.name_of(server);
+        let (inst, name) = (self.engine.clock.inst, lock(&world).profile.name_of(server));
+        lock(&world).changing.push(inst);
         self.runtime.spawn(async move {
             let done = match is_added {
                 true => monitor.add(&name, &address_of(server)).await,
@@ -189,7 +190,9 @@ impl Host {
             if done.is_ok() {
                 lock(&world).coverage.count(if is_added { HardState::NodeAdded } else { HardState::NodeRemoved });
             }
-            lock(&world).trace(|| format!("{name} added: {is_added}: {done:?}"));
+            let mut world = lock(&world);
+            world.change_ends(inst);
+            world.trace(|| format!("{name} added: {is_added}: {done:?}"));
         });
     }
 
@@ -217,12 +220,16 @@ impl Host {
     /// An operator puts these terms in force.
     pub(super) fn reterm(&self, terms: crate::protocol::Terms) {
         let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));
+        let inst = self.engine.clock.inst;
+        lock(&world).changing.push(inst);
         self.runtime.spawn(async move {
             let done = monitor.change_terms(terms.clone()).await;
             if done.is_ok() {
                 lock(&world).coverage.count(HardState::TermsChanged);
             }
-            lock(&world).trace(|| format!("terms {terms}: {done:?}"));
+            let mut world = lock(&world);
+            world.change_ends(inst);
+            world.trace(|| format!("terms {terms}: {done:?}"));
         });
     }
 

@@ -240,7 +240,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::Heal(heal) => self.heal(heal),
             Event::Fsync => self.fsync(),
-            Event::CorrectAgain => self.correct_configurations(true),
+            Event::CorrectAgain => self.correct_again(),
             Event::Calm => self.calm_down(),
             Event::Scan => self.scan(),
             Event::CheckLiveness { resource } => self.check_liveness(resource),

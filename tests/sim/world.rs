@@ -191,6 +191,8 @@ pub(super) struct World {
     pub(super) unnoticed: BTreeSet<usize>,
     /// Instances at which a replacement is under way.
     pub(super) replacing: BTreeSet<usize>,
+    /// The instance of each change of the list or of terms that is under way.
+    pub(super) changing: Vec<usize>,
     /// Tokens with which an acquire was asked for.
     pub(super) asked_with: BTreeSet<TokenHash>,
     pub(super) calm: bool,
@@ -234,6 +236,7 @@ impl World {
             settled_until: 0,
             unnoticed: BTreeSet::new(),
             replacing: BTreeSet::new(),
+            changing: Vec::new(),
             asked_with: BTreeSet::new(),
             calm: false,
             done: false,
@@ -412,6 +415,7 @@ impl World {
         let calls = std::mem::take(&mut i.calls).into_values().map(|c| c.waker);
         let timers = std::mem::take(&mut i.timers).into_values();
         self.replacing.remove(&inst);
+        self.changing.retain(|of| *of != inst);
         calls.chain(timers).collect()
     }
 }

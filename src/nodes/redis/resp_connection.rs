@@ -140,10 +140,11 @@ fn short_item(bytes: &[u8]) -> Option<(Value, usize)> {
     rest.starts_with(b"\r\n").then(|| (Value::BulkString(text.to_vec()), at + length + 2))
 }
 
-/// A number of at most 18 digits on a line of this kind, and the length of the line.
+/// A number of at most 18 digits on a line of this kind, and the length of the line. A length has no sign.
 fn number(bytes: &[u8], kind: u8) -> Option<(i64, usize)> {
     let (first, rest) = bytes.split_first()?;
-    let (is_negative, digits) = rest.strip_prefix(b"-").map_or((false, rest), |digits| (true, digits));
+    let negated = rest.strip_prefix(b"-").filter(|_| kind == b':');
+    let (is_negative, digits) = negated.map_or((false, rest), |digits| (true, digits));
     let (mut value, mut count) = (0, 0);
     while let Some(digit) = digits.get(count).filter(|byte| count < 18 && byte.is_ascii_digit()) {
         value = value * 10 + i64::from(digit - b'0');
@@ -198,7 +199,9 @@ mod tests {
             "the reply to one request"
         );
         assert!(
-            ["$2\r\n42", "$2\r\n42\r", "$2\r\n423\r\n", "$-1\r\n", "$33\r\n"].iter().all(|part| text(part).is_none())
+            ["$2\r\n42", "$2\r\n42\r", "$2\r\n423\r\n", "$-1\r\n", "$-0\r\n\r\n", "*-0\r\n", "$33\r\n"]
+                .iter()
+                .all(|part| text(part).is_none())
         );
         let longest = "-999999999999999999";
         assert_eq!(of(longest), Some(Value::Array(vec![Value::Int(longest.parse().expect("a number"))])));

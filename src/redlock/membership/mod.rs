@@ -11,5 +11,6 @@ mod next_view;
 pub(super) mod relist;
 mod rename_leases;
 pub(super) mod replace_node;
+mod shown_views;
 pub(super) mod silent_nodes;
 pub(super) mod view_monitor;

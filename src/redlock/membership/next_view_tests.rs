@@ -305,9 +305,45 @@ fn a_node_that_names_itself_alone_is_no_quorum() {
     let members = [votes("a1", &real), votes("b1", &real), votes("c1", &alone)];
     assert_eq!(seen(&members, &[]).0, real.id);
     assert_eq!(with_mutant(Mutant::ListOfOneNode, || seen(&members, &[]).0), alone.id, "the mutant is not found");
+    // Also not where no quorum votes, and it says that it waits for its vote.
+    let waiting = votes("c1", &alone).map(|m| Member { is_sound: false, is_served: true, ..m });
+    let members = [forgot("a2", true), votes("b1", &real), waiting];
+    assert_eq!(seen(&members, &[]).0, real.id);
+    assert_eq!(with_mutant(Mutant::ListOfOneNode, || seen(&members, &[]).0), ViewId::NONE, "the mutant is not found");
     // Also not while a change is under way, whose number it knows: had it been chosen, one of the others had left theirs.
     let members = [promised("a1", &real, &alone), promised("b1", &real, &alone), votes("c1", &alone)];
     assert_eq!(seen(&members, &[]).0, real.id);
+}
+
+/// c was removed and still answers, then d, which is gone; then the clocks of all others stepped (seed 275919 of the simulation).
+#[test]
+fn a_process_that_was_removed_does_not_say_which_list_counts() {
+    let names = ["a", "b", "c", "d"].map(|name| NodeId::parse(name).expect("valid"));
+    let with_list = |number, names: &[NodeId], old: &[NodeId]| {
+        let old = (!old.is_empty()).then(|| OldList {
+            names: old.iter().cloned().collect(),
+            before: BTreeMap::from([(old[2].clone(), ("c1".into(), ViewId::NONE.above(7)))]),
+            terms: None,
+        });
+        let names = names.iter().cloned().collect();
+        let list = Some(Arc::new(NodeList { names, terms: "0".into(), changed: None, old }));
+        Arc::new(View { list, ..View::clone(&view(number, ["a1", "b1", "c1"])) })
+    };
+    let removing_c = with_list(2, &[names[0].clone(), names[1].clone(), names[3].clone()], &names);
+    let last = with_list(5, &names[..2], &[]);
+    let served = |run: &str| votes(run, &last).map(|m| Member { is_sound: false, is_served: true, ..m });
+    let base = |members: &[Option<Member>]| {
+        let (ended, own) = ([false; 4], &Arc::default());
+        let known =
+            NodeAnswers { names: &names, members, rivals: &ended, ended: &ended, addresses: &[], configured: 4, own };
+        let names = known.base().0.list.as_ref().map(|list| list.names.len());
+        (names, known.is_cold())
+    };
+    let members = [served("a1"), served("b1"), votes("c1", &removing_c), None];
+    assert_eq!(base(&members), (Some(2), true));
+    assert_eq!(with_mutant(Mutant::LeftOutCounts, || base(&members)), (Some(3), false), "the mutant is not found");
+    // One process alone does not say that the list has changed since.
+    assert_eq!(base(&[served("a1"), None, votes("c1", &removing_c), None]), (Some(3), false));
 }
 
 #[test]
