@@ -153,7 +153,8 @@ impl Both {
                     None => Request::Release(ReleaseArgs {
                         resource: name(&resource(*of)),
                         token: token(*by),
-                        reason: EndReason::Released,
+                        // Those of a batch have one reason, or several.
+                        reason: if of % 4 == 3 { EndReason::Forced } else { EndReason::Released },
                     }),
                 };
                 let asked = ends.iter().map(|e| (self.next_time(false), end(e))).collect();
