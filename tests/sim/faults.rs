@@ -784,9 +784,11 @@ impl World {
         place.map(|place| self.changing.swap_remove(place));
     }
 
-    /// Again, once no change is under way: what it leaves behind may need an operator, too (seed 289718).
+    /// Again, once no change is under way: what it leaves behind may need an operator, too (seed 289718). But neither long after the
+    /// faults nor just before instances are asked (seed 2357).
     pub(super) fn correct_again(&mut self) {
-        if self.changing.is_empty() {
+        let latest = self.opens().min(self.profile.calm_ms * MS + 3 * SETTLES) - SETTLES;
+        if self.changing.is_empty() || self.now >= latest {
             self.correct_configurations(true);
         } else {
             self.at(self.now + SEC, Event::CorrectAgain);

@@ -43,7 +43,7 @@ impl World {
     }
 
     /// When what clients acquired is over, unless clocks went back.
-    fn opens(&self) -> Us {
+    pub(super) fn opens(&self) -> Us {
         let longest = self.insts.iter().map(|i| i.max_ttl_ms).max().unwrap_or_default();
         let longer_ms = if self.profile.reterms { LONGER_MS } else { 0 };
         self.closing_time() + (longest + longest / 50 + LOCK_DELAY_MS + longer_ms) * MS + 4 * SEC
