@@ -780,8 +780,9 @@ impl World {
 
     /// A change of the list or of terms that an operator asked for has ended.
     pub(super) fn change_ends(&mut self, inst: usize) {
-        let place = self.changing.iter().position(|of| *of == inst);
-        place.map(|place| self.changing.swap_remove(place));
+        if let Some(place) = self.changing.iter().position(|of| *of == inst) {
+            self.changing.swap_remove(place);
+        }
     }
 
     /// Again, once no change is under way: what it leaves behind may need an operator, too (seed 289718). But neither long after the

@@ -47,10 +47,9 @@ impl NodeAnswers<'_> {
 
     /// Whether more than a minority of this instance's own list shows the view: one node alone is a quorum of a list that it made up.
     fn is_witnessed(&self, view: &View) -> bool {
-        let size = self.own.list.as_ref().map_or(self.configured, |list| list.names.len());
         let shows = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.is_ours && *m.view == *view);
         let witnesses = self.list(self.own).into_iter().filter(shows).count();
-        let is_enough = witnesses > size - quorum_of(size) || mutant::is(Mutant::ListOfOneNode);
+        let is_enough = witnesses >= self.more_than_a_minority() || mutant::is(Mutant::ListOfOneNode);
         is_enough && !mutant::is(Mutant::LeftOutCounts)
     }
 
@@ -134,9 +133,14 @@ impl NodeAnswers<'_> {
         let Some(entry) = view.entry(name).filter(|entry| entry.address.is_some()) else { return true };
         let is_used = used.is_some_and(|own| *own == entry.address);
         let shows = self.members.iter().flatten().filter(|m| m.view.entry(name) == Some(entry)).count();
-        let own = self.own.list.as_ref().map_or(self.configured, |list| list.names.len());
-        let enough = self.quorum(view).min(self.quorum_before(view)).min(own - quorum_of(own) + 1);
+        let enough = self.quorum(view).min(self.quorum_before(view)).min(self.more_than_a_minority());
         is_used || shows >= enough || mutant::is(Mutant::AddressOfOneNode)
+    }
+
+    /// How many nodes of this instance's list are more than a minority.
+    fn more_than_a_minority(&self) -> usize {
+        let size = self.own.list.as_ref().map_or(self.configured, |list| list.names.len());
+        size - quorum_of(size) + 1
     }
 
     /// For a change of the list: how many votes the old list needed.
