@@ -168,7 +168,7 @@ pub(super) fn ordering_key(request: &Request) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
@@ -178,6 +178,20 @@ mod tests {
         AcquireArgs, CancelArgs, ChangedTerms, EndReason, NodeList, ReleaseArgs, RequestStamp, RequestTime, Terms, View,
     };
     use crate::types::{AttemptId, ResourceName, Token, Ttl};
+
+    /// The context of the commands to a node.
+    pub(in crate::nodes::redis) fn context() -> CommandContext {
+        let ms = Duration::from_millis;
+        let params = ClusterParams {
+            cluster: "c".into(),
+            guard: ms(500),
+            lock_delay: ms(1_000),
+            quarantine: ms(10_000),
+            fence_ttl: ms(60_000),
+            template: Default::default(),
+        };
+        CommandContext::new(NodeId::parse("n").expect("valid"), Arc::new(params))
+    }
 
     fn resource(name: &str) -> ResourceName {
         ResourceName::parse(name).expect("valid")
@@ -247,17 +261,7 @@ mod tests {
 
     #[test]
     fn a_command_has_the_terms_of_its_view() {
-        let ms = Duration::from_millis;
-        let (guard, lock_delay, fence_ttl) = (ms(500), ms(1_000), ms(60_000));
-        let params = ClusterParams {
-            cluster: "c".into(),
-            guard,
-            lock_delay,
-            quarantine: ms(10_000),
-            fence_ttl,
-            template: Default::default(),
-        };
-        let context = CommandContext::new(NodeId::parse("n").expect("valid"), Arc::new(params));
+        let (ms, context) = (Duration::from_millis, context());
         let now = Terms { guard: ms(700), lock_delay: ms(5_000), fence_ttl: ms(90_000), template: None };
         let changed = Some(ChangedTerms { now, accepted: vec!["0".into()] });
         let list = Arc::new(NodeList { terms: "c".into(), changed, ..NodeList::default() });

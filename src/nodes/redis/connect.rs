@@ -18,9 +18,8 @@ use tokio::time::timeout;
 
 use super::connections::{ActiveConnection, DriverTask};
 use super::errors;
-use super::pipeline::{Driver, Place};
+use super::pipeline::{Pipeline, Place};
 use super::reply_limit::Metered;
-use super::request_queue::ConnectionQueue;
 use super::resp_connection::Wire;
 use super::server_checks::{self, ServerInfo};
 use super::socket::NodeAddress;
@@ -82,7 +81,7 @@ impl managed::Manager for ConnectionManager {
         if let (Err(error), Some(slot)) = (&checked, connections.slots().get(*slot)) {
             // Before a new connection is built: until then, calls learn at once that there is none.
             connections.record_connect_error(error.clone());
-            connections.close(slot, Some(active.generation), clock.now());
+            connections.close(slot, Some(active.pipeline.generation()), clock.now());
         }
         Ok(checked?)
     }
@@ -198,13 +197,12 @@ impl NodeConnector {
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
-        let (queue, generation) = (Arc::new(ConnectionQueue::default()), place.connections.next_generation());
-        let driver = Driver::new(wire, Arc::clone(&queue), place.clone(), (run, generation));
+        let pipeline = Pipeline::new(wire, place.clone(), (run, place.connections.next_generation()));
         // A task of its own, so that it reads and writes while callers wait; it ends with the last clone of the set.
         // Unconstrained: it handles at most the requests that callers have enqueued.
         let mut tasks = JoinSet::new();
-        tasks.spawn(unconstrained(driver.run()));
-        Ok(ActiveConnection { queue, generation, _driver: Arc::new(tasks) })
+        tasks.spawn(unconstrained(Arc::clone(&pipeline).run()));
+        Ok(ActiveConnection { pipeline, _driver: Arc::new(tasks) })
     }
 
     /// A socket, authenticated and in the right database.

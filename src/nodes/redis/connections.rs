@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 
 use super::disk_policy::DiskPolicy;
 use super::errors;
-use super::request_queue::{ConnectionQueue, PendingRequest};
+use super::pipeline::Pipeline;
+use super::request_queue::PendingRequest;
 use super::server_checks::ServerInfo;
 use crate::nodes::call_observer::NodeObserver;
 use crate::protocol::{Unreachable, UnreachableKind};
@@ -24,10 +25,7 @@ use crate::types::NodeId;
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
 pub(super) struct ActiveConnection {
-    /// The queue of requests to send on it.
-    pub queue: Arc<ConnectionQueue>,
-    /// Distinguishes the successive connections of a slot.
-    pub generation: u64,
+    pub pipeline: Arc<Pipeline>,
     pub(super) _driver: DriverTask,
 }
 
@@ -37,7 +35,7 @@ impl ActiveConnection {
     /// Errors: the connection's and the server's. Cancel: the command may be sent.
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
         let (caller, answer) = oneshot::channel();
-        self.queue.push_command(command.get_packed_command(), caller);
+        self.pipeline.queue().push_command(command.get_packed_command(), caller);
         answer.await.unwrap_or_else(|_| Err(errors::lost()))
     }
 }
@@ -63,17 +61,20 @@ impl ConnectionSlot {
         self.active.lock().is_some()
     }
 
-    /// Enqueues a request for the next batch. Errors: there is no connection; the request is returned.
-    pub(super) fn enqueue(&self, pending: PendingRequest) -> Result<(), PendingRequest> {
-        match self.active.lock().as_ref() {
-            Some(active) => active.queue.push(pending),
+    /// Sends a request, see [`Pipeline::send`]. Errors: there is no connection; the request is returned.
+    pub(super) fn send(&self, pending: PendingRequest) -> Result<(), PendingRequest> {
+        // Not sent under the lock, which is also taken to close the connection.
+        let pipeline = self.active.lock().as_ref().map(|active| Arc::clone(&active.pipeline));
+        match pipeline {
+            Some(pipeline) => pipeline.send(pending),
             None => Err(pending),
         }
     }
 
     /// Removes and returns the active connection, if it has this generation (`None`: any), and wakes the task that maintains it.
     fn close(&self, generation: Option<u64>) -> Option<ActiveConnection> {
-        let closed = self.active.lock().take_if(|active| generation.is_none_or(|one| one == active.generation))?;
+        let closed =
+            self.active.lock().take_if(|active| generation.is_none_or(|one| one == active.pipeline.generation()))?;
         self.closed.notify_one();
         Some(closed)
     }
@@ -221,7 +222,7 @@ impl NodeConnections {
         status.policy = None;
         drop(status);
         // Ended here, because the driver may have ended already; outside the lock, because the calls that end are counted.
-        closed.queue.end();
+        closed.pipeline.queue().end();
     }
 
     /// Closes all connections: the server is no master, or has changed, so its memory is uncertain. They are built again once a
@@ -252,7 +253,8 @@ impl NodeConnections {
     /// Records what was read on the connection with this generation, if that is open.
     pub(super) fn record_policy(&self, generation: u64, policy: DiskPolicy) {
         let mut status = self.status.lock();
-        let is_its = |slot: &ConnectionSlot| slot.active.lock().as_ref().is_some_and(|a| a.generation == generation);
+        let is_its =
+            |slot: &ConnectionSlot| slot.active.lock().as_ref().is_some_and(|a| a.pipeline.generation() == generation);
         if self.slots.iter().any(is_its) {
             status.policy = Some(policy);
         }
@@ -308,7 +310,10 @@ impl NodeConnections {
             is_within
         };
         begin() || {
-            self.slots.iter().filter_map(ConnectionSlot::active).for_each(|active| active.queue.drop_abandoned(now));
+            self.slots
+                .iter()
+                .filter_map(ConnectionSlot::active)
+                .for_each(|active| active.pipeline.queue().drop_abandoned(now));
             begin()
         }
     }
@@ -369,6 +374,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::nodes::redis::pipeline::tests::pipeline;
     use crate::nodes::redis::request_queue::tests::{answer, pending};
     use crate::protocol::{Request, RequestTime};
 
@@ -388,33 +394,35 @@ mod tests {
     /// A closed connection takes no more requests, and its driver is notified.
     #[tokio::test]
     async fn what_waits_on_a_closed_connection_is_answered_as_never_sent() {
-        let (connections, queue) = (connections(), Arc::new(ConnectionQueue::default()));
+        let connections = connections();
+        let (pipeline, _server) = pipeline(&connections, 7, 64);
         let slot = &connections.slots()[0];
         let probe = || pending(RequestTime(1).into(), Request::probe(), &connections);
-        assert!(slot.enqueue(probe().0).is_err(), "there is none");
-        let active = ActiveConnection { queue: Arc::clone(&queue), generation: 7, _driver: Arc::new(JoinSet::new()) };
+        assert!(slot.send(probe().0).is_err(), "there is none");
+        let active = ActiveConnection { pipeline: Arc::clone(&pipeline), _driver: Arc::new(JoinSet::new()) };
         connections.activate(slot, active.clone(), BootTime::default());
         let (waiting, answers) = probe();
-        assert!(slot.enqueue(waiting).is_ok());
+        assert!(slot.send(waiting).is_ok());
         connections.close(slot, Some(6), BootTime::default());
         assert!(slot.is_active(), "it is of another generation");
         connections.close(slot, Some(7), BootTime::default());
         let kind = answer(&answers).expect("an answer").expect_err("not sent").kind;
         assert_eq!(kind, UnreachableKind::Disconnected);
         let cx = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(queue.drain(8, &cx).is_none());
+        assert!(pipeline.queue().drain(8, &cx).is_none());
         assert!(active.ask(&deadpool_redis::redis::cmd("PING")).await.is_err());
     }
 
     #[test]
     fn calls_in_flight_are_bounded_and_those_of_no_use_give_way() {
-        let (connections, queue) = (connections(), Arc::new(ConnectionQueue::default()));
-        let active = ActiveConnection { queue, generation: 7, _driver: Arc::new(JoinSet::new()) };
+        let connections = connections();
+        let (pipeline, _server) = pipeline(&connections, 7, 64);
+        let active = ActiveConnection { pipeline, _driver: Arc::new(JoinSet::new()) };
         connections.activate(&connections.slots()[0], active, BootTime::default());
         let begin = || {
             connections.begin_call(2, BootTime::default()).then(|| {
                 let (waiting, answers) = pending(RequestTime(1).into(), Request::probe(), &connections);
-                assert!(connections.slots()[0].enqueue(waiting).is_ok());
+                assert!(connections.slots()[0].send(waiting).is_ok());
                 answers
             })
         };

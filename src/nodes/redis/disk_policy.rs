@@ -48,8 +48,10 @@ pub(super) async fn watch(connections: &NodeConnections, clock: SystemClock) {
     loop {
         if let Some(active) = connections.slots().iter().find_map(|slot| slot.active()) {
             let read_at = clock.now();
-            let (generation, read) =
-                (active.generation, tokio::time::timeout(READ_TIMEOUT, active.ask(&settings_question())).await);
+            let (generation, read) = (
+                active.pipeline.generation(),
+                tokio::time::timeout(READ_TIMEOUT, active.ask(&settings_question())).await,
+            );
             if let Ok(read) = read {
                 let (problem, is_known) = check(read.and_then(|value| Ok(from_redis_value(value)?)));
                 connections.record_policy(generation, DiskPolicy { read_at, problem, is_known });

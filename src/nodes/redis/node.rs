@@ -244,7 +244,7 @@ impl Node for RedisNode {
             return Ok(());
         }
         let connection = self.connections.slot_of(ordering_key(slot.request()), worker_threads::current());
-        if let Err(pending) = connection.enqueue(PendingRequest::new(slot, Arc::clone(&self.connections))) {
+        if let Err(pending) = connection.send(PendingRequest::new(slot, Arc::clone(&self.connections))) {
             pending.answer(Err(self.not_connected()), now);
         }
         Ok(())

@@ -50,6 +50,12 @@ impl ConnectionQueue {
         Ok(())
     }
 
+    /// Whether nothing waits, and more may be sent.
+    pub(super) fn is_clear(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.requests.is_empty() && waiting.commands.is_empty() && !waiting.is_ended
+    }
+
     /// Drops the requests whose answers nobody needs any more.
     pub(super) fn drop_abandoned(&self, now: BootTime) {
         let mut waiting = self.waiting.lock();

@@ -80,7 +80,7 @@ async fn maintain(
                 let active = ActiveConnection::clone(&checked);
                 // The connection returns to the pool at once: the slot has a clone.
                 drop(checked);
-                if last.replace(active.generation) == Some(active.generation) {
+                if last.replace(active.pipeline.generation()) == Some(active.pipeline.generation()) {
                     retry.succeeded();
                 } else {
                     connections.activate(slot, active, clock.now());
