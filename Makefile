@@ -95,8 +95,9 @@ bench-cost: speed ## instructions and writes of the service per cycle: what a no
 	@tests/install-deps.sh strace=strace valgrind=valgrind
 	@$(SPEED) cost $(REDLOCKD)
 
-bench-parts: ## instructions of the service per cycle by crate and module, of a build with names (a minute, and 10 to build)
+bench-parts: speed ## instructions of each part of the service alone; then of the whole by crate and module, of a build with names (5 minutes, and 20 to build)
 	@tests/install-deps.sh valgrind=valgrind
+	@nice $(SPEED) parts $(REDLOCKD)
 	cargo build --locked --profile profiling --bin redlockd
 	@nice benches/service_parts.py $(or $(CARGO_TARGET_DIR),target)/profiling/redlockd
 

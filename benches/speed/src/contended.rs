@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::workers::Until;
 use crate::goals::Goals;
 use crate::http::{self, Connection};
-use crate::throughput::World;
 use crate::stats::{Run, Spread, percentile};
+use crate::throughput::World;
+use crate::workers::Until;
 
 /// How many want it at once.
 const CONNECTION_COUNTS: [usize; 3] = [2, 16, 64];

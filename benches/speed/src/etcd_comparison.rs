@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::workers::Until;
 use crate::etcd::{self, Etcd};
 use crate::goals::Goals;
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
 use crate::stats::{Run, Spread, print_other_load};
+use crate::workers::Until;
 use crate::{Asked, Failure, http};
 
 const CONNECTION_COUNTS: [usize; 3] = [1, 16, 64];

@@ -7,17 +7,17 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redlockd::protocol::keys::KeyTemplate;
 use redlockd::protocol::commands::{self, Command, ScriptContext, ScriptRef};
-use redlockd::redlock::random::{Entropy, SystemEntropy};
+use redlockd::protocol::keys::KeyTemplate;
 use redlockd::protocol::{AcquireArgs, ClusterParams, EndReason, ReleaseArgs, Request, RequestTime};
-use redlockd::types::{ResourceName, Ttl};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
+use redlockd::types::{ResourceName, TokenHash, Ttl};
 use tokio::task::LocalSet;
 
 use crate::Failure;
-use crate::workers::{Until, repeat_here};
 use crate::pipelined_client::{PipelinedClient, pack};
 use crate::stats::Run;
+use crate::workers::{Until, repeat_here};
 
 /// TTL of every lease here.
 const TTL_MS: u64 = 30_000;
@@ -47,15 +47,22 @@ pub async fn plain(nodes: &[SocketAddr], connections: usize, until: Until) -> Re
         .await
 }
 
-/// The service's acquire and release scripts, without anything around them. `fingerprints`: of each node's marker.
-pub async fn script(nodes: &[SocketAddr], fingerprints: Vec<String>, connections: usize, until: Until) -> Result<Run, Failure> {
+/// The service's acquire and release scripts, without anything around them. `fingerprints`: of each node's marker. `requests`: those
+/// of the cycle with this number.
+pub async fn script(
+    nodes: &[SocketAddr],
+    fingerprints: Vec<String>,
+    connections: usize,
+    until: Until,
+    requests: impl Fn(u64) -> [Request; 2] + 'static,
+) -> Result<Run, Failure> {
     let script = Script::new();
     LocalSet::new()
         .run_until(async {
             let client = Rc::new(PipelinedClient::connect(nodes).await?);
             let fingerprints = Rc::new(fingerprints);
             repeat_here(vec![(); connections], until, async move |(), number| {
-                let [acquire, release] = Script::requests(&format!("script-{number}"));
+                let [acquire, release] = requests(number);
                 // Packed once: what differs between the nodes is the marker fingerprint up to the quarantine, which is put in its place.
                 let pass = |node: usize| fingerprints[node].rsplit_once('|').map_or("", |(pass, _)| pass).as_bytes();
                 let mut packed = Vec::new();
@@ -101,7 +108,7 @@ impl Plain {
 }
 
 /// The commands of the service.
-struct Script {
+pub struct Script {
     params: ClusterParams,
     template: KeyTemplate,
 }
@@ -119,12 +126,19 @@ impl Script {
         Self { params, template: Default::default() }
     }
 
-    /// An acquire and its release.
-    fn requests(name: &str) -> [Request; 2] {
+    /// An acquire and its release, with a token that is drawn and hashed.
+    pub fn requests(name: &str) -> [Request; 2] {
+        Self::requests_with(name, SystemEntropy.token().hash())
+    }
+
+    /// The same with this token.
+    pub fn requests_with(name: &str, token: TokenHash) -> [Request; 2] {
         let resource = ResourceName::parse(name).expect("a name");
-        let token = SystemEntropy.token().hash();
-        let release =
-            Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason: EndReason::Released });
+        let release = Request::Release(ReleaseArgs {
+            resource: resource.clone(),
+            token: token.clone(),
+            reason: EndReason::Released,
+        });
         let attempt = SystemEntropy.attempt();
         let ttl = Ttl::from_ms(TTL_MS).expect("in range");
         [Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels: "{}".into() }), release]
@@ -168,7 +182,13 @@ pub struct Calls {
 impl Calls {
     /// For a node whose marker says this.
     pub fn new(marker_fingerprint: String) -> Self {
-        Self { plain: Plain::new(), script: Script::new(), marker_fingerprint, values: Vec::new(), releases: Vec::new() }
+        Self {
+            plain: Plain::new(),
+            script: Script::new(),
+            marker_fingerprint,
+            values: Vec::new(),
+            releases: Vec::new(),
+        }
     }
 
     /// One command for these numbers, or (of plain Redlock) one for each; of one number, a release comes after its acquire.

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::workers::Until;
 use crate::goals::Goals;
 use crate::peers::LockManager;
-use crate::throughput::World;
 use crate::stats::{Run, Spread};
+use crate::throughput::World;
+use crate::workers::Until;
 use crate::{Failure, http, peers};
 
 const CONNECTIONS: usize = 16;

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::workers::Until;
 use crate::goals::Goals;
 use crate::http::{self, Connection, Received};
-use crate::in_process::Within;
+use crate::in_process::{Patience, Within};
 use crate::process::{Parties, cpu_us, resident};
 use crate::servers::{NODES, Nodes, Service, Start};
 use crate::stats::{Run, Spread, percentile, print_other_load};
+use crate::workers::Until;
 use crate::{Asked, Failure};
 
 /// Held leases, to compare acquires.
@@ -189,7 +189,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
 ///
 /// Errors: a cycle that fails.
 pub async fn run_embedded() -> Result<(), Failure> {
-    let longest = Within::start().await?.longest_cycle_ms(TOMBSTONES).await?;
+    let longest = Within::start(Patience::DEFAULT).await?.longest_cycle_ms(TOMBSTONES).await?;
     let mut goals = Goals::default();
     goals.at_most("embedded node: the longest of a million cycles, processor time", 10.0, " ms", vec![longest]);
     goals.print();

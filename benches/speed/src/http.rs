@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::Failure;
-use crate::workers::{Until, repeat};
 use crate::stats::Run;
+use crate::workers::{Until, repeat};
 
 /// Whether the service says so.
 pub fn is_ready(address: SocketAddr) -> bool {

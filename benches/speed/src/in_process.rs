@@ -1,5 +1,5 @@
-//! The lock without HTTP: the service's own manager over one embedded node, in the process of the load. A cycle here
-//! costs what the lock contributes to a cycle of the service on embedded nodes.
+//! The lock without HTTP: the service's own manager in the process of the load, over one embedded node or others. A cycle here
+//! costs what the lock contributes to a cycle of the service.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,47 +8,105 @@ use std::time::Duration;
 use redlockd::manager::LockManager;
 use redlockd::manager::types::AcquireRequest;
 use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
+use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::SystemClock;
 use redlockd::redlock::engine::{Redlock, RedlockSettings};
-use redlockd::redlock::random::{Entropy, SystemEntropy};
-use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::monitor::NodeMonitor;
+use redlockd::redlock::node::Node;
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
 use redlockd::waiting::event::WaitLimits;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::Failure;
-use crate::workers::{Until, repeat};
 use crate::servers::Directory;
 use crate::stats::Run;
+use crate::workers::{Until, repeat};
 
 /// TTL of every lease here.
 const TTL_MS: u64 = 30_000;
 
-/// The manager, and the node that it works with.
-#[derive(Clone)]
-pub struct Within {
-    locks: LockManager<EmbeddedNode, SystemClock, SystemEntropy>,
+/// What the service has for times that nodes and clocks may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// How long a node may take to answer.
+    pub node_timeout: Duration,
+    /// How much clocks may differ.
+    pub guard: Duration,
+    /// How long a name stays locked after its lease has expired.
+    pub lock_delay: Duration,
+}
+
+impl Patience {
+    /// The service's defaults.
+    pub const DEFAULT: Self = Self {
+        node_timeout: Duration::from_millis(50),
+        guard: Duration::from_millis(500),
+        lock_delay: Duration::from_secs(1),
+    };
+    /// For a run under valgrind, where everything takes fifty times as long.
+    pub const UNDER_VALGRIND: Self = Self {
+        node_timeout: Duration::from_secs(10),
+        guard: Duration::from_secs(11),
+        lock_delay: Duration::from_secs(22),
+    };
+
+    /// The parameters of a cluster, otherwise with the service's defaults.
+    pub fn params(self) -> ClusterParams {
+        let Self { guard, lock_delay, .. } = self;
+        let quarantine = quarantine_for(Duration::from_secs(300), lock_delay, guard);
+        let fence_ttl = Duration::from_secs(3_600);
+        ClusterParams {
+            cluster: "bench".into(),
+            guard,
+            lock_delay,
+            quarantine,
+            fence_ttl,
+            template: Default::default(),
+        }
+    }
+}
+
+/// The manager.
+pub struct Within<N> {
+    locks: LockManager<N, SystemClock, SystemEntropy>,
     _data: Rc<Directory>,
 }
 
-impl Within {
-    /// With the service's defaults. The node votes when this returns.
+impl<N: Node> Clone for Within<N> {
+    fn clone(&self) -> Self {
+        Self { locks: self.locks.clone(), _data: Rc::clone(&self._data) }
+    }
+}
+
+/// An embedded node with its file there. It votes at once.
+///
+/// Errors: where its file cannot be written.
+pub fn embedded(number: usize, patience: Patience, data: &Directory) -> Result<Arc<EmbeddedNode>, Failure> {
+    let id = NodeId::parse(&format!("embedded-{number}")).map_err(|invalid| invalid.to_string())?;
+    Ok(EmbeddedNode::open(EmbeddedConfig { id, dir: data.0.clone(), params: patience.params(), clock: SystemClock })?)
+}
+
+impl Within<EmbeddedNode> {
+    /// Over one embedded node.
     ///
     /// Errors: where the node's file cannot be written.
-    pub async fn start() -> Result<Self, Failure> {
+    pub async fn start(patience: Patience) -> Result<Self, Failure> {
         let data = Directory::new()?;
-        let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
-        let quarantine = quarantine_for(Duration::from_secs(300), lock_delay, guard);
-        let fence_ttl = Duration::from_secs(3_600);
-        let params = ClusterParams { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl, template: Default::default() };
-        let id = NodeId::parse("embedded-1").map_err(|invalid| invalid.to_string())?;
-        let (dir, clock) = (data.0.clone(), SystemClock);
-        let node = EmbeddedNode::open(EmbeddedConfig { id, dir, params: params.clone(), clock })?;
+        Self::over(vec![embedded(1, patience, &data)?], patience, data, false).await
+    }
+}
+
+impl<N: Node> Within<N> {
+    /// Over these nodes, which vote when this returns. `is_new`: they are blank, and declared as a new cluster. `data` is kept as
+    /// long as the manager.
+    ///
+    /// Errors: where the cluster cannot be declared.
+    pub async fn over(nodes: Vec<Arc<N>>, patience: Patience, data: Directory, is_new: bool) -> Result<Self, Failure> {
         let settings = RedlockSettings {
-            params: Arc::new(params),
-            node_timeout: Duration::from_millis(50),
+            params: Arc::new(patience.params()),
+            node_timeout: patience.node_timeout,
             drift_ppm: 10_000,
             drift_floor: Duration::from_millis(2),
             min_validity_percent: 10,
@@ -57,9 +115,12 @@ impl Within {
             cleanup_limit: 4_096,
             fan_out: redlockd::redlock::fan_out::FanOut::All,
         };
-        let engine = Redlock::new(vec![node], SystemClock, SystemEntropy, settings);
+        let engine = Redlock::new(nodes, SystemClock, SystemEntropy, settings);
         let monitor = NodeMonitor::new(engine.clone());
-        monitor.probe_round().await;
+        match is_new {
+            true => monitor.init().await?,
+            false => monitor.probe_round().await,
+        }
         let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
         let locks = LockManager::new(engine, monitor, limits, Duration::from_secs(2));
         Ok(Self { locks, _data: Rc::new(data) })

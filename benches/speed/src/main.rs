@@ -8,30 +8,33 @@
 //! redlockd-speed embedded REDLOCKD                     # make bench-growth: a million tombstones on an embedded node
 //! redlockd-speed settings REDLOCKD [ROUNDS] [SECONDS]  # make bench-settings: one setting that differs from the default
 //! redlockd-speed cost REDLOCKD                         # make bench-cost: instructions and writes per cycle
+//! redlockd-speed parts REDLOCKD                        # make bench-parts: instructions of each part of the service alone
 //! redlockd-speed scripts REDLOCKD [ROUNDS]             # make bench-scripts: what the scripts cost a node
 //! ```
 #![expect(clippy::print_stdout, reason = "figures are what it is for")]
 
-mod etcd_comparison;
 mod contended;
-mod node_cost;
-mod workers;
 mod etcd;
+mod etcd_comparison;
 mod floor;
 mod frozen;
 mod goals;
 mod growth;
 mod http;
-mod pipelined_client;
-mod service_cost;
+mod in_process;
+mod node_cost;
+mod parts;
 mod peers;
+mod pipelined_client;
 mod process;
-mod throughput;
 mod servers;
+mod service_cost;
 mod settings;
 mod stats;
-mod in_process;
+mod throughput;
+mod workers;
 
+use mimalloc as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,11 +55,15 @@ pub struct Asked {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
-    const USAGE: &str = "usage: redlockd-speed bench|peers|growth|embedded|settings|cost|scripts REDLOCKD [ROUNDS] [SECONDS]";
+    const USAGE: &str =
+        "usage: redlockd-speed bench|peers|growth|embedded|settings|cost|parts|scripts REDLOCKD [ROUNDS] [SECONDS]";
     let mut args = std::env::args().skip(1);
     let what = args.next().ok_or(USAGE)?;
     if what == "bare" {
         return peers::serve_bare().await;
+    }
+    if what == "part" {
+        return parts::do_part(&args.collect::<Vec<_>>()).await;
     }
     let binary = PathBuf::from(args.next().ok_or(USAGE)?);
     let rounds = args.next().map_or(Ok(5), |n| n.parse())?;
@@ -70,6 +77,7 @@ async fn main() -> Result<(), Failure> {
             "embedded" => growth::run_embedded().await,
             "settings" => settings::run(&asked).await,
             "cost" => service_cost::run(&asked).await,
+            "parts" => parts::run(&asked).await,
             "scripts" => node_cost::run(&asked).await,
             _ => Err(USAGE.into()),
         }

@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::{Asked, Failure};
 use crate::floor::{Calls, Kind};
 use crate::goals::Goals;
 use crate::servers::{Nodes, Start};
 use crate::stats::Spread;
+use crate::{Asked, Failure};
 
 /// Requests of which the cost is the mean.
 const CALLS: usize = 4_800;
@@ -155,7 +155,9 @@ fn expect(stream: &mut TcpStream, kind: Kind, count: usize, name: &str) -> Resul
         let mut begin = 0;
         while let Some((length, is_yes)) = crate::pipelined_client::reply(&bytes[begin..]) {
             let is_list = bytes[begin] == b'*';
-            if !is_yes || is_list && !bytes[begin..begin + length].iter().all(|byte| b"*:$\r\n0123456789".contains(byte)) {
+            if !is_yes
+                || is_list && !bytes[begin..begin + length].iter().all(|byte| b"*:$\r\n0123456789".contains(byte))
+            {
                 let said = String::from_utf8_lossy(&bytes[begin..begin + length]).into_owned();
                 return Err(format!("{name} ({kind:?}): the node says {said:?}").into());
             }

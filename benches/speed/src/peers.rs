@@ -13,9 +13,9 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::workers::{Until, repeat};
 use crate::servers::Server;
 use crate::stats::Run;
+use crate::workers::{Until, repeat};
 
 /// Its manager, which connects when it is first used; clones share its connections.
 pub use rslock::LockManager;
@@ -45,7 +45,16 @@ impl Bare {
     ///
     /// Errors: where it does not start.
     pub fn start(program: &Path) -> Result<Self, Failure> {
-        let mut child = Command::new(program).arg("bare").stdout(Stdio::piped()).spawn()?;
+        Self::start_under(&[], program)
+    }
+
+    /// As [`Self::start`], run by another program; empty: by itself.
+    ///
+    /// Errors: as of [`Self::start`].
+    pub fn start_under(under: &[String], program: &Path) -> Result<Self, Failure> {
+        let mut words = under.iter().map(AsRef::as_ref).chain([program.as_os_str()]);
+        let mut command = Command::new(words.next().ok_or("no program")?);
+        let mut child = command.args(words).arg("bare").stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().ok_or("no output")?;
         let server = Server(child);
         let mut line = String::new();

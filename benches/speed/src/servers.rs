@@ -134,17 +134,12 @@ impl Nodes {
 
     /// A connection to one of them.
     pub fn connection(&self, at: usize) -> Result<Connection, Failure> {
-        Ok(redis::Client::open(format!("redis://{}", self.addresses[at]))?.get_connection()?)
+        connection(self.addresses[at])
     }
 
-    /// What the service's scripts compare with each node's marker: process, cluster and view, then the quarantine asked for.
+    /// See [`fingerprints`].
     pub fn fingerprints(&self) -> Result<Vec<String>, Failure> {
-        let fingerprint = |at| {
-            let command = redis::cmd("HMGET").arg("redlockd:meta").arg("pass").arg("ask").to_owned();
-            let (pass, ask): (String, String) = command.query(&mut self.connection(at)?)?;
-            Ok(format!("{pass}|{ask}"))
-        };
-        (0..NODES).map(fingerprint).collect()
+        fingerprints(&self.addresses)
     }
 
     /// Stops one of them until the guard is dropped.
@@ -153,6 +148,20 @@ impl Nodes {
         signal(pid, "-STOP")?;
         Ok(Frozen(pid))
     }
+}
+
+fn connection(address: SocketAddr) -> Result<Connection, Failure> {
+    Ok(redis::Client::open(format!("redis://{address}"))?.get_connection()?)
+}
+
+/// What the service's scripts compare with each node's marker: process, cluster and view, then the quarantine asked for.
+pub fn fingerprints(nodes: &[SocketAddr]) -> Result<Vec<String>, Failure> {
+    let fingerprint = |node: &SocketAddr| {
+        let command = redis::cmd("HMGET").arg("redlockd:meta").arg("pass").arg("ask").to_owned();
+        let (pass, ask): (String, String) = command.query(&mut connection(*node)?)?;
+        Ok(format!("{pass}|{ask}"))
+    };
+    nodes.iter().map(fingerprint).collect()
 }
 
 /// A server that does not run.
@@ -197,8 +206,12 @@ impl Start<'_> {
     ///
     /// Errors: where it does not.
     pub async fn over(&self, nodes: &Nodes) -> Result<Service, Failure> {
-        let declared =
-            Command::new(self.binary).arg("init").args(node_args(nodes)).args(self.args).stdout(Stdio::null()).status()?;
+        let declared = Command::new(self.binary)
+            .arg("init")
+            .args(node_args(nodes))
+            .args(self.args)
+            .stdout(Stdio::null())
+            .status()?;
         if !declared.success() {
             return Err("the new cluster was not declared".into());
         }

@@ -3,16 +3,19 @@
 //! by the nodes' count of their reads.
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::workers::Until;
-use crate::servers::{Directory, NODES, Nodes, Server, Service, Start};
+use crate::peers::Bare;
+use crate::servers::{Directory, NODES, Nodes, Server, Start};
 use crate::stats::Run;
+use crate::workers::Until;
 use crate::{Asked, Failure, http};
 
-const CONNECTION_COUNTS: [usize; 2] = [1, 64];
+/// At how many connections costs are counted.
+pub const CONNECTION_COUNTS: [usize; 2] = [1, 64];
 /// Commands of one cycle: an acquire and a release on each node.
 const COMMANDS: f64 = 2.0 * NODES as f64;
 /// Cycles before anything is counted: caches, buffers and tables grow to their size.
@@ -20,14 +23,28 @@ const WARM_UP: u64 = 2_000;
 /// Cycles that are counted where the service runs at its own speed.
 const CYCLES: u64 = 20_000;
 /// Cycles of a shorter and of a longer run under a tool; what they differ by is counted.
-const SHORT: u64 = 1_024;
-const LONG: u64 = 6_144;
+pub const SHORT: u64 = 1_024;
+/// The longer one.
+pub const LONG: u64 = 6_144;
 /// How long a service is watched without cycles: what time alone causes is no cycle's.
 const IDLE: Duration = Duration::from_secs(20);
 /// Under `valgrind` everything takes fifty times as long: no node is to be given up for that.
 const PATIENT: [&str; 8] =
     ["--set", "min_ttl=25s", "--set", "node_timeout=10s", "--set", "guard=11s", "--set", "lock_delay=22s"];
 const TRACED: &str = "trace=connect,accept4,write,writev,sendto,sendmsg";
+/// How instructions are counted, into `FILE`.
+pub const COUNTS: [&str; 4] = ["valgrind", "--quiet", "--tool=callgrind", "--callgrind-out-file=FILE"];
+
+/// A server whose cycles are counted.
+#[derive(Debug, Clone, Copy)]
+pub enum Subject<'a> {
+    /// The service over Redis nodes.
+    Service(&'a Path),
+    /// The service over an embedded node.
+    Embedded(&'a Path),
+    /// The bare endpoint, by this program.
+    Bare(&'a Path),
+}
 
 /// Everything.
 ///
@@ -41,7 +58,9 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
     }
     for connections in CONNECTION_COUNTS {
         let [nodes, others] = writes(&asked.binary, connections).await?;
-        println!("| writes to all nodes, of {COMMANDS} commands (strace of writes alone) | {connections} | {nodes:.2} |");
+        println!(
+            "| writes to all nodes, of {COMMANDS} commands (strace of writes alone) | {connections} | {nodes:.2} |"
+        );
         println!("| commands per write (the same) | {connections} | {:.1} |", COMMANDS / nodes);
         println!("| writes to callers and elsewhere, of 2 answers (the same) | {connections} | {others:.2} |");
     }
@@ -51,11 +70,14 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         }
     }
     let perf = perf_counts();
-    let idle = if perf { 0.0 } else { idle_by_valgrind(&asked.binary).await? };
+    let idle = if perf { 0.0 } else { idle_by_valgrind(Subject::Service(&asked.binary)).await? };
     for connections in CONNECTION_COUNTS {
         let (count, by) = match perf {
             true => (by_perf(&asked.binary, connections).await?, "perf"),
-            false => (cycle_by_valgrind(&asked.binary, connections, idle).await?, "valgrind, without those of an idle service"),
+            false => {
+                let count = cycle_by_valgrind(Subject::Service(&asked.binary), connections, idle).await?;
+                (count, "valgrind, without those of an idle service")
+            }
         };
         println!("| instructions in user space ({by}) | {connections} | {count:.0} |");
     }
@@ -65,30 +87,34 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn cycles(service: &Service, connections: usize, count: u64) -> Result<Run, Failure> {
-    let run = http::drive(service.address, connections, Until::Cycles(count), http::cycle).await?;
+async fn cycles(address: SocketAddr, connections: usize, count: u64) -> Result<Run, Failure> {
+    let run = http::drive(address, connections, Until::Cycles(count), http::cycle).await?;
     if run.errors > 0 {
         return Err(format!("{} cycles failed", run.errors).into());
     }
     Ok(run)
 }
 
-/// Instructions per second of a service without load.
-async fn idle_by_valgrind(binary: &Path) -> Result<f64, Failure> {
-    let (short, long) = (by_valgrind(binary, 1, 1, Duration::ZERO).await?, by_valgrind(binary, 1, 1, IDLE).await?);
+/// Instructions per second of a server without load.
+///
+/// Errors: as of [`run`].
+pub async fn idle_by_valgrind(subject: Subject<'_>) -> Result<f64, Failure> {
+    let (short, long) = (by_valgrind(subject, 1, 1, Duration::ZERO).await?, by_valgrind(subject, 1, 1, IDLE).await?);
     Ok((long.0 - short.0) / (long.1 - short.1))
 }
 
-/// Instructions per cycle. `idle`: those of an idle service per second, for under `valgrind` a cycle takes so long that they would
+/// Instructions per cycle. `idle`: those of an idle server per second, for under `valgrind` a cycle takes so long that they would
 /// be a tenth of it, or more where the machine is busy.
-async fn cycle_by_valgrind(binary: &Path, connections: usize, idle: f64) -> Result<f64, Failure> {
-    let short = by_valgrind(binary, connections, SHORT, Duration::ZERO).await?;
-    let long = by_valgrind(binary, connections, LONG, Duration::ZERO).await?;
+///
+/// Errors: as of [`run`].
+pub async fn cycle_by_valgrind(subject: Subject<'_>, connections: usize, idle: f64) -> Result<f64, Failure> {
+    let short = by_valgrind(subject, connections, SHORT, Duration::ZERO).await?;
+    let long = by_valgrind(subject, connections, LONG, Duration::ZERO).await?;
     Ok(per_cycle(short.0, long.0 - idle * (long.1 - short.1)))
 }
 
 /// What each cycle adds to a count.
-fn per_cycle(short: f64, long: f64) -> f64 {
+pub fn per_cycle(short: f64, long: f64) -> f64 {
     (long - short) / (LONG - SHORT) as f64
 }
 
@@ -105,14 +131,14 @@ fn count_of(text: &str) -> Option<f64> {
 async fn by_perf(binary: &Path, connections: usize) -> Result<f64, Failure> {
     let nodes = Nodes::start().await?;
     let service = Start { binary, under: &[], args: &[] }.over(&nodes).await?;
-    cycles(&service, connections, WARM_UP).await?;
+    cycles(service.address, connections, WARM_UP).await?;
     let pid = service.server.pid().to_string();
     let mut perf = Command::new("perf");
     perf.args(["stat", "-x,", "-e", "instructions:u", "-p", &pid]).stderr(Stdio::piped());
     let mut perf = Server(perf.spawn()?);
     // perf says nowhere that it has begun.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let run = cycles(&service, connections, CYCLES).await?;
+    let run = cycles(service.address, connections, CYCLES).await?;
     Command::new("kill").args(["-INT", &perf.pid().to_string()]).status()?;
     let mut said = String::new();
     let mut output = perf.0.stderr.take().ok_or("no output")?;
@@ -120,14 +146,22 @@ async fn by_perf(binary: &Path, connections: usize) -> Result<f64, Failure> {
     Ok(count_of(&said).ok_or("perf counted nothing")? / run.cycles() as f64)
 }
 
-/// All instructions of a service that does so many cycles and is then idle, from its start to its end, and how many seconds cycles
+/// All instructions of a server that does so many cycles and is then idle, from its start to its end, and how many seconds cycles
 /// and idle time took.
-async fn by_valgrind(binary: &Path, connections: usize, count: u64, idle: Duration) -> Result<(f64, f64), Failure> {
-    let under = ["valgrind", "--quiet", "--tool=callgrind", "--callgrind-out-file=FILE"];
-    let Traced { text, took, .. } = under_tool(binary, &under, connections, count, idle).await?;
-    let total = text.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
-    let total = total.and_then(|total| total.trim().parse().ok()).ok_or("valgrind counted nothing")?;
-    Ok((total, took.as_secs_f64()))
+async fn by_valgrind(
+    subject: Subject<'_>,
+    connections: usize,
+    count: u64,
+    idle: Duration,
+) -> Result<(f64, f64), Failure> {
+    let Traced { text, took, .. } = under_tool(subject, &COUNTS, connections, count, idle).await?;
+    Ok((total_of(&text).ok_or("valgrind counted nothing")?, took.as_secs_f64()))
+}
+
+/// All instructions in callgrind's output.
+pub fn total_of(text: &str) -> Option<f64> {
+    let total = text.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")))?;
+    total.trim().parse().ok()
 }
 
 /// What a tool wrote.
@@ -139,9 +173,9 @@ struct Traced {
     took: Duration,
 }
 
-/// A service under a tool that writes into `FILE`, from its start to its end, with so many cycles between, and then `idle`.
+/// A server under a tool that writes into `FILE`, from its start to its end, with so many cycles between, and then `idle`.
 async fn under_tool(
-    binary: &Path,
+    subject: Subject<'_>,
     tool: &[&str],
     connections: usize,
     count: u64,
@@ -150,12 +184,27 @@ async fn under_tool(
     let (data, nodes) = (Directory::new()?, Nodes::start().await?);
     let file = data.0.join("tool");
     let under: Vec<String> = tool.iter().map(|word| word.replace("FILE", &file.display().to_string())).collect();
-    let mut service = Start { binary, under: &under, args: &PATIENT }.over(&nodes).await?;
+    let start = |binary| Start { binary, under: &under, args: &PATIENT };
+    let (mut service, mut bare);
+    let (address, server) = match subject {
+        Subject::Service(binary) => {
+            service = start(binary).over(&nodes).await?;
+            (service.address, &mut service.server)
+        }
+        Subject::Embedded(binary) => {
+            service = start(binary).embedded().await?;
+            (service.address, &mut service.server)
+        }
+        Subject::Bare(program) => {
+            bare = Bare::start_under(&under, program)?;
+            (bare.address, &mut bare.server)
+        }
+    };
     let begun = Instant::now();
-    cycles(&service, connections, count).await?;
+    cycles(address, connections, count).await?;
     tokio::time::sleep(idle).await;
     let took = begun.elapsed();
-    service.server.stop().await?;
+    server.stop().await?;
     // A tool that watches from beside it ends after it.
     let (mut text, mut length) = (String::new(), usize::MAX);
     while text.len() != length {
@@ -171,7 +220,8 @@ async fn writes(binary: &Path, connections: usize) -> Result<[f64; 2], Failure> 
     let under = ["strace", "-D", "-f", "-q", "--seccomp-bpf", "-s", "0", "-o", "FILE", "-e", TRACED];
     let mut counts = Vec::new();
     for count in [SHORT, LONG] {
-        let Traced { text, ports, .. } = under_tool(binary, &under, connections, count, Duration::ZERO).await?;
+        let Traced { text, ports, .. } =
+            under_tool(Subject::Service(binary), &under, connections, count, Duration::ZERO).await?;
         counts.push(count_writes(&text, &ports));
     }
     Ok([0, 1].map(|to| per_cycle(counts[0][to], counts[1][to])))
@@ -206,8 +256,10 @@ fn count_writes(trace: &str, ports: &[u16]) -> [f64; 2] {
 /// System calls per cycle, the most frequent first.
 async fn calls(binary: &Path, connections: usize) -> Result<Vec<(String, f64)>, Failure> {
     let under = ["strace", "-D", "-f", "-q", "-c", "-o", "FILE"];
-    let short = count_calls(&under_tool(binary, &under, connections, SHORT, Duration::ZERO).await?.text);
-    let long = count_calls(&under_tool(binary, &under, connections, LONG, Duration::ZERO).await?.text);
+    let short =
+        count_calls(&under_tool(Subject::Service(binary), &under, connections, SHORT, Duration::ZERO).await?.text);
+    let long =
+        count_calls(&under_tool(Subject::Service(binary), &under, connections, LONG, Duration::ZERO).await?.text);
     let of = |(call, count): (&String, &f64)| (call.clone(), per_cycle(*short.get(call).unwrap_or(&0.0), *count));
     let mut calls: Vec<_> = long.iter().map(of).filter(|(_, count)| *count >= 0.05).collect();
     calls.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -229,7 +281,7 @@ fn count_calls(summary: &str) -> BTreeMap<String, f64> {
 async fn reads(binary: &Path, connections: usize) -> Result<f64, Failure> {
     let nodes = Nodes::start().await?;
     let service = Start { binary, under: &[], args: &[] }.over(&nodes).await?;
-    cycles(&service, connections, WARM_UP).await?;
+    cycles(service.address, connections, WARM_UP).await?;
     let all = || -> Result<f64, Failure> {
         let mut sum = 0.0;
         for at in 0..NODES {
@@ -241,7 +293,7 @@ async fn reads(binary: &Path, connections: usize) -> Result<f64, Failure> {
         Ok(sum)
     };
     let before = all()?;
-    let run = cycles(&service, connections, CYCLES).await?;
+    let run = cycles(service.address, connections, CYCLES).await?;
     Ok((all()? - before) / run.cycles() as f64)
 }
 

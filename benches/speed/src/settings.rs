@@ -60,7 +60,9 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
             }
         }
     }
-    println!("| setting | at once | cycles/s | of the default | p50 µs | p99 µs | errors | CPU µs per cycle: own / nodes / load |");
+    println!(
+        "| setting | at once | cycles/s | of the default | p50 µs | p99 µs | errors | CPU µs per cycle: own / nodes / load |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
     let between = |connections, [one, other]: [usize; 2], what: &dyn Fn(&Run) -> f64| -> Vec<f64> {
         all[&(connections, one)].iter().zip(&all[&(connections, other)]).map(|(a, b)| what(a) / what(b)).collect()
@@ -90,7 +92,12 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
     let of_plain = between(64, [1, PLAIN_FLOOR], &Run::rate);
     goals.at_least("the same, of the plain floor's", OF_PLAIN_GOAL, "", of_plain);
     goals.at_most("the nodes' CPU per cycle at 64, of that with all", 0.7, "", ratios(64, 1, &|run| run.cpu.nodes));
-    goals.at_most("worker_threads=2: own CPU per cycle at 64, of that with 1", 1.15, "", ratios(64, 2, &|run| run.cpu.subject));
+    goals.at_most(
+        "worker_threads=2: own CPU per cycle at 64, of that with 1",
+        1.15,
+        "",
+        ratios(64, 2, &|run| run.cpu.subject),
+    );
     let errors: u64 = all.values().flatten().map(|run| run.errors).sum();
     goals.at_most("cycles that failed", 0.0, "", vec![errors as f64]);
     goals.print();

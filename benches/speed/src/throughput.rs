@@ -4,13 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::workers::Until;
+use redlockd::nodes::embedded::EmbeddedNode;
+
+use crate::floor::Script;
 use crate::goals::Goals;
+use crate::in_process::{Patience, Within};
 use crate::peers::{Bare, LockManager};
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
 use crate::stats::{Run, Spread, print_other_load};
-use crate::in_process::Within;
+use crate::workers::Until;
 use crate::{Asked, Failure, contended, floor, frozen, http, node_cost, peers};
 
 /// Connections, or callers at once.
@@ -62,7 +65,7 @@ pub struct World {
     pub service: Service,
     embedded: Service,
     bare: Bare,
-    within: Within,
+    within: Within<EmbeddedNode>,
 }
 
 impl World {
@@ -73,7 +76,7 @@ impl World {
         let start = Start { binary: &asked.binary, under: &[], args: &[] };
         let nodes = Nodes::start().await?;
         let (service, embedded) = (start.over(&nodes).await?, start.embedded().await?);
-        let (bare, within) = (Bare::start(&std::env::current_exe()?)?, Within::start().await?);
+        let (bare, within) = (Bare::start(&std::env::current_exe()?)?, Within::start(Patience::DEFAULT).await?);
         Ok(Self { nodes, service, embedded, bare, within })
     }
 
@@ -84,11 +87,15 @@ impl World {
         match subject {
             Subject::PlainFloor => parties(None).watch(floor::plain(&nodes.addresses, connections, until)).await,
             Subject::ScriptFloor => {
-                let fingerprints = nodes.fingerprints()?;
-                parties(None).watch(floor::script(&nodes.addresses, fingerprints, connections, until)).await
+                let (fingerprints, requests) =
+                    (nodes.fingerprints()?, |number| Script::requests(&format!("script-{number}")));
+                let cycles = floor::script(&nodes.addresses, fingerprints, connections, until, requests);
+                parties(None).watch(cycles).await
             }
             Subject::Service => self.drive(connections, length).await,
-            Subject::Rslock => parties(None).watch(peers::rslock(&LockManager::new(nodes.urls()), connections, until)).await,
+            Subject::Rslock => {
+                parties(None).watch(peers::rslock(&LockManager::new(nodes.urls()), connections, until)).await
+            }
             Subject::BareAxum => {
                 let run = http::drive(self.bare.address, connections, until, http::cycle);
                 watched(self.bare.server.pid()).watch(run).await

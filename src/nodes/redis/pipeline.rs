@@ -334,6 +334,16 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_is_sent_after_what_is_queued() {
+        let (connections, pipeline, mut server) = running(1 << 16).await;
+        pipeline.queue().push_command(b"PING EVALSHA ".to_vec(), oneshot::channel().0);
+        let _answers = send(&pipeline, &connections);
+        assert_eq!(arrived(&mut server), 0, "the task has not run");
+        tokio::task::yield_now().await;
+        assert_eq!(arrived(&mut server), 2);
+    }
+
+    #[tokio::test]
     async fn what_the_socket_does_not_take_is_written_by_the_task() {
         let (connections, pipeline, mut server) = running(64).await;
         let answers = send(&pipeline, &connections);
