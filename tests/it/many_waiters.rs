@@ -13,11 +13,14 @@ const CLIENTS: usize = 16;
 /// Rounds of probes, one per second from each instance, during which nothing may be sent about the lock.
 const QUIET_ROUNDS: usize = 3;
 
-/// Acquires the lock, records it and releases it; through the other instance if its own was killed.
+/// Acquires the lock, records it and releases it; through the other instance if its own was killed, which may have released it
+/// without an answer.
 const SCRIPT: &str = r#"
 T=$(curl -sf -H 'Accept: text/plain' -d ttl=60s -d wait=60s "$L/locks/contended") || exit 75
 echo "start $ME" >> "$MARKS"; echo "end $ME" >> "$MARKS"
-curl -sf -X DELETE -H "Lock-Token: $T" "$L/locks/contended" || curl -sf -X DELETE -H "Lock-Token: $T" "$OTHER/locks/contended"
+curl -sf -X DELETE -H "Lock-Token: $T" "$L/locks/contended" && exit
+CODE=$(curl -s -o "$MARKS.$ME" -w '%{http_code}' -X DELETE -H "Lock-Token: $T" "$OTHER/locks/contended")
+[ "$CODE" = 204 ] || [ "$CODE" = 410 ] || { cat "$MARKS.$ME"; exit 22; }
 "#;
 
 /// Number of waiters at an instance.
