@@ -326,15 +326,12 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let now = engine.clock.now();
             let until = now.plus(PROBE_TIMEOUT);
             let order = Request::Quarantine { by: Arc::clone(&self.instance) };
-            // Another process may vote in a later view, which got no order: who shows one does not count (seed 337442).
-            let (view, quorum) = (engine.views.current().id, engine.quorum());
-            let is_outdated = |s: &NodeStatus| s.view.id > view && !mutant::is(Mutant::FollowInOldView);
-            let is_obeyed = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote != Vote::Witnessed && !is_outdated(s));
+            let is_obeyed = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote != Vote::Witnessed);
             let tally = engine.round(&stepped, order, now, until, Until::All, is_obeyed).await;
             let is_refused = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote == Vote::Witnessed);
             let refused = tally.received().filter(|(_, a)| is_refused(a)).count();
             let alone_since = self.alone_since(refused, median_us, now);
-            if tally.yes() >= quorum || mutant::is(Mutant::FollowAtOnce) {
+            if tally.yes() >= engine.quorum() || mutant::is(Mutant::FollowAtOnce) {
                 self.state.lock().refused = None;
                 engine.cluster_clock.slew(median_us);
             } else if alone_since.is_some_and(|since| now.since(since) >= ALONE_AFTER) {
