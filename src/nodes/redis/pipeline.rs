@@ -273,11 +273,15 @@ fn is_outdated(bound: &str, run: &str) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::io::Cursor;
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
     use crate::nodes::redis::batcher::tests::context;
     use crate::nodes::redis::request_queue::tests::{answer, pending};
+    use crate::nodes::redis::socket::Socket;
     use crate::protocol::{Request, RequestTime};
     use crate::redlock::answers::Answers;
     use crate::redlock::clock::BootTime;
@@ -288,10 +292,14 @@ pub(super) mod tests {
         generation: u64,
         bytes: usize,
     ) -> (Arc<Pipeline>, DuplexStream) {
-        let place =
-            Place { context: Arc::new(context()), connections: Arc::clone(connections), slot: 0, clock: SystemClock };
         let (client, server) = duplex(bytes);
-        (Pipeline::new(Wire::new(Box::new(client)), place, ("".into(), generation)), server)
+        (pipeline_on(Box::new(client), connections, generation), server)
+    }
+
+    fn pipeline_on(socket: Box<dyn Socket>, connections: &Arc<NodeConnections>, generation: u64) -> Arc<Pipeline> {
+        let (context, connections) = (Arc::new(context()), Arc::clone(connections));
+        let place = Place { context, connections, slot: 0, clock: SystemClock };
+        Pipeline::new(Wire::new(socket), place, ("".into(), generation))
     }
 
     /// A running connection whose task waits for replies, and the server's end.
@@ -343,24 +351,30 @@ pub(super) mod tests {
         assert_eq!(arrived(&mut server), 2);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_the_socket_does_not_take_is_written_by_the_task() {
         let (connections, pipeline, mut server) = running(64).await;
         let answers = send(&pipeline, &connections);
-        let mut command = Vec::new();
-        while !String::from_utf8_lossy(&command).contains("EVALSHA") || !command.ends_with(b"\r\n") {
-            server.read_buf(&mut command).await.expect("open");
-        }
+        let written = async {
+            let mut command = Vec::new();
+            while !String::from_utf8_lossy(&command).contains("EVALSHA") || !command.ends_with(b"\r\n") {
+                server.read_buf(&mut command).await.expect("open");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), written).await.expect("the task goes on writing");
         server.write_all(b":1\r\n").await.expect("space");
-        while answer(&answers).is_none() {
-            tokio::task::yield_now().await;
-        }
+        tokio::task::yield_now().await;
+        assert!(answer(&answers).is_some());
     }
 
     #[tokio::test]
     async fn a_caller_whose_write_fails_learns_that_the_request_may_have_been_sent() {
-        let (connections, pipeline, server) = running(1 << 16).await;
-        drop(server);
+        // Reading goes on: only the write says that the connection is lost.
+        let connections = Arc::new(NodeConnections::new((1, 1), None, BootTime::default()));
+        let ((client, _server), full) = (duplex(64), Cursor::new(Box::<[u8]>::default()));
+        let pipeline = pipeline_on(Box::new(tokio::io::join(client, full)), &connections, 1);
+        tokio::spawn(Arc::clone(&pipeline).run());
+        tokio::task::yield_now().await;
         let answers = send(&pipeline, &connections);
         tokio::task::yield_now().await;
         let answer = answer(&answers).expect("an answer").map_err(|error| error.kind);

@@ -80,7 +80,8 @@ async fn maintain(
                 let active = ActiveConnection::clone(&checked);
                 // The connection returns to the pool at once: the slot has a clone.
                 drop(checked);
-                if last.replace(active.pipeline.generation()) == Some(active.pipeline.generation()) {
+                let generation = active.pipeline.generation();
+                if last.replace(generation) == Some(generation) {
                     retry.succeeded();
                 } else {
                     connections.activate(slot, active, clock.now());
