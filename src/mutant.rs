@@ -233,6 +233,8 @@ mutants! {
         /// An instance that was alone in its opinion of the time before all nodes' clocks were stepped takes the new time for the
         /// right one at once (seed 65841).
         StepWhileAlone,
+        /// An instance that followed stepped clocks by orders in an earlier view does not repeat them in the nodes' view (seed 337442).
+        FollowInOldView,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
         /// memory while its clock is behind, and an instance with the right time orders the quarantine (seed 737891).
         OrderedByOneClock,

@@ -157,7 +157,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
-        let (missing, can_ask) = (self.shared.monitor.waits_for(), self.engine().can_ask());
+        let (missing, can_take) = (self.shared.monitor.waits_for(), self.engine().can_take());
         let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
             let (details, is_durable) = (node.details(), health.is_durable());
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
@@ -170,7 +170,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let findings: Vec<NodeFinding> = findings.collect();
             NodeSummary {
                 node: node.id().clone(),
-                votes: can_ask && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
+                votes: can_take && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
                 state,
                 since: now.since(health.since),
                 votes_in,

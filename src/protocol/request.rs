@@ -129,7 +129,7 @@ impl Request {
     }
 
     /// Whether the request changes who may hold a resource, so that it is sent only to the process that the view names.
-    pub(super) fn takes(&self) -> bool {
+    pub(crate) fn takes(&self) -> bool {
         matches!(self, Self::Acquire(_) | Self::AcquireSet(_) | Self::AcquireShared(_) | Self::Downgrade(_))
     }
 

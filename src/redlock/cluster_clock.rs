@@ -15,13 +15,19 @@ pub struct ClusterClock<C> {
     clock: C,
     offset_us: Arc<AtomicI64>,
     is_anchored: Arc<AtomicBool>,
+    is_order_due: Arc<AtomicBool>,
 }
 
 impl<C: Clock> ClusterClock<C> {
     /// A clock that follows the host's wall clock until the node monitor has anchored it.
     pub fn new(clock: C) -> Self {
         let offset = offset_between(clock.now(), clock.wall_ms().saturating_mul(1_000));
-        Self { clock, offset_us: Arc::new(AtomicI64::new(offset)), is_anchored: Arc::default() }
+        Self {
+            clock,
+            offset_us: Arc::new(AtomicI64::new(offset)),
+            is_anchored: Arc::default(),
+            is_order_due: Arc::default(),
+        }
     }
 
     /// The estimate for now. Microseconds since 1970, below 2^53 until the year 2255.
@@ -34,7 +40,7 @@ impl<C: Clock> ClusterClock<C> {
         if mutant::is(Mutant::RequestTimeFollowsWall) {
             return RequestTime(self.clock.wall_ms().saturating_mul(1_000));
         }
-        let offset = self.offset_us.load(Ordering::Relaxed);
+        let offset = self.offset_us.load(Ordering::Acquire);
         let us = i64::try_from(reading.as_micros()).unwrap_or(i64::MAX).saturating_add(offset);
         RequestTime(u64::try_from(us).unwrap_or(0))
     }
@@ -51,9 +57,20 @@ impl<C: Clock> ClusterClock<C> {
         self.is_anchored.load(Ordering::Acquire)
     }
 
-    /// Changes the offset by `by_us` microseconds.
+    /// Records whether this clock followed a step by orders of quarantine in an earlier view than the nodes', which were not
+    /// repeated yet.
+    pub fn set_order_due(&self, is_due: bool) {
+        self.is_order_due.store(is_due, Ordering::Release);
+    }
+
+    /// Whether no lease may be taken because of that: in the present view a process may vote that was not quarantined.
+    pub fn is_order_due(&self) -> bool {
+        self.is_order_due.load(Ordering::Acquire)
+    }
+
+    /// Changes the offset by `by_us` microseconds. Whoever reads it then also reads what was recorded before.
     pub fn slew(&self, by_us: i64) {
-        self.offset_us.fetch_add(by_us, Ordering::Relaxed);
+        self.offset_us.fetch_add(by_us, Ordering::Release);
     }
 }
 

@@ -192,6 +192,11 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         quorum_of(self.size())
     }
 
+    /// The quorum of another view.
+    pub(super) fn quorum_in(&self, view: &View) -> usize {
+        quorum_of(self.size_in(view))
+    }
+
     /// How many nodes are configured. These nodes vote until the list is changed.
     pub(super) fn configured(&self) -> usize {
         self.configured

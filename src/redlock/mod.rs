@@ -19,6 +19,7 @@ pub mod answers;
 mod blocker;
 mod cleanup;
 pub mod clock;
+mod clock_adjustment;
 pub(crate) mod cluster_clock;
 mod deferred_index;
 pub(crate) mod downgrade;

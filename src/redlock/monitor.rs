@@ -22,8 +22,7 @@ use super::quorum::Tally;
 use super::random::Entropy;
 use super::round::{Posed, Until};
 use super::round_trip::RoundTrip;
-use crate::mutant::{self, Mutant};
-use crate::protocol::{NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, ViewId, Vote};
+use crate::protocol::{NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, ViewId};
 use crate::types::NodeId;
 
 /// A restart explains two processes under one name for less than this time: a report of the former process counts for
@@ -40,23 +39,16 @@ const QUICK_FOR: Duration = Duration::from_secs(3);
 const SEEN_FOR: Duration = Duration::from_secs(2);
 /// Timeout of a probe: longer than the node timeout, since the state of a slow node is worth knowing.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum change of the cluster clock per probe round: 1 % of [`PROBE_INTERVAL`], the assumed maximum
-/// difference of clock rates.
-const SLEW_US_PER_ROUND: i64 = 10_000;
 /// An instance is a witness of the nodes' time when it has followed it for this long. An instance that began after the clocks
 /// were stepped takes the new time as right; before it is a witness, those that noticed the step order the quarantines.
 const WITNESS_AFTER: Duration = Duration::from_secs(5);
-/// If an instance's orders are refused for this long, its clock differs from all others. Longer than a witness's
-/// report counts on a node (2.5 s), since after a step of the nodes' clocks an earlier report refuses the order, too.
-const ALONE_AFTER: Duration = Duration::from_secs(3);
-
 /// The node monitor of one instance. Cheap to clone.
 pub struct NodeMonitor<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     /// Notified when the view must be changed.
     pub(super) change_needed: Arc<Notify>,
     /// Names this process in its probes.
-    instance: Arc<str>,
+    pub(super) instance: Arc<str>,
     pub(super) state: Arc<Mutex<MonitorState>>,
 }
 
@@ -71,9 +63,11 @@ pub(super) struct MonitorState {
     pub(super) nodes: Vec<NodeHealth>,
     began: BootTime,
     /// Since when the cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
-    anchored: Option<BootTime>,
+    pub(super) anchored: Option<BootTime>,
     /// Since when a quorum refuses this instance's orders, and how far the nodes' clocks were ahead then. Microseconds.
-    refused: Option<(BootTime, i64)>,
+    pub(super) refused: Option<(BootTime, i64)>,
+    /// When the cluster clock followed a step by orders in an earlier view than the nodes'; `None` once the order was repeated.
+    pub(super) order_due: Option<BootTime>,
     /// The processes that nodes wait for, as of the last report.
     pub(super) waits_reported: Vec<NodeId>,
     /// The name that an operator is adding or removing.
@@ -95,13 +89,6 @@ pub(super) struct ProbeAnswers {
     syncs: Vec<Option<bool>>,
 }
 
-/// The nodes' clocks, relative to the cluster clock.
-struct Clocks {
-    median_us: i64,
-    /// If the median is off by more than the guard: the nodes that are off.
-    stepped: Vec<usize>,
-}
-
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// A monitor that has not probed yet.
     pub fn new(engine: Redlock<N, C, E>) -> Self {
@@ -113,6 +100,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             began: now,
             anchored: None,
             refused: None,
+            order_due: None,
             waits_reported: Vec::new(),
             listing: None,
             is_listing: false,
@@ -232,7 +220,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let run = health.status.as_ref().map(|s| &s.run).filter(|run| is_seen && !run.is_empty())?;
             Some((node.id().clone(), run.as_str().into()))
         });
-        let is_witness = state.anchored.is_some_and(|since| now.since(since) >= WITNESS_AFTER);
+        let follows = state.anchored.is_some_and(|since| now.since(since) >= WITNESS_AFTER);
+        let is_witness = follows && state.order_due.is_none();
         let instance = Arc::clone(&self.instance);
         Request::Probe(ProbeArgs { instance, is_witness, alive: alive.collect(), syncs: None })
     }
@@ -303,65 +292,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Keeps the cluster clock at the median of the nodes' clocks. If the median has jumped by more than the guard,
-    /// and a second probe confirms it, those nodes' clocks were stepped while leases were held: the cluster clock
-    /// follows only once a quorum has confirmed a quarantine, because requests with the new time would make the
-    /// stepped nodes vote again.
-    pub(super) async fn adjust_cluster_clock(&self) {
-        let engine = &self.engine;
-        let Some(clocks) = self.clocks() else { return };
-        let anchored = self.state.lock().anchored;
-        if anchored.is_none() {
-            self.anchor(clocks.median_us);
-        } else if clocks.stepped.is_empty() {
-            self.state.lock().refused = None;
-            engine.cluster_clock.slew(clocks.median_us.clamp(-SLEW_US_PER_ROUND, SLEW_US_PER_ROUND));
-        } else {
-            let answers = self.send_to_all(self.probe()).await;
-            self.record(&answers);
-            let Some(Clocks { median_us, stepped }) = self.clocks() else { return };
-            if stepped.is_empty() {
-                return;
-            }
-            let now = engine.clock.now();
-            let until = now.plus(PROBE_TIMEOUT);
-            let order = Request::Quarantine { by: Arc::clone(&self.instance) };
-            let is_obeyed = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote != Vote::Witnessed);
-            let tally = engine.round(&stepped, order, now, until, Until::All, is_obeyed).await;
-            let is_refused = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote == Vote::Witnessed);
-            let refused = tally.received().filter(|(_, a)| is_refused(a)).count();
-            let alone_since = self.alone_since(refused, median_us, now);
-            if tally.yes() >= engine.quorum() || mutant::is(Mutant::FollowAtOnce) {
-                self.state.lock().refused = None;
-                engine.cluster_clock.slew(median_us);
-            } else if alone_since.is_some_and(|since| now.since(since) >= ALONE_AFTER) {
-                // The time of the other instances is right: this process was stopped, and its clock with it.
-                self.anchor(median_us);
-                let seconds = Duration::from_micros(median_us.unsigned_abs()).as_secs_f64();
-                let text = if median_us > 0 { "stood still" } else { "ran ahead" };
-                tracing::warn!(seconds, "this process {text} for {seconds:.1} s; it follows the nodes' time again");
-            }
-        }
-    }
-
-    /// Since when a quorum refuses this instance's orders without a step of the nodes' clocks. After a step, a report
-    /// from before may refuse the order, so counting begins anew (seed 65841).
-    fn alone_since(&self, refused: usize, median_us: i64, now: BootTime) -> Option<BootTime> {
-        let guard = self.engine.terms().guard.as_micros();
-        let is_same = |(_, before): &(BootTime, i64)| u128::from(median_us.abs_diff(*before)) <= guard;
-        let mut state = self.state.lock();
-        let before = state.refused.filter(|before| is_same(before) || mutant::is(Mutant::StepWhileAlone));
-        state.refused = (refused >= self.engine.quorum()).then(|| before.unwrap_or((now, median_us)));
-        state.refused.map(|(since, _)| since)
-    }
-
-    /// Takes the nodes' time as right, as at the start.
-    fn anchor(&self, median_us: i64) {
-        self.engine.cluster_clock.anchor(median_us);
-        let mut state = self.state.lock();
-        (state.anchored, state.refused) = (Some(self.engine.clock.now()), None);
-    }
-
     /// Records the names that lead to two processes, and logs once each name that leads to two servers. Until a report of the
     /// former process expires, a restart cannot be distinguished from a second server: the name has no vote and is not logged.
     fn report_rivals(&self) {
@@ -379,29 +309,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             }
             (health.rival, health.has_two_servers) = (found, is_confirmed);
         }
-    }
-
-    /// The nodes' clocks as of the last probe round; `None` unless a quorum of them agrees, so that one
-    /// node's stepped clock has no effect while other nodes do not answer.
-    fn clocks(&self) -> Option<Clocks> {
-        let state = self.state.lock();
-        let members = self.engine.members();
-        let answered = state.nodes.iter().enumerate().filter(|(i, h)| members >> i & 1 == 1 && h.error.is_none());
-        let mut offsets: Vec<(i64, usize)> = answered.filter_map(|(i, h)| Some((h.offset_us?, i))).collect();
-        if offsets.len() < self.engine.quorum() {
-            return None;
-        }
-        offsets.sort_unstable();
-        let median_us = offsets[(offsets.len() - 1) / 2].0;
-        let guard_us = i64::try_from(self.engine.terms().guard.as_micros()).unwrap_or(i64::MAX);
-        let agrees = |offset: i64| offset.saturating_sub(median_us).saturating_abs() <= guard_us;
-        let agreeing = offsets.iter().filter(|(offset, _)| agrees(*offset)).count();
-        if agreeing < self.engine.quorum() && !mutant::is(Mutant::FollowOneNode) {
-            return None;
-        }
-        let is_off = |offset: i64| offset.saturating_abs() > guard_us;
-        let stepped = offsets.into_iter().filter(|(o, _)| is_off(median_us) && is_off(*o)).map(|(_, i)| i).collect();
-        Some(Clocks { median_us, stepped })
     }
 }
 

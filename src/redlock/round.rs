@@ -79,7 +79,8 @@ impl Request {
 #[derive(Clone, Copy)]
 enum Sent {
     Request,
-    /// Instead of the request, the question why it has no vote: the view for a vote, or the nodes' time, is not known.
+    /// Instead of the request, the question why it has no vote: the view for a vote, or the nodes' time, is not known, or a
+    /// quarantine must be ordered first.
     Question,
     /// The same question, where the request is an inspection itself.
     Inspection,
@@ -93,7 +94,7 @@ fn answer_to(sent: Sent, answer: NodeResult) -> NodeResult {
     match (answer?, sent) {
         (Reply::Inspected(found), Sent::Inspection) if found.no_vote.is_some() => Ok(Reply::Inspected(found)),
         (Reply::Inspected(NodeInspection { no_vote: Some(why), .. }), Sent::Question) => Ok(Reply::NoVote(why)),
-        _ => Err(Unreachable::new(UnreachableKind::Disconnected, "the nodes' view and time are not known yet")),
+        _ => Err(Unreachable::new(UnreachableKind::Disconnected, "this instance may not ask for votes yet")),
     }
 }
 
@@ -263,11 +264,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Whether requests for votes are sent: a view and the nodes' time are known.
-    pub(crate) fn can_ask(&self) -> bool {
-        self.can_ask_in(&self.views.current())
+    /// Whether leases can be taken: a view and the nodes' time are known, and no order of quarantine is due.
+    pub(crate) fn can_take(&self) -> bool {
+        self.can_ask_in(&self.views.current()) && !self.cluster_clock.is_order_due()
     }
 
+    /// Whether requests for votes are sent: a view and the nodes' time are known.
     pub(super) fn can_ask_in(&self, view: &View) -> bool {
         view.id != ViewId::NONE && self.cluster_clock.is_anchored()
     }
@@ -278,13 +280,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         // A node outside the view's list has no vote in the view.
         let members = if request.is_of_membership() { u64::MAX } else { self.members_in(&view) };
         let request = Arc::new(request);
+        // In this order: the time is measured before it is known, and an order is due before the time follows a step.
+        let can_ask = self.can_ask_in(&view);
+        let sent_at = sent_at.unwrap_or_else(|| self.cluster_clock.request_time_at(started));
+        let is_withheld = request.takes() && self.cluster_clock.is_order_due();
         let (sent, request) = match request.resource() {
-            _ if self.can_ask_in(&view) || !request.needs_vote() => (Sent::Request, request),
+            _ if can_ask && !is_withheld || !request.needs_vote() => (Sent::Request, request),
             Some(_) if matches!(*request, Request::Inspect { .. }) => (Sent::Inspection, request),
             Some(resource) => (Sent::Question, Arc::new(Request::Inspect { resource: resource.clone() })),
             None => (Sent::Question, request),
         };
-        let sent_at = sent_at.unwrap_or_else(|| self.cluster_clock.request_time_at(started));
         Prepared { sent, request, stamp: RequestStamp::new(sent_at, view), members }
     }
 

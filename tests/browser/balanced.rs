@@ -1,6 +1,9 @@
 //! Two instances behind a balancer that sends each request to the other one: one log-in is enough, and both show the same.
 
+use std::time::Duration;
+
 use redlockd::auth::api_key::KeyHash;
+use tokio::task::JoinHandle;
 
 use super::driver::{Browser, Look};
 use crate::support::balancer::Balancer;
@@ -31,33 +34,36 @@ async fn two_instances_behind_a_balancer_look_like_one() {
     let balancer = Balancer::start(&services.each_ref().map(Service::address)).await;
     let balancer_client = Client::new(&balancer.base());
     let ask = |service: &Service, fields: &[(&str, &str)]| {
-        send(service.client().request("POST", "/locks/deploy/prod").bearer_auth(KEY).form(fields))
+        let request = service.client().request("POST", "/locks/deploy/prod").bearer_auth(KEY).form(fields);
+        send(request.timeout(Duration::from_mins(5)))
     };
-    ask(&services[0], &[("ttl", "1m"), ("owner", "ci-1")]).await.expect_status(201);
-    let waits = [("wait", "1m"), ("owner", "ci-2")];
-    let [one, two] = services.each_ref().map(|service| tokio::spawn(ask(service, &waits)));
+    ask(&services[0], &[("ttl", "5m"), ("owner", "ci-1")]).await.expect_status(201);
+    let waiters = services.each_ref().map(|service| {
+        let answer = ask(service, &[("wait", "5m"), ("owner", "ci-2")]);
+        tokio::spawn(async move { panic!("a waiter was answered: {:?}", answer.await) })
+    });
+    for service in &services {
+        poll::until("the instance has its waiter", || async {
+            let inspect = service.client().request("GET", "/locks/deploy/prod").bearer_auth(KEY);
+            (send(inspect).await.json()["waiting_here"] == 1).then_some(())
+        })
+        .await;
+    }
     let Some(browser) = Browser::open(&balancer.base(), Look::Light).await else { return };
     // A deep link survives the log-in.
     browser.go("/ui/waiters").await;
     browser.write("#key", KEY).await;
     browser.click("button[type=submit]").await;
-    poll::until("the page that was asked for", || async { (browser.path().await == "/ui/waiters").then_some(()) })
-        .await;
+    browser.until_text(".viewer", "logged in", |t| t.contains("ops")).await;
+    assert_eq!(browser.path().await, "/ui/waiters");
     let mut seen = std::collections::BTreeSet::new();
-    poll::until("both instances answer, and both show the waiters of both", || async {
-        browser.go("/ui/waiters").await;
-        assert!(browser.text(".viewer").await.contains("ops"), "logged in at each of them");
-        let shown = browser.text("caption").await;
-        let instance = browser.text("footer code").await;
-        (shown.contains("all 2")).then_some(instance)
-    })
-    .await;
     for _ in 0..6 {
         browser.go("/ui/waiters").await;
         // A page and what it loads may be an even number of requests.
         balancer_client.get("/health/live").await.expect_status(200);
         seen.insert(browser.text("footer code").await);
         assert!(browser.text(".viewer").await.contains("ops"), "logged in at each of them");
+        browser.until_text("caption", "the waiters of both", |t| t.contains("all 2")).await;
         assert!(browser.text("#list").await.contains("ci-2"));
     }
     assert_eq!(seen.len(), 2, "{seen:?}");
@@ -67,6 +73,5 @@ async fn two_instances_behind_a_balancer_look_like_one() {
     browser.until_text("h1", "the log-in", |t| t == "redlockd").await;
     browser.check_page("the log-in").await;
     browser.close().await;
-    one.abort();
-    two.abort();
+    waiters.iter().for_each(JoinHandle::abort);
 }

@@ -68,8 +68,6 @@ struct Wired {
     last_was_alone: bool,
     /// Wakes the connection's task. `None` before it first ran.
     waker: Option<Waker>,
-    /// Why a caller's write failed.
-    failure: Option<io::Error>,
 }
 
 impl fmt::Debug for Pipeline {
@@ -82,7 +80,7 @@ impl Pipeline {
     /// The connection to the process `run`.
     pub(super) fn new(wire: Wire, place: Place, (run, generation): (Arc<str>, u64)) -> Arc<Self> {
         let (in_flight, queue) = (VecDeque::new(), ConnectionQueue::default());
-        let wired = Wired { wire, in_flight, last_was_alone: true, waker: None, failure: None };
+        let wired = Wired { wire, in_flight, last_was_alone: true, waker: None };
         Arc::new(Self { queue, place, run, generation, wired: Mutex::new(Some(wired)) })
     }
 
@@ -178,7 +176,6 @@ impl Wired {
     fn takes_callers(&self) -> bool {
         self.last_was_alone
             && self.waker.is_some()
-            && self.failure.is_none()
             && self.wire.unwritten() == 0
             && self.in_flight.len() <= COMMANDS_BESIDE_MAX
     }
@@ -186,18 +183,14 @@ impl Wired {
     fn send_now(&mut self, of: &Pipeline, pending: PendingRequest) {
         self.send(of, vec![pending], ScriptRef::Hash);
         let Some(waker) = &self.waker else { return };
-        // The task goes on writing what the socket does not take.
-        if let Poll::Ready(Err(error)) = self.wire.poll_flush(&mut Context::from_waker(waker)) {
-            self.failure = Some(error);
+        // The task goes on writing what the socket does not take, and meets an error again.
+        if let Poll::Ready(Err(_)) = self.wire.poll_flush(&mut Context::from_waker(waker)) {
             waker.wake_by_ref();
         }
     }
 
     /// Resolves once the connection is unusable; `None`: it was closed.
     fn poll(&mut self, of: &Pipeline, cx: &mut Context<'_>) -> Poll<Option<RedisError>> {
-        if let Some(error) = self.failure.take() {
-            return Poll::Ready(Some(error.into()));
-        }
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
