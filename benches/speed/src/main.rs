@@ -32,6 +32,8 @@ mod service_cost;
 mod settings;
 mod stats;
 mod throughput;
+mod usual_manager;
+mod usual_service;
 mod workers;
 
 use mimalloc as _;
@@ -61,6 +63,9 @@ async fn main() -> Result<(), Failure> {
     let what = args.next().ok_or(USAGE)?;
     if what == "bare" {
         return peers::serve_bare().await;
+    }
+    if what == "usual" {
+        return usual_service::serve().await;
     }
     if what == "part" {
         return parts::do_part(&args.collect::<Vec<_>>()).await;

@@ -8,6 +8,8 @@
 //! - `floor`: the same requests by the fastest client of these nodes that we know.
 //! - `locks`: manager, rounds and connections together, without HTTP.
 //! - `embedded`: manager and rounds over one embedded node.
+//!
+//! An HTTP layer and a manager of the usual crates are counted too ([`crate::usual_service`], [`crate::usual_manager`]).
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -36,7 +38,7 @@ use crate::service_cost::{
     CONNECTION_COUNTS, COUNTS, LONG, SHORT, Subject, cycle_by_valgrind, idle_by_valgrind, per_cycle, total_of,
 };
 use crate::workers::{Until, repeat};
-use crate::{Asked, Failure};
+use crate::{Asked, Failure, usual_manager};
 
 const PATIENCE: Patience = Patience::UNDER_VALGRIND;
 const QUORUM: usize = NODES / 2 + 1;
@@ -53,12 +55,14 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
     for connections in CONNECTION_COUNTS {
         let whole = cycle_by_valgrind(service, connections, idle).await?;
         let bare = cycle_by_valgrind(Subject::Bare(&this), connections, 0.0).await?;
+        let usual = cycle_by_valgrind(Subject::Usual(&this), connections, 0.0).await?;
         let (load, turns) = (part("load", connections).await?, part("turns", connections).await?);
         let within = part("embedded", connections).await? - turns;
         let http = cycle_by_valgrind(on_embedded, connections, idle_embedded).await? - within - bare;
         let (manager, nodes) = (part("manager", connections).await? - turns, part("nodes", connections).await? - load);
         let locks = part("locks", connections).await? - turns;
         let floor = part("floor", connections).await? - load;
+        let usual_manager = part("usual-manager", connections).await? - turns;
         let named = bare + http + manager + nodes;
         println!("\n| instructions per cycle, alone | at {connections} | of the whole |\n|---|---:|---:|");
         for (what, count) in [
@@ -71,6 +75,11 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
             ("manager and rounds, over five nodes that grant at once", manager),
             ("connections to five Redis nodes", nodes),
             ("the sum of the four parts", named),
+            ("an endpoint with the same answers and duties of usual crates, instead of the first two", usual),
+            (
+                "a manager of usual crates, over five nodes that grant at once, instead of manager and rounds",
+                usual_manager,
+            ),
             ("manager, rounds and connections together", locks),
             ("the fastest client of five Redis nodes, instead of the connections", floor),
         ] {
@@ -132,6 +141,7 @@ pub async fn do_part(args: &[String]) -> Result<(), Failure> {
             let nodes = (1..=NODES).map(node).collect::<Result<_, Failure>>()?;
             Within::over(nodes, PATIENCE, data, false).await?.cycles(connections, until).await?
         }
+        "usual-manager" => usual_manager::cycles(connections, until).await?,
         "embedded" => Within::start(PATIENCE).await?.cycles(connections, until).await?,
         "locks" => {
             let (nodes, _) = watched(addresses).await?;

@@ -32,7 +32,7 @@ pub async fn rslock(manager: &LockManager, connections: usize, until: Until) -> 
     repeat(managers, until, cycle).await
 }
 
-/// The bare service, in a process of its own.
+/// A service that holds no lock, in a process of its own.
 pub struct Bare {
     /// Where it listens.
     pub address: SocketAddr,
@@ -41,20 +41,20 @@ pub struct Bare {
 }
 
 impl Bare {
-    /// Starts this very program as that service.
+    /// Starts this very program as the bare service.
     ///
     /// Errors: where it does not start.
     pub fn start(program: &Path) -> Result<Self, Failure> {
-        Self::start_under(&[], program)
+        Self::start_under(&[], program, "bare")
     }
 
-    /// As [`Self::start`], run by another program; empty: by itself.
+    /// Starts this very program as `bare` or `usual`, run by another program; empty: by itself.
     ///
     /// Errors: as of [`Self::start`].
-    pub fn start_under(under: &[String], program: &Path) -> Result<Self, Failure> {
+    pub fn start_under(under: &[String], program: &Path, service: &str) -> Result<Self, Failure> {
         let mut words = under.iter().map(AsRef::as_ref).chain([program.as_os_str()]);
         let mut command = Command::new(words.next().ok_or("no program")?);
-        let mut child = command.args(words).arg("bare").stdout(Stdio::piped()).spawn()?;
+        let mut child = command.args(words).arg(service).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().ok_or("no output")?;
         let server = Server(child);
         let mut line = String::new();

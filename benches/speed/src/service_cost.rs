@@ -44,6 +44,8 @@ pub enum Subject<'a> {
     Embedded(&'a Path),
     /// The bare endpoint, by this program.
     Bare(&'a Path),
+    /// The same with the duties of the service's HTTP layer, of usual crates.
+    Usual(&'a Path),
 }
 
 /// Everything.
@@ -196,7 +198,11 @@ async fn under_tool(
             (service.address, &mut service.server)
         }
         Subject::Bare(program) => {
-            bare = Bare::start_under(&under, program)?;
+            bare = Bare::start_under(&under, program, "bare")?;
+            (bare.address, &mut bare.server)
+        }
+        Subject::Usual(program) => {
+            bare = Bare::start_under(&under, program, "usual")?;
             (bare.address, &mut bare.server)
         }
     };
