@@ -176,8 +176,10 @@ mutants! {
         CommonNotFilled,
         /// A process of both lists of a change that forgot is filled as if it had kept its keys.
         KeptUnchecked,
-        /// A process that waits for a vote is not bound by a promise: it votes in a view that a higher one does not know of.
+        /// A process that was filled is not bound by a later promise: it votes in a view that a higher one does not know of.
         WaitingUnbound,
+        /// A process is filled for a view that it did not promise, since it has forgotten once more (seed 70400).
+        FillUnpromised,
         /// A process is filled for a view in which it has voted.
         SameViewAgain,
         /// A repair of an extend that was confirmed before the fill takes the place of a block.

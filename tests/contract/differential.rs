@@ -205,8 +205,9 @@ impl<'a> Pair<'a> {
             Ask::Read => Request::Read(ReadArgs { cursor: 0, count: 500 }),
             Ask::Fill { nonce, page, entries } => {
                 let entries: Vec<_> = entries.iter().map(|entry| self.entry(entry)).collect();
-                // One without entries may come for a view that is not above the node's, or names another process.
-                let view = self.view_above(u64::from(!entries.is_empty()), *page < 3, true);
+                // One without entries may come for a view that is not above the node's, is not promised, or names another process.
+                let by = u64::from(!entries.is_empty() && !self.has_promised());
+                let view = self.view_above(by, *page < 3, true);
                 Request::Fill(FillArgs { view, nonce: *nonce, page: *page, pages: 3, keeps: false, entries })
             }
             Ask::Probe { instance, is_witness, alive } => {
@@ -237,6 +238,11 @@ impl<'a> Pair<'a> {
     }
 
     /// A view so much above the one that the node has, which names it, with its last admission or as admitted in it.
+    /// Whether the last promise is of a view that is not installed.
+    fn has_promised(&self) -> bool {
+        self.promised.number() > self.installed.number()
+    }
+
     fn view_above(&mut self, by: u64, is_named: bool, is_admission: bool) -> Arc<View> {
         let id = view_id(self.installed.number().max(self.promised.number()) + by);
         let run = if is_named { self.real.run.as_str().into() } else { "00".into() };
@@ -304,6 +310,10 @@ impl<'a> Pair<'a> {
                         &Request::Inspect { resource: name(RESOURCES[*resource]) },
                     )?;
                 }
+                if matches!(what, Ask::Fill { entries, .. } if !entries.is_empty()) && !self.has_promised() {
+                    let promise = Request::Promise { view: self.view_above(1, true, true).id };
+                    self.ask(RequestTime(now), &self.params.clone(), &promise)?;
+                }
                 let request = self.request(what);
                 self.ask(RequestTime(sent_at), &params, &request)?;
             }
@@ -355,10 +365,11 @@ impl<'a> Pair<'a> {
         let view = self.view_above(1, true, true);
         let fill =
             Request::Fill(FillArgs { view: Arc::clone(&view), nonce: 9, page: 1, pages: 1, keeps: false, entries });
+        let promise = Request::Promise { view: view.id };
         let seed = Fence(self.fence(FenceKind::Last));
         let admit = Request::Admit(AdmitArgs { view, nonce: 9, pages: 1, seed, by_clock: false });
         let quarantine = Request::Quarantine { by: INSTANCES[0].into() };
-        for request in [quarantine, fill, Request::probe(), admit] {
+        for request in [quarantine, promise, fill, Request::probe(), admit] {
             let (sent_at, params) = (RequestTime(self.clear_of_ends()), self.params.clone());
             if matches!(request, Request::Probe(_)) {
                 self.real.serve_quarantine();

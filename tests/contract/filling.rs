@@ -60,9 +60,10 @@ fn next_view(node: &mut impl Server) -> Arc<View> {
     }
 }
 
-/// A page of a fill for the next view.
+/// A page of a fill for the next view, which the node promises.
 fn fill(node: &mut impl Server, nonce: u64, page: u32, pages: u32, entries: Vec<FillEntry>) -> Reply {
     let view = next_view(node);
+    ask_brief(node, &Request::Promise { view: view.id });
     ask_brief(node, &Request::Fill(FillArgs { view, nonce, page, pages, keeps: false, entries }))
 }
 
@@ -343,13 +344,16 @@ pub fn a_foreign_lock_is_planted_and_blocks(node: &mut impl Server) {
 pub fn pages_are_taken_in_order_and_once_and_only_without_a_vote(node: &mut impl Server) {
     let blocks = |resource| vec![block(resource, 1, &[1], LONG_MS)];
     let run = node.run();
-    for view in [view(0, &run), view(1, "00")] {
-        let args = FillArgs { view, nonce: 1, page: 1, pages: 1, keeps: false, entries: blocks("a") };
-        assert_eq!(node.ask(&Request::Fill(args)), Reply::FillNotNeeded, "no higher view, or not of this process");
-    }
+    let of = |view| Request::Fill(FillArgs { view, nonce: 1, page: 1, pages: 1, keeps: false, entries: blocks("a") });
+    assert_eq!(node.ask(&of(view(0, &run))), Reply::FillNotNeeded, "no higher view");
+    assert_eq!(node.ask(&of(view(1, &run))), Reply::FillNotNeeded, "not promised");
+    node.ask(&Request::Promise { view: view(1, &run).id });
+    assert_eq!(node.ask(&of(view(1, "00"))), Reply::FillNotNeeded, "not of this process");
     assert!(!is_blocked(node, "a"));
     assert!(matches!(node.ask(&Request::probe()), Reply::Status(s) if s.vote == Vote::Active));
     forget(node);
+    let view = next_view(node);
+    assert_eq!(ask_brief(node, &of(view)), Reply::FillNotNeeded, "it forgot what it had promised");
     let mut ask = |nonce, number, pages, resource| fill(node, nonce, number, pages, blocks(resource));
     assert_eq!(ask(1, 2, 3, "x"), Reply::FillOutOfOrder { done: 0 });
     assert_eq!(ask(1, 1, 3, "a"), Reply::Filled { done: 1 });
@@ -447,6 +451,7 @@ pub fn what_was_written_before_the_clock_went_back_lasts_no_longer_than_a_quaran
     let foreign = FillEntry::Foreign { resource: name("foreign"), value: None, left_ms: HOUR_MS };
     for (page, entry) in (1..).zip(entries.into_iter().chain([foreign])) {
         let (view, resource) = (next_view(node), name(["blocked", "set", "foreign"][page as usize - 1]));
+        ask_brief(node, &Request::Promise { view: view.id });
         let page = FillArgs { view, nonce: 1, page, pages: 3, keeps: false, entries: vec![entry] };
         let ahead_ms = if resource == name("foreign") { 0 } else { HOUR_MS };
         node.ask_ahead(&Request::Fill(page), &resource, ahead_ms);
@@ -679,6 +684,7 @@ pub fn a_process_of_both_lists_that_forgot_is_not_filled_as_if_it_had_kept_its_k
     let new = changed(&node.run(), 7, Some(0));
     assert!(matches!(node.ask(&Request::Install { view: Arc::clone(&new) }), Reply::Member(m) if m.is_done));
     forget(node);
+    ask_brief(node, &Request::Promise { view: new.id });
     let of =
         |keeps| Request::Fill(FillArgs { view: Arc::clone(&new), nonce: 3, page: 1, pages: 1, keeps, entries: vec![] });
     assert_eq!(ask_brief(node, &of(true)), Reply::FillNotNeeded);

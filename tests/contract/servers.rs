@@ -24,6 +24,7 @@ fn admit(node: &mut impl Server, params: &ClusterParams, seed: Fence, by_clock: 
     let view = view(1, &node.run());
     let fill = FillArgs { view: Arc::clone(&view), nonce: 1, page: 1, pages: 1, keeps: false, entries: vec![] };
     let sent_at = RequestTime(node.now_us());
+    node.ask_with(sent_at, params, &Request::Promise { view: view.id }).expect("an answer");
     assert_eq!(node.ask_with(sent_at, params, &Request::Fill(fill)), Ok(Reply::Filled { done: 1 }));
     let args = AdmitArgs { view: Arc::clone(&view), nonce: 1, pages: 1, seed, by_clock };
     let admitted = node.ask_with(sent_at, params, &Request::Admit(args)).expect("an answer");

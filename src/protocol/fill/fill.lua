@@ -6,7 +6,7 @@
 -- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's, or M and a member's) |
 --        k the same where this process has the token's lease, else a block | b block (value: the token's claims) |
 --        f foreign lock (value: the lock's, '' = not known)
--- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or names another process, or
+-- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or not promised, or names another process, or
 --   what it was to keep is lost)
 --   | K C P
 -- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
@@ -18,12 +18,12 @@ end
 PASS = string.gsub(PASS, '%d+$', string.format('%.0f', asked))
 local no, V = check_vote(), ARGV[10]
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
--- A view in which this process has voted would not know its own votes; it must name this very process; and one below a
--- promise admits nobody.
+-- A view in which this process has voted would not know its own votes; it must name this very process, and be the last one that it
+-- promised: a process that forgot once more has to serve its quarantine first.
 local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised', 'pending'), string.match(PASS, '^%x*')
 local keeps = no and no[1] == 'V' and x[5] == V -- in both lists of a change: it keeps its keys, and the record that it installed
 if ARGV[12] == '1' and not keeps then return { 'A' } end
-if not keeps and V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
+if not keeps and V <= (x[1] or NONE) or V ~= (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
 local named = ARGV[8] .. '{resource}' .. ARGV[9]
 if keeps and NAMES and NAMES ~= named then return { 'A' } end -- its own keys do not have these names yet
 if not keeps and (not no or no[1] == 'V') then -- it votes in a view that the new one replaces

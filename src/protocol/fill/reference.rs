@@ -24,14 +24,15 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         Some(no_vote) => return Reply::NoVote(no_vote),
     };
     // The view must be above any in which this process has voted, whose votes the fill would not know; it must name this very
-    // process; and a view below a promise admits nobody.
+    // process, and be the last one that it promised: a process that forgot once more has to serve its quarantine first (seed 70400).
     let view = args.view.id;
     let (own, promised) = memory.marker.0.as_ref().map_or_else(Default::default, |m| (m.view.id, m.promised));
     // The process is in both lists of a change: it keeps its keys.
     let keeps = votes && memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && own == view);
     let has_lost = args.keeps && !keeps && !mutant::is(Mutant::KeptUnchecked);
-    let is_above = (keeps || view > own) && view >= promised || mutant::is(Mutant::SameViewAgain);
-    if has_lost || !is_above || !args.view.names(context.run, view) {
+    let is_above = keeps || view > own || mutant::is(Mutant::SameViewAgain);
+    let is_promised = view == promised || mutant::is(Mutant::FillUnpromised);
+    if has_lost || !is_above || !is_promised || !args.view.names(context.run, view) {
         return Reply::FillNotNeeded;
     }
     if keeps && !memory.names.are_of(&context.params.template) && !mutant::is(Mutant::ReadBeforeRename) {

@@ -157,6 +157,7 @@ fn fill(node: &mut ReferenceNode, now_us: u64, nonce: u64, entries: Vec<FillEntr
 }
 
 fn fill_for(node: &mut ReferenceNode, now_us: u64, number: u64, nonce: u64, entries: Vec<FillEntry>) {
+    call(node, now_us, &Request::Promise { view: id(number) });
     let request = Request::Fill(FillArgs { view: view(number), ..fill_of(nonce, &entries) });
     let bound = node.effect_bound(now_us, RequestTime(now_us), &params(), &request);
     let before = node.last_lease_end_us();
@@ -246,10 +247,18 @@ fn key_votes_after_its_block() -> bool {
     extend(now_us, 1) || is_outlasted
 }
 
+/// A process forgot once more after its promise, and the fill for that view arrives.
+fn is_filled_unpromised() -> bool {
+    let mut node = ReferenceNode::new("run1");
+    call(&mut node, NOW_US, &Request::probe());
+    call(&mut node, NOW_US, &Request::Fill(fill_of(1, &[]))) != Reply::FillNotNeeded
+}
+
 /// A process of both lists of a change forgot: it is filled as if it had kept its keys.
 fn is_filled_without_its_keys() -> bool {
     let mut node = ReferenceNode::new("run1");
     call(&mut node, NOW_US, &Request::probe());
+    call(&mut node, NOW_US, &Request::Promise { view: id(1) });
     call(&mut node, NOW_US, &Request::Fill(FillArgs { keeps: true, ..fill_of(1, &[]) })) != Reply::FillNotNeeded
 }
 
@@ -387,6 +396,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert_eq!((blocks_stand(), members_stand()), (Ok(()), Ok(())));
     assert!(!is_admitted_below_a_promise());
     assert!(!votes_unfilled_in_a_changed_list());
+    assert!(!is_filled_unpromised());
     assert!(!is_filled_without_its_keys());
     assert!(!key_votes_after_its_block());
     assert!(!inherits_what_was_not_synced());
@@ -397,6 +407,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
         let is_found = blocks_stand().is_err()
             || is_admitted_below_a_promise()
             || members_stand().is_err()
+            || is_filled_unpromised()
             || is_filled_without_its_keys()
             || key_votes_after_its_block()
             || inherits_what_was_not_synced()

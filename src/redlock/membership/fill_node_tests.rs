@@ -145,8 +145,9 @@ fn next_view(engine: &TestEngine, target: usize) -> Arc<View> {
     Arc::new(View { id, roster, list: None })
 }
 
-/// Fills the target from those that have installed the view.
+/// Fills the target, which promises the view, from those that have installed it.
 fn fill(engine: &TestEngine, readers: &[usize], target: usize, view: &Arc<View>) -> Option<Filled> {
+    engine.nodes[target].ask(&Request::Promise { view: view.id });
     for reader in readers {
         engine.nodes[*reader].ask(&Request::Install { view: Arc::clone(view) });
     }

@@ -36,6 +36,7 @@ async fn admitted(node: &TestNode, seed: Fence) -> Arc<View> {
     let roster = [(node.redis.id().clone(), RosterEntry { run, since: id, address: None })].into();
     let view = Arc::new(View { id, roster, list: None });
     let fill = FillArgs { view: Arc::clone(&view), nonce: 1, page: 1, pages: 1, keeps: false, entries: vec![] };
+    node.reply(Request::Promise { view: id }).await;
     assert_eq!(node.reply(Request::Fill(fill)).await, Reply::Filled { done: 1 });
     let args = AdmitArgs { view: Arc::clone(&view), nonce: 1, pages: 1, seed, by_clock: false };
     assert!(matches!(node.reply(Request::Admit(args)).await, Reply::Member(m) if m.is_done));
