@@ -177,7 +177,7 @@ mutants! {
         /// A process of both lists of a change that forgot is filled as if it had kept its keys.
         KeptUnchecked,
         /// A process that was filled is not bound by a later promise: it votes in a view that a higher one does not know of.
-        WaitingUnbound,
+        FilledUnbound,
         /// A process is filled for a view that it did not promise, since it has forgotten once more (seed 70400).
         FillUnpromised,
         /// A process is filled for a view in which it has voted.

@@ -64,6 +64,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// If the median has jumped by more than the guard, the nodes' clocks were stepped while leases were held: the cluster clock
     /// follows only once a quorum has confirmed a quarantine, because requests with the new time would make the stepped nodes
     /// vote again. If its view may not be the nodes' latest, the order is to be repeated.
+    ///
+    /// Cancel: each node may have obeyed; the cluster clock has not followed.
     async fn follow_stepped(&self, Clocks { median_us, stepped }: Clocks) {
         let now = self.engine.clock.now();
         let answers = self.order_quarantine(&stepped).await;
@@ -87,6 +89,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// instance's view and showed no later one: in a later view another process may vote, which got no order. Until a quorum of
     /// the present view has confirmed the order, this instance takes no lease (seed 337442). A node that refuses since a witness
     /// agrees with its clock shows that another instance has given the order, once reports from before the step have expired.
+    ///
+    /// Cancel: each node may have obeyed; the order stays due.
     async fn repeat_order(&self) {
         let (now, due) = (self.engine.clock.now(), self.state.lock().order_due);
         if due.is_none_or(|since| now.since(since) < ALONE_AFTER) {

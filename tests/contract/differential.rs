@@ -237,12 +237,12 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// A view so much above the one that the node has, which names it, with its last admission or as admitted in it.
     /// Whether the last promise is of a view that is not installed.
     fn has_promised(&self) -> bool {
         self.promised.number() > self.installed.number()
     }
 
+    /// A view so much above the one that the node has, which names it, with its last admission or as admitted in it.
     fn view_above(&mut self, by: u64, is_named: bool, is_admission: bool) -> Arc<View> {
         let id = view_id(self.installed.number().max(self.promised.number()) + by);
         let run = if is_named { self.real.run.as_str().into() } else { "00".into() };

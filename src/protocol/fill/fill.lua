@@ -6,8 +6,8 @@
 -- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's, or M and a member's) |
 --        k the same where this process has the token's lease, else a block | b block (value: the token's claims) |
 --        f foreign lock (value: the lock's, '' = not known)
--- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or not promised, or names another process, or
---   what it was to keep is lost)
+-- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or not
+--   promised, or names another process, or what it was to keep is lost)
 --   | K C P
 -- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
 -- The quarantine here outlasts whatever is filled in, which instances with another max_ttl than the sender's may hold.

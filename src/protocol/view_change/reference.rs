@@ -15,7 +15,7 @@ pub(in crate::protocol) fn promise(marker: &mut MarkerKey, context: &CallContext
     let no_vote = marker.check_vote(context);
     let (votes, waits) = (is_sound(no_vote.as_ref()), waits(no_vote.as_ref()));
     let found = marker.0.as_mut().filter(|m| (votes || waits) && view > m.view.id && view > m.promised);
-    let binds = |m: &MarkerRecord| votes || m.fill.is_none() || !mutant::is(Mutant::WaitingUnbound);
+    let binds = |m: &MarkerRecord| votes || m.fill.is_none() || !mutant::is(Mutant::FilledUnbound);
     let is_done = found.map(|m| m.promised = if binds(m) { view } else { m.promised }).is_some();
     status(marker, context, no_vote, is_done)
 }
