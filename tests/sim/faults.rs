@@ -808,21 +808,23 @@ impl World {
             return self.correct_addresses(&highest);
         }
         let (id, first, list) = (highest.id, self.profile.nodes, highest.list.clone());
-        let is_listed = |server: &usize| match &list {
-            Some(list) => {
-                let name = self.profile.name_of(*server);
-                list.names.contains(&name) || list.old.as_ref().is_some_and(|old| old.names.contains(&name))
-            }
-            None => *server < first,
+        let names =
+            |servers: &[usize]| -> BTreeSet<NodeId> { servers.iter().map(|i| self.profile.name_of(*i)).collect() };
+        let configured = names(&Vec::from_iter(0..first));
+        // By its name: of a configured one, the second server may be the named one (seed 84577).
+        let is_listed = |server: &usize| {
+            let name = self.profile.name_of(*server);
+            list.as_ref().map_or_else(
+                || configured.contains(&name),
+                |list| list.names.contains(&name) || list.old.as_ref().is_some_and(|old| old.names.contains(&name)),
+            )
         };
         let named = self.named_server();
         let is_other = |server: &usize| Some(*server) == self.profile.second_server() || *server == 0;
         let corrected: Vec<usize> = (0..self.servers.len())
             .filter(|server| is_listed(server) && (*server == named || !is_other(server)))
             .collect();
-        let names =
-            |servers: &[usize]| -> BTreeSet<NodeId> { servers.iter().map(|i| self.profile.name_of(*i)).collect() };
-        let (present, configured) = (names(&corrected), names(&Vec::from_iter(0..first)));
+        let present = names(&corrected);
         // A node of its list whose address it does not follow (docs/views.md, *An address*; seed 203482) is none that it knows.
         let asked = |inst: &Inst, name: &NodeId| {
             (0..self.servers.len()).any(|server| inst.asked >> server & 1 == 1 && self.profile.name_of(server) == *name)
