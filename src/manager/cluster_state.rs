@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::types::{NodeSummary, QuorumLoss};
+use crate::redlock::quorum::NotAsked;
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -194,6 +195,17 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
         ("newer-protocol", _) => {
             Reason { one: "is", several: "are", rest: "used by instances of a later release".to_owned() }
         }
+        _ if node.not_asked == Some(NotAsked::NoQuorum) => Reason {
+            one: "answers, and is",
+            several: "answer, and are",
+            rest: "asked for votes once a quorum of the nodes answers".to_owned(),
+        },
+        _ if node.not_asked == Some(NotAsked::OrderDue) => Reason {
+            one: "is",
+            several: "are",
+            rest: "quarantined before this instance asks for votes again, since the nodes' clocks were stepped"
+                .to_owned(),
+        },
         ("up", _) if node.findings.iter().any(|finding| finding.bars) => {
             has("settings that remove the vote".to_owned())
         }
@@ -217,10 +229,13 @@ fn outage_advice(
         let declare = if is_new { " If all nodes are new, declare them with `redlockd init`." } else { "" };
         return format!("Do not restart anything: it ends by itself at {until}.{declare} {keep}");
     }
-    let enough = match missing {
-        _ if needy(ill).len() <= missing => String::new(),
-        1 => " One of them is enough.".to_owned(),
-        some => format!(" {some} of them are enough."),
+    let needed = missing.saturating_sub(ill.iter().filter(|node| node.not_asked.is_some()).count());
+    let enough = match (needy(ill).len(), needed) {
+        (0, _) => return format!("Do not restart anything: it ends by itself. {keep}"),
+        (needy, needed) if needy <= needed => String::new(),
+        (_, 0) => String::new(),
+        (_, 1) => " One of them is enough.".to_owned(),
+        (_, some) => format!(" {some} of them are enough."),
     };
     format!("{}{enough} Do not restart the other nodes. {keep}", repairs(ill))
 }
@@ -243,7 +258,8 @@ fn degraded_advice(ill: &[&NodeSummary], wall_ms: u64) -> String {
 fn needy<'a>(ill: &[&'a NodeSummary]) -> Vec<&'a NodeSummary> {
     let is_other = ill.iter().any(|node| node.state == "other-cluster");
     let waits_for_it = |node: &NodeSummary| is_other && node.state == "quarantined";
-    let is_needy = |node: &&NodeSummary| (node.votes_in.is_none() && !waits_for_it(node)) || node.has_two_servers;
+    let ends = |node: &NodeSummary| node.votes_in.is_some() || node.not_asked.is_some() || waits_for_it(node);
+    let is_needy = |node: &&NodeSummary| !ends(node) || node.has_two_servers;
     ill.iter().copied().filter(is_needy).collect()
 }
 
@@ -404,5 +420,26 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    /// After a start below a quorum, a node that answers was said not to answer, and two others were asked for.
+    #[test]
+    fn a_node_that_is_not_asked_yet_is_none_to_be_repaired() {
+        let asked_later = |name, reason| NodeSummary { not_asked: Some(reason), ..node(name, "not-asked", None) };
+        let text =
+            said(&[asked_later("a", NotAsked::NoQuorum), node("b", "down", None), node("c", "down", None)], None);
+        for part in [
+            "Node a answers, and is asked for votes once a quorum of the nodes answers. Nodes b and c have not answered",
+            "requests failed here. Bring back b and c. One of them is enough. Do not restart the other nodes.",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = said(&["a", "b", "c"].map(|name| asked_later(name, NotAsked::OrderDue)), None);
+        for part in [
+            "Nodes a, b and c are quarantined before this instance asks for votes again, since",
+            "here. Do not restart anything: it ends by itself. Leases stay valid",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

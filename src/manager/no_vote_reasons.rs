@@ -51,6 +51,7 @@ fn reason(verdict: &Verdict, summary: Option<&NodeSummary>) -> Option<String> {
         Verdict::Unreachable(kind) => match kind {
             UnreachableKind::Timeout => "no answer in time".to_owned(),
             UnreachableKind::Disconnected => "not connected".to_owned(),
+            UnreachableKind::NotAsked => known.unwrap_or_else(|| "not asked yet".to_owned()),
             UnreachableKind::Broken => "the connection broke".to_owned(),
             UnreachableKind::Auth => "the service's user lacks a right there, or its password is wrong".to_owned(),
             UnreachableKind::ReadOnly => "it is a replica".to_owned(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::protocol::{NoVote, NodeStatus, Vote};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::NodeHealth;
-use crate::redlock::quorum::Verdict;
+use crate::redlock::quorum::{NotAsked, Verdict};
 use crate::types::NodeId;
 
 /// What an operator can do about a node that the others wait for.
@@ -14,15 +14,20 @@ const ENDED_HINT: &str = "if that has ended for good, say so with `redlockd node
 /// Why the vote of a node whose answers are late does not count.
 const SLOW: &str = "most of its answers come later than rounds wait for them, so that its vote seldom counts";
 
+/// The state of a node that would vote, but is not asked.
+pub(super) const NOT_ASKED: &str = "not-asked";
+
 const OTHER_PROCESS: &str = "its name leads to another process than the one that votes under it: correct the address";
 
 /// A node's state, the time until it votes again, why it does not vote, and the nodes that it waits for. `missing`: the nodes
-/// that all nodes which forgot wait for; `ended_in`: time until the node counts as ended, if an operator reported that.
+/// that all nodes which forgot wait for; `ended_in`: time until the node counts as ended, if an operator reported that;
+/// `not_asked`: why this instance asks no node for a vote.
 pub(super) fn describe(
     health: &NodeHealth,
     now: BootTime,
     missing: &[NodeId],
     ended_in: Option<Duration>,
+    not_asked: Option<NotAsked>,
 ) -> (String, Option<Duration>, Option<String>, Vec<NodeId>) {
     if let Some(kind) = health.error {
         let ended = ended_in.map(|left| match left.as_secs() {
@@ -37,6 +42,9 @@ pub(super) fn describe(
     };
     if health.is_slow && health.votes(now) {
         return ("slow".into(), None, Some(SLOW.into()), Vec::new());
+    }
+    if let Some(reason) = not_asked.filter(|_| health.votes(now)) {
+        return (NOT_ASKED.into(), None, Some(not_asked_sentence(reason).into()), Vec::new());
     }
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
@@ -100,6 +108,16 @@ fn no_vote_sentence(no_vote: &NoVote, why: &str, passed: Duration, waits_for: &[
         }
     };
     (None, sentence)
+}
+
+fn not_asked_sentence(reason: NotAsked) -> &'static str {
+    match reason {
+        NotAsked::NoQuorum => "it answers; this instance asks for votes once a quorum of the nodes answers",
+        NotAsked::OrderDue => {
+            "it answers; the nodes' clocks were stepped before this instance had followed a change of the nodes: it asks for votes \
+             once it has quarantined them"
+        }
+    }
 }
 
 /// Why the node is in quarantine, in one word; `None` if it is not.

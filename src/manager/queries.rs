@@ -7,7 +7,7 @@ use super::cluster_state::Situation;
 use super::events::LISTENERS_MAX;
 use super::lease_snapshot::SnapshotLease;
 use super::no_vote_reasons;
-use super::node_state::{describe, quarantine_reason};
+use super::node_state::{NOT_ASKED, describe, quarantine_reason};
 use super::service::{Gauges, LockManager};
 use super::types::*;
 use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock, UnreachableKind};
@@ -157,20 +157,22 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
-        let (missing, can_take) = (self.shared.monitor.waits_for(), self.engine().can_take());
+        let (missing, not_asked) = (self.shared.monitor.waits_for(), self.engine().not_asked());
         let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
             let (details, is_durable) = (node.details(), health.is_durable());
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
-            let (state, votes_in, why, waits_for) = describe(&health, now, &missing, ended_in);
             let findings = details.findings.into_iter().map(|f| NodeFinding {
                 code: f.code.to_owned(),
                 detail: f.detail,
                 bars: f.removes_vote,
             });
             let findings: Vec<NodeFinding> = findings.collect();
+            let not_asked = not_asked.filter(|_| !findings.iter().any(|f| f.bars));
+            let (state, votes_in, why, waits_for) = describe(&health, now, &missing, ended_in, not_asked);
             NodeSummary {
                 node: node.id().clone(),
-                votes: can_take && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
+                votes: not_asked.is_none() && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
+                not_asked: not_asked.filter(|_| state == NOT_ASKED),
                 state,
                 since: now.since(health.since),
                 votes_in,

@@ -51,6 +51,7 @@ pub(crate) fn node_badge(report: &NodeSummary) -> Badge {
         "up" => badge("unsuitable", Severity::Bad),
         "down" => badge("down", Severity::Bad),
         "unknown" => badge("not probed yet", Severity::Neutral),
+        "not-asked" => badge("not asked yet", Severity::Warn),
         "slow" => badge("slow", Severity::Bad),
         "quarantined" => badge("in quarantine", Severity::Warn),
         "awaiting-seed" => badge("waiting for fence seed", Severity::Warn),

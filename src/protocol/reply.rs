@@ -365,9 +365,12 @@ pub enum UnreachableKind {
     Unsuitable,
     /// A malformed reply.
     Protocol,
+    /// The node answered, but this instance may not ask for votes yet; no request for one was sent.
+    NotAsked,
 }
 
 impl UnreachableKind {
+    /// The kinds that a call of a node ends with.
     pub const ALL: [Self; 10] = [
         Self::Timeout,
         Self::Disconnected,
@@ -394,6 +397,7 @@ impl UnreachableKind {
             Self::Busy => "busy",
             Self::Unsuitable => "unsuitable",
             Self::Protocol => "protocol",
+            Self::NotAsked => "not-asked",
         }
     }
 }

@@ -402,7 +402,7 @@ fn took_no_effect(answer: &Option<NodeResult>) -> bool {
                 || matches!(reply, Reply::HeldByMembers(_) | Reply::ModeDiffers { .. })
         }
         Some(Err(Unreachable { kind, .. })) => {
-            matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unsuitable)
+            matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unsuitable | UnreachableKind::NotAsked)
         }
         None => false,
     }

@@ -16,6 +16,7 @@ use crate::redlock::acquire_set::{granted, request_for};
 use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::extend::ExtendParams;
+use crate::redlock::quorum::{NodeOutcome, NotAsked, Verdict};
 use crate::redlock::random::SystemEntropy;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{AttemptId, Fence, Labels, Mode, NodeId, PermitLimit, SlotChoice, Token, TokenHash, Ttl};
@@ -202,6 +203,26 @@ async fn a_quorum_is_asked_for_a_short_lease_and_is_sent_its_release_and_nobody_
     assert!(sent.iter().all(|sent| (500..=700).contains(sent)), "of 600 on average: {sent:?}");
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(engine.nodes.iter().map(|node| node.sent.lock().len()).collect::<Vec<_>>(), sent, "nor later");
+}
+
+/// Seed 337442. Releases are sent.
+#[tokio::test(start_paused = true)]
+async fn no_node_is_asked_for_a_lease_while_an_order_of_quarantine_is_due() {
+    let engine = engine();
+    acquire(&engine, "before", 1).await;
+    let asked_before = asked(&engine);
+    engine.cluster_clock.set_order_due(true);
+    assert_eq!(engine.not_asked(), Some(NotAsked::OrderDue));
+    let refusal = attempt(&engine, &request("job", 1)).await.map(drop).expect_err("no node may be asked");
+    assert!(matches!(refusal.kind, RefusalKind::NoQuorum) && !refusal.took_effect, "{:?}", refusal.kind);
+    let is_not_asked = |node: &NodeOutcome| node.verdict == Verdict::Unreachable(UnreachableKind::NotAsked);
+    assert!(refusal.nodes.len() == NODES && refusal.nodes.iter().all(is_not_asked), "{:?}", refusal.nodes);
+    assert_eq!((asked(&engine), holding(&engine, "job")), (asked_before, 0));
+    release(&engine, "before", 1).await;
+    assert_eq!(holding(&engine, "before"), 0);
+    engine.cluster_clock.set_order_due(false);
+    assert_eq!(engine.not_asked(), None);
+    acquire(&engine, "job", 1).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -163,6 +163,15 @@ pub enum Verdict {
     NotAwaited,
 }
 
+/// Why this instance asks no node for a vote yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAsked {
+    /// A view and the nodes' time are not known before a quorum has answered.
+    NoQuorum,
+    /// See [`ClusterClock::is_order_due`](super::cluster_clock::ClusterClock::is_order_due).
+    OrderDue,
+}
+
 impl Verdict {
     /// The verdict of an answer; `None`: there is no answer yet.
     pub fn of(answer: Option<&NodeResult>) -> Self {

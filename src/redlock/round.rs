@@ -18,7 +18,7 @@ use super::engine::Redlock;
 use super::fan_out::{Order, REST_AFTER};
 use super::known_nodes::{KnownNodes, NODES_KNOWN_MAX};
 use super::node::Node;
-use super::quorum::{Decision, Tally};
+use super::quorum::{Decision, NotAsked, Tally};
 use super::random::Entropy;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
@@ -94,7 +94,7 @@ fn answer_to(sent: Sent, answer: NodeResult) -> NodeResult {
     match (answer?, sent) {
         (Reply::Inspected(found), Sent::Inspection) if found.no_vote.is_some() => Ok(Reply::Inspected(found)),
         (Reply::Inspected(NodeInspection { no_vote: Some(why), .. }), Sent::Question) => Ok(Reply::NoVote(why)),
-        _ => Err(Unreachable::new(UnreachableKind::Disconnected, "this instance may not ask for votes yet")),
+        _ => Err(Unreachable::new(UnreachableKind::NotAsked, "this instance may not ask for votes yet")),
     }
 }
 
@@ -264,9 +264,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Whether leases can be taken: a view and the nodes' time are known, and no order of quarantine is due.
-    pub(crate) fn can_take(&self) -> bool {
-        self.can_ask_in(&self.views.current()) && !self.cluster_clock.is_order_due()
+    /// Why no lease can be taken yet, whatever the nodes would answer.
+    pub(crate) fn not_asked(&self) -> Option<NotAsked> {
+        match self.can_ask_in(&self.views.current()) {
+            false => Some(NotAsked::NoQuorum),
+            true => self.cluster_clock.is_order_due().then_some(NotAsked::OrderDue),
+        }
     }
 
     /// Whether requests for votes are sent: a view and the nodes' time are known.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::cluster::{Cluster, slow_to_answer};
 use crate::support::poll;
+use crate::support::redis_server::RedisServer;
 use crate::support::service::Service;
 
 fn ms(stamp: &Value) -> i64 {
@@ -112,6 +113,36 @@ async fn a_lease_that_no_quorum_confirms_is_unknown_and_promises_nothing() {
     let free = client.inspect("y").await.expect_problem(503, "quorum-unavailable").json();
     let nodes = free["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.iter().filter(|node| node["outcome"] == "quarantined").count(), 2, "{free}");
+}
+
+/// It answers every probe, and lacks nothing.
+#[tokio::test]
+async fn a_node_that_is_not_asked_before_a_quorum_answers_is_not_said_to_be_ill() {
+    let mut cluster = Cluster::start(3).await;
+    cluster.servers[1..].iter_mut().for_each(RedisServer::kill);
+    let over = cluster.service_at_once(&[]).await;
+    let client = over.client();
+    let first = async || client.get("/nodes").await.json()["nodes"][0].clone();
+    let node =
+        poll::until("the first node answers", || async { Some(first().await).filter(|n| n["state"] != "unknown") });
+    let node = node.await;
+    assert_eq!((&node["state"], &node["votes"]), (&json!("not-asked"), &json!(false)), "{node}");
+    let why = node["why"].as_str().expect("a reason");
+    assert!(why.contains("once a quorum of the nodes answers"), "{node}");
+    let unready = client.get("/health/ready").await.expect_problem(503, "quorum-unavailable").json();
+    let said = unready["detail"].as_str().expect("a sentence");
+    for part in ["answers, and is asked for votes once a quorum", "One of them is enough."] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let refused = client.acquire("x", &[]).await.expect_problem(503, "quorum-unavailable").json();
+    assert_eq!(refused["nodes"][0]["outcome"], "not-asked", "{refused}");
+    assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains(why)), "{refused}");
+    let read = client.inspect("x").await.expect_problem(503, "quorum-unavailable").json();
+    assert_eq!(read["nodes"][0]["outcome"], "not-asked", "{read}");
+    assert!(client.get("/ui/nodes").await.expect_status(200).text.contains("not asked yet"));
+    cluster.servers[1].restart_empty().await;
+    poll::until("it is asked", || async { Some(first().await).filter(|n| n["votes"] == true && n["state"] == "up") })
+        .await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::auth::quota::CountedName;
 use crate::protocol::{InstanceName, LeaseRecord, Terms};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::MemoryLosses;
-use crate::redlock::quorum::Verdict;
+use crate::redlock::quorum::{NotAsked, Verdict};
 use crate::types::{Fence, Labels, Mode, NodeId, ResourceName, Token, TokenId, Ttl, WantedMode};
 
 /// A granted lease, with its token.
@@ -298,6 +298,8 @@ pub struct NodeSummary {
     pub state: String,
     /// Whether the node votes.
     pub votes: bool,
+    /// Why this instance does not ask the node for votes, which would vote.
+    pub not_asked: Option<NotAsked>,
     /// How long the node has been in this state.
     pub since: Duration,
     /// Time until the node votes again, where that is known.
@@ -358,6 +360,7 @@ impl NodeSummary {
             node,
             state: "unknown".to_owned(),
             votes: false,
+            not_asked: None,
             since: Duration::ZERO,
             votes_in: None,
             why: None,
