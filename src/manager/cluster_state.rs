@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::types::{NodeSummary, QuorumLoss};
+use crate::protocol::UnreachableKind;
 use crate::redlock::quorum::NotAsked;
 
 const DAY_MS: u64 = 86_400_000;
@@ -163,7 +164,7 @@ pub(super) fn cause(word: &str) -> &'static str {
     match word {
         "restart" => "restarted or replaced",
         "blank" => "wiped, or new",
-        "failover" => "a replica meanwhile",
+        "failover" => "a replica meanwhile, or its first one attached",
         "evicted" => "evicted keys",
         "clock" => "the clock ran ahead and came back",
         _ => "leases may be forgotten",
@@ -176,6 +177,10 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     let has = |rest| Reason { one: "has", several: "have", rest };
     match (node.state.as_str(), node.votes_in) {
         _ if node.has_two_servers => has(format!("two servers under one name, seen since {since}")),
+        _ if is_unsuitable(node) => {
+            let codes = node.findings.iter().filter(|finding| finding.bars).map(|finding| finding.code.as_str());
+            has(format!("a server that is unsuitable as a node ({})", codes.collect::<Vec<_>>().join(", ")))
+        }
         ("quarantined", Some(left)) => {
             let cause = cause(node.quarantine.as_deref().unwrap_or_default());
             has(format!("been in quarantine since {since}, until {} ({cause})", end(wall_ms, left)))
@@ -183,10 +188,18 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
         ("quarantined", None) => {
             has(format!("been in quarantine since {since} ({})", cause(node.quarantine.as_deref().unwrap_or_default())))
         }
-        ("down", _) if node.is_full => {
-            has(format!("refused since {since} what it has to store: its memory or its disk is full"))
-        }
-        ("down", _) => has(format!("not answered since {since}")),
+        ("down", _) => has(match node.error {
+            Some(UnreachableKind::Full) => {
+                format!("refused since {since} what it has to store: its memory or its disk is full")
+            }
+            Some(UnreachableKind::Auth) => {
+                format!("refused since {since} the service's password, or a right of its user")
+            }
+            Some(UnreachableKind::ReadOnly) => format!("been a replica since {since}"),
+            Some(UnreachableKind::Busy) => format!("loaded its data, or run a slow script, since {since}"),
+            Some(UnreachableKind::Protocol) => format!("not answered as a node does since {since}"),
+            _ => format!("not answered since {since}"),
+        }),
         ("unknown", _) => has("not answered yet".to_owned()),
         ("slow", _) => has(format!("answered too late for most rounds since {since}")),
         ("awaiting-seed", _) => has(format!("waited for the fences of the other nodes since {since}")),
@@ -206,12 +219,14 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
             rest: "quarantined before this instance asks for votes again, since the nodes' clocks were stepped"
                 .to_owned(),
         },
-        ("up", _) if node.findings.iter().any(|finding| finding.bars) => {
-            has("settings that remove the vote".to_owned())
-        }
         ("up", _) => has("not answered for some seconds".to_owned()),
         (state, _) => has(format!("had no vote since {since} ({state})")),
     }
+}
+
+/// Whether it answers, and a finding about its server removes its vote.
+fn is_unsuitable(node: &NodeSummary) -> bool {
+    node.state != "down" && node.findings.iter().any(|finding| finding.bars)
 }
 
 /// What ends an outage of `nodes` nodes: `missing` more votes.
@@ -275,8 +290,15 @@ fn repairs(ill: &[&NodeSummary]) -> String {
 fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
     match node.state.as_str() {
         _ if node.has_two_servers => ("Turn off the wrong server of ", ", or correct its address here"),
-        "down" if node.is_full => ("Give memory or disk to ", ""),
-        "down" => ("Bring back ", ""),
+        _ if is_unsuitable(node) => ("See the findings of ", ""),
+        "down" => match node.error {
+            Some(UnreachableKind::Full) => ("Give memory or disk to ", ""),
+            Some(UnreachableKind::Auth) => ("Correct the service's password or rights on ", ""),
+            Some(UnreachableKind::ReadOnly) => ("Make the server of ", " a master again, or correct the address"),
+            Some(UnreachableKind::Busy) => ("Wait for ", ", or end the script there"),
+            Some(UnreachableKind::Protocol) => ("Find out which server answers as ", ""),
+            _ => ("Bring back ", ""),
+        },
         "unknown" => ("Wait for ", ""),
         "slow" => ("Find out what slows down ", " (processor, memory, disk, network)"),
         "quarantined" => ("Wait for the end of the quarantine of ", ""),
@@ -306,6 +328,7 @@ fn time_of_day(wall_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manager::types::NodeFinding;
     use crate::types::NodeId;
 
     /// 10:47:00 on the first of January 1970.
@@ -387,13 +410,60 @@ mod tests {
     /// U4 of the neighbour.
     #[test]
     fn u4_a_full_node_is_not_said_to_be_silent() {
-        let full = NodeSummary { is_full: true, ..node("a", "down", None) };
+        let full = NodeSummary { error: Some(UnreachableKind::Full), ..node("a", "down", None) };
         assert_eq!(
             said(&[full], None),
             "No lock can be granted or extended since 10:46:03: 0 of 1 nodes vote, 1 are needed. Node a has refused since 10:46:02 \
              what it has to store: its memory or its disk is full. 3 requests failed here. Give memory or disk to a. Do not restart \
              the other nodes. Leases stay valid to their deadline."
         );
+    }
+
+    /// They were all said not to answer.
+    #[test]
+    fn a_node_that_answers_with_an_error_is_not_said_to_be_silent() {
+        for (error, state, advice) in [
+            (
+                UnreachableKind::Auth,
+                "refused since 10:46:02 the service's password",
+                "the service's password or rights on a.",
+            ),
+            (
+                UnreachableKind::ReadOnly,
+                "been a replica since 10:46:02.",
+                "Make the server of a a master again, or correct",
+            ),
+            (
+                UnreachableKind::Busy,
+                "loaded its data, or run a slow script, since 10:46:02.",
+                "Wait for a, or end the script",
+            ),
+            (
+                UnreachableKind::Protocol,
+                "not answered as a node does since 10:46:02.",
+                "Find out which server answers as a.",
+            ),
+            (UnreachableKind::Broken, "not answered since 10:46:02.", "Bring back a."),
+        ] {
+            let text = said(&[NodeSummary { error: Some(error), ..node("a", "down", None) }], None);
+            assert!(text.contains(&format!("Node a has {state}")) && text.contains(advice), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_on_an_unsuitable_server_is_named_with_the_finding() {
+        let finding = |code: &str, bars| NodeFinding { code: code.into(), detail: String::new(), bars };
+        let findings = vec![finding("no-persistence", false), finding("evicts", true)];
+        let unsuitable =
+            |name, state| NodeSummary { votes: false, findings: findings.clone(), ..node(name, state, None) };
+        let text = said(&[node("a", "up", None), node("b", "up", None), unsuitable("c", "up")], None);
+        assert!(text.starts_with("Node c has a server that is unsuitable as a node (evicts)."), "{text}");
+        let text = said(&[node("a", "up", None), unsuitable("b", "down"), unsuitable("c", "quarantined")], None);
+        for part in
+            ["Node b has not answered", "Node c has a server that", "Bring back b. See the findings of c. One of"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

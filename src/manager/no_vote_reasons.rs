@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::node_state::failure_words;
 use super::types::NodeSummary;
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
@@ -53,10 +54,8 @@ fn reason(verdict: &Verdict, summary: Option<&NodeSummary>) -> Option<String> {
             UnreachableKind::Disconnected => "not connected".to_owned(),
             UnreachableKind::NotAsked => known.unwrap_or_else(|| "not asked yet".to_owned()),
             UnreachableKind::Broken => "the connection broke".to_owned(),
-            UnreachableKind::Auth => "the service's user lacks a right there, or its password is wrong".to_owned(),
-            UnreachableKind::ReadOnly => "it is a replica".to_owned(),
-            UnreachableKind::Full => "its memory or its disk is full".to_owned(),
-            other => other.as_str().replace('-', " "),
+            UnreachableKind::Unsuitable => known.unwrap_or_else(|| "unsuitable".to_owned()),
+            other => failure_words(*other).to_owned(),
         },
     })
 }

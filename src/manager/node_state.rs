@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::protocol::{NoVote, NodeStatus, Vote};
+use super::types::NodeFinding;
+use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::NodeHealth;
 use crate::redlock::quorum::{NotAsked, Verdict};
@@ -19,32 +20,58 @@ pub(super) const NOT_ASKED: &str = "not-asked";
 
 const OTHER_PROCESS: &str = "its name leads to another process than the one that votes under it: correct the address";
 
-/// A node's state, the time until it votes again, why it does not vote, and the nodes that it waits for. `missing`: the nodes
-/// that all nodes which forgot wait for; `ended_in`: time until the node counts as ended, if an operator reported that;
-/// `not_asked`: why this instance asks no node for a vote.
+/// A node's state as text.
+pub(super) struct NodeState {
+    pub state: String,
+    /// Time until the node votes again, where that is known.
+    pub votes_in: Option<Duration>,
+    /// Why it does not vote.
+    pub why: Option<String>,
+    /// The nodes that it waits for.
+    pub waits_for: Vec<NodeId>,
+}
+
+impl NodeState {
+    fn new(state: &str, why: Option<String>) -> Self {
+        Self { state: state.to_owned(), votes_in: None, why, waits_for: Vec::new() }
+    }
+
+    /// The state of a node that answers, and whose server is unsuitable: it does not vote, whatever else ends.
+    pub(super) fn with_findings(mut self, findings: &[NodeFinding]) -> Self {
+        let codes: Vec<&str> = findings.iter().filter(|finding| finding.bars).map(|finding| &*finding.code).collect();
+        if self.state != "down" && !codes.is_empty() {
+            let unsuitable = format!("its server is unsuitable as a node: {}", codes.join(", "));
+            self.why = Some(self.why.map_or_else(|| unsuitable.clone(), |why| format!("{why}; {unsuitable}")));
+            self.votes_in = None;
+        }
+        self
+    }
+}
+
+/// The state of a node. `missing`: the nodes that all nodes which forgot wait for; `ended_in`: time until the node counts as ended,
+/// if an operator reported that; `not_asked`: why this instance asks no node for a vote.
 pub(super) fn describe(
     health: &NodeHealth,
     now: BootTime,
     missing: &[NodeId],
     ended_in: Option<Duration>,
     not_asked: Option<NotAsked>,
-) -> (String, Option<Duration>, Option<String>, Vec<NodeId>) {
+) -> NodeState {
     if let Some(kind) = health.error {
         let ended = ended_in.map(|left| match left.as_secs() {
             0 => "; an operator said that it has ended, and nobody waits for it".to_owned(),
             seconds => format!("; an operator said that it has ended: nobody waits for it after {} s", seconds + 1),
         });
-        let why = format!("the last probe failed: {kind}{}", ended.unwrap_or_default());
-        return ("down".into(), None, Some(why), Vec::new());
+        return NodeState::new("down", Some(format!("{}{}", failed_probe(kind), ended.unwrap_or_default())));
     }
     let Some(NodeStatus { vote, why, .. }) = &health.status else {
-        return ("unknown".into(), None, Some("it has not answered a probe yet".into()), Vec::new());
+        return NodeState::new("unknown", Some("it has not answered a probe yet".into()));
     };
     if health.is_slow && health.votes(now) {
-        return ("slow".into(), None, Some(SLOW.into()), Vec::new());
+        return NodeState::new("slow", Some(SLOW.into()));
     }
     if let Some(reason) = not_asked.filter(|_| health.votes(now)) {
-        return (NOT_ASKED.into(), None, Some(not_asked_sentence(reason).into()), Vec::new());
+        return NodeState::new(NOT_ASKED, Some(not_asked_sentence(reason).into()));
     }
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
@@ -52,27 +79,40 @@ pub(super) fn describe(
             let run = health.status.as_ref().map(|status| status.run.as_str()).filter(|_| health.is_other_process);
             if let Some(run) = run {
                 let why = two_servers(health).unwrap_or_else(|| OTHER_PROCESS.into());
-                return (
-                    Verdict::NoVote(NoVote::OtherProcess { run: run.into() }).as_str().to_owned(),
-                    None,
-                    Some(why),
-                    Vec::new(),
-                );
+                return NodeState::new(Verdict::NoVote(NoVote::OtherProcess { run: run.into() }).as_str(), Some(why));
             }
             let late = || {
                 format!("its last answer is {} s old: it, the network or this process stood still", passed.as_secs())
             };
-            let why = two_servers(health).or_else(|| (!health.votes(now)).then(late));
-            ("up".into(), None, why, Vec::new())
+            NodeState::new("up", two_servers(health).or_else(|| (!health.votes(now)).then(late)))
         }
-        Vote::NoVote(NoVote::OtherView { .. }) if health.votes(now) => ("up".into(), None, None, Vec::new()),
+        Vote::NoVote(NoVote::OtherView { .. }) if health.votes(now) => NodeState::new("up", None),
         Vote::NoVote(no_vote) => {
-            let state = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
             let is_waiting = matches!(no_vote, NoVote::Quarantined { .. } | NoVote::Unseeded { .. });
             let waits_for = if is_waiting { missing.to_vec() } else { Vec::new() };
             let (votes_in, sentence) = no_vote_sentence(no_vote, why, passed, &waits_for);
-            (state, votes_in, Some(two_servers(health).unwrap_or(sentence)), waits_for)
+            let state = Verdict::NoVote(no_vote.clone()).as_str();
+            NodeState { votes_in, waits_for, ..NodeState::new(state, Some(two_servers(health).unwrap_or(sentence))) }
         }
+    }
+}
+
+fn failed_probe(kind: UnreachableKind) -> String {
+    match failure_words(kind) {
+        word if word == kind.as_str() => format!("the last probe failed: {kind}"),
+        words => format!("the last probe failed: {kind} ({words})"),
+    }
+}
+
+/// What a failed request says of the node, or the word for it.
+pub(super) fn failure_words(kind: UnreachableKind) -> &'static str {
+    match kind {
+        UnreachableKind::Auth => "the service's user lacks a right there, or its password is wrong",
+        UnreachableKind::ReadOnly => "it is a replica",
+        UnreachableKind::Full => "its memory or its disk is full",
+        UnreachableKind::Busy => "it loads its data, or runs a slow script",
+        UnreachableKind::Protocol => "its reply is not that of a node",
+        other => other.as_str(),
     }
 }
 
@@ -141,7 +181,7 @@ fn quarantine_sentence(why: &str) -> String {
         "blank" => {
             "it carried no marker: it was wiped, or is new (where all nodes are new, declare them with `redlockd init`)"
         }
-        "failover" => "its server was a replica and became a master again, and may have lost leases",
+        "failover" => "its server was a replica meanwhile, and may have lost leases, or got its first replica",
         "restart" => "it was restarted or replaced, and leases from before may still be in use",
         "clock" => "its clock ran ahead and came back: leases may have ended early",
         "evicted" => "it evicted keys under memory pressure and may have forgotten leases",
@@ -156,6 +196,32 @@ fn quarantine_sentence(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A node with a replica, or an eviction policy, was shown as up, without a vote and without a reason.
+    #[test]
+    fn an_unsuitable_server_is_the_reason_and_no_time_ends_it() {
+        let finding = |code: &str, bars| NodeFinding { code: code.into(), detail: String::new(), bars };
+        let findings = [finding("no-persistence", false), finding("has-replicas", true)];
+        let up = NodeState::new("up", None).with_findings(&findings);
+        assert_eq!(up.why.as_deref(), Some("its server is unsuitable as a node: has-replicas"));
+        let waits =
+            || NodeState { votes_in: Some(Duration::from_secs(9)), ..NodeState::new("quarantined", Some("x".into())) };
+        let quarantined = waits().with_findings(&findings);
+        let why = quarantined.why.as_deref();
+        assert_eq!((quarantined.votes_in, why), (None, Some("x; its server is unsuitable as a node: has-replicas")));
+        let suitable = waits().with_findings(&findings[..1]);
+        assert_eq!((suitable.votes_in, suitable.why.as_deref()), (Some(Duration::from_secs(9)), Some("x")));
+        assert_eq!(NodeState::new("down", None).with_findings(&findings).why, None, "these are findings of before");
+    }
+
+    #[test]
+    fn a_failed_probe_says_what_failed_where_its_word_does_not() {
+        assert_eq!(failed_probe(UnreachableKind::Disconnected), "the last probe failed: disconnected");
+        assert_eq!(
+            failed_probe(UnreachableKind::Auth),
+            "the last probe failed: auth (the service's user lacks a right there, or its password is wrong)"
+        );
+    }
 
     #[test]
     fn c14_a_restart_is_said_in_words_that_also_fit_a_clean_stop_of_an_embedded_node() {

@@ -7,10 +7,10 @@ use super::cluster_state::Situation;
 use super::events::LISTENERS_MAX;
 use super::lease_snapshot::SnapshotLease;
 use super::no_vote_reasons;
-use super::node_state::{NOT_ASKED, describe, quarantine_reason};
+use super::node_state::{NOT_ASKED, NodeState, describe, quarantine_reason};
 use super::service::{Gauges, LockManager};
 use super::types::*;
-use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock, UnreachableKind};
+use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::inspect::{ClusterInspection, HeldMember, ResourceState};
 use crate::redlock::monitor::NodeHealth;
@@ -168,7 +168,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             });
             let findings: Vec<NodeFinding> = findings.collect();
             let not_asked = not_asked.filter(|_| !findings.iter().any(|f| f.bars));
-            let (state, votes_in, why, waits_for) = describe(&health, now, &missing, ended_in, not_asked);
+            let described = describe(&health, now, &missing, ended_in, not_asked).with_findings(&findings);
+            let NodeState { state, votes_in, why, waits_for } = described;
             NodeSummary {
                 node: node.id().clone(),
                 votes: not_asked.is_none() && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
@@ -181,7 +182,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 quarantines: self.shared.incidents.quarantines(node.id()),
                 lost_ago: health.losses.noticed_at.map(|at| now.since(at)),
                 losses: health.losses,
-                is_full: health.error == Some(UnreachableKind::Full),
+                error: health.error,
                 has_two_servers: health.has_two_servers,
                 is_durable,
                 doubled_for: self.shared.incidents.doubled_for(node.id(), now),

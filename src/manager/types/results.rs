@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::quarantine_counts::QuarantineCounts;
 use crate::auth::quota::CountedName;
-use crate::protocol::{InstanceName, LeaseRecord, Terms};
+use crate::protocol::{InstanceName, LeaseRecord, Terms, UnreachableKind};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::MemoryLosses;
 use crate::redlock::quorum::{NotAsked, Verdict};
@@ -314,8 +314,8 @@ pub struct NodeSummary {
     pub losses: MemoryLosses,
     /// How long ago the last loss was noticed.
     pub lost_ago: Option<Duration>,
-    /// Whether the node answers, but refuses what must be stored: its memory or its disk is full.
-    pub is_full: bool,
+    /// Why the last probe failed.
+    pub error: Option<UnreachableKind>,
     /// Whether the node's name leads to two servers.
     pub has_two_servers: bool,
     /// How long the name has led to two servers.
@@ -368,7 +368,7 @@ impl NodeSummary {
             quarantines: QuarantineCounts::default(),
             losses: MemoryLosses::default(),
             lost_ago: None,
-            is_full: false,
+            error: None,
             has_two_servers: false,
             doubled_for: None,
             waits_for: Vec::new(),
