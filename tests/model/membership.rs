@@ -61,6 +61,10 @@ fn living_processes_are_replaced_by_promise_and_install() {
 fn seeding_by_the_clock_needs_to_know_that_no_process_was_displaced() {
     let forgets = Rules { wipes: 1, changes: [2, 0], cold: true, ..base() };
     check(forgets, "clock: a process that forgot counts once its leases are over", Expect::Holds);
+    let alone = Rules { names: 1, processes: 1, list: 0b1, alike: &[], changes: [1, 1], ..forgets };
+    let flushed = Rules { wipes: 2, flushes: true, coarse: false, ..alone };
+    check(flushed, "clock: a process is flushed twice, two monitors", Expect::Holds);
+    check(by_effect(flushed, Bug::FillUnpromised), "clock: a fill for a view that it has not promised", Expect::Broken);
     let displaced = Rules { processes: 4, name_of: [0, 1, 2, 0, 4], alike: &[&[1, 2]], ..forgets };
     let displaced = Rules { blank: 0b1000, replace: 0b1000, invariant: false, ..displaced };
     check(displaced, "clock: the same beside a process that was displaced and lives", Expect::Limit);

@@ -1,8 +1,8 @@
 //! States that differ only in what can no longer matter, or in the naming of what is alike, are one state.
 
 use super::{
-    ALL_ROUNDS, Bug, Entry, Kind, MONITORS, Monitor, NAMES, Phase, Process, ROUNDS, Report, Rules, Stage, State, VIEWS,
-    View, has, names, of,
+    ALL_ROUNDS, Bug, Entry, FIRST, Kind, MONITORS, Monitor, NAMES, Phase, Process, ROUNDS, Report, Rules, Stage, State,
+    VIEWS, View, has, names, of,
 };
 
 /// Everything of one name, where names are alike and each has one process.
@@ -115,6 +115,7 @@ impl Rules {
                 .any(|c| (c.repairs > 0 && c.repair_view == number) || c.rounds.iter().any(|r| r.view == number));
             by_process
                 || by_client
+                || self.flushes && number == FIRST
                 || s.monitors
                     .iter()
                     .any(|m| m.stage != Stage::Idle && (m.view == number || m.reports.iter().any(|r| r.view == number)))

@@ -73,7 +73,8 @@ impl Rules {
             let voted = c.rounds.iter().any(|round| has(round.votes, self.name(p)));
             c.phase != Phase::Idle && (c.phase != Phase::Held || voted)
         };
-        !s.processes[p].run.is_multiple_of(FIRST) && !s.clients.iter().any(depends)
+        let forgot = self.flushes || !s.processes[p].run.is_multiple_of(FIRST);
+        forgot && !s.clients.iter().any(depends)
     }
 
     /// Derives the new view from the highest one that was reported.
@@ -233,12 +234,18 @@ impl Rules {
         Some(())
     }
 
-    /// Fills a process with what was read. It stays without a vote.
+    /// Fills a process with what was read, for the last view that it promised. It stays without a vote.
     pub fn on_fill(&self, s: &mut State, m: usize, p: usize) -> Option<()> {
         let monitor = s.monitors[m];
         let view = *s.view(monitor.view)?;
         let (x, process) = (self.name(p), &s.processes[p]);
         if process.clock_off || view.roster[x].run != process.run || process.filled >= view.number {
+            return None;
+        }
+        // A promise that this monitor has counted comes no second time; any other one may come just before the fill.
+        let promised = process.promised.max(process.view);
+        let is_promised = promised == view.number || (promised < view.number && !has(monitor.installed, x));
+        if self.promise && !is_promised && !self.is(Bug::FillUnpromised) {
             return None;
         }
         if view.changes() && has(view.old, x) {
@@ -250,7 +257,8 @@ impl Rules {
             }
             self.fill_whole(s, &monitor, p, quorum(view.list));
         }
-        s.processes[p].filled = view.number;
+        let process = &mut s.processes[p];
+        (process.filled, process.promised) = (view.number, process.promised.max(view.number));
         s.monitors[m].stage = Stage::Filled;
         if self.coarse { self.on_admit(s, m, p) } else { Some(()) }
     }
@@ -311,7 +319,8 @@ impl Rules {
         let not_filled = self.is(Bug::NewNotFilled) && view.changes();
         let run = view.roster[x].run == process.run || by_handshake;
         let filled = process.filled == view.number || self.is(Bug::AnyFillAdmits) || by_handshake || not_filled;
-        if process.clock_off || !run || !filled {
+        let bound = self.promise && process.promised > view.number;
+        if process.clock_off || !run || !filled || bound {
             return None;
         }
         if view.changes() && has(view.old, x) {

@@ -50,6 +50,7 @@ pub enum Bug {
     KeyOutlivesItsBlock,
     OldCopyCounted,
     ClockAtStartIgnored,
+    FillUnpromised,
 }
 
 /// What is to be shown reachable: the property denies it.
@@ -82,6 +83,8 @@ pub struct Rules {
     /// Lists that monitors change to; the present one: its terms are changed.
     pub lists: &'static [u8],
     pub wipes: u8,
+    /// A wipe is a FLUSHALL: the process keeps its run.
+    pub flushes: bool,
     /// Durable processes that restart with their data.
     pub restarts: u8,
     /// A node's clock runs ahead for a while.
@@ -140,6 +143,7 @@ pub const PROTOCOL: Rules = Rules {
     replace: 0,
     lists: &[],
     wipes: 1,
+    flushes: false,
     restarts: 0,
     steps: 0,
     changes: [1, 0],

@@ -161,7 +161,9 @@ impl Rules {
         }
         let promised = self.all().map(|p| s.processes[p].promised).max().filter(|n| self.promise && *n > 0);
         let above = promised.filter(|n| s.view(*n).is_none());
-        for base in self.known(s).chain(above) {
+        // Who flushed a process may know what it had installed.
+        let flushed = (self.flushes && !s.processes[0].counts()).then_some(FIRST);
+        for base in self.known(s).chain(above).chain(flushed) {
             let roster = s.view(base).map(|view| view.roster);
             for p in self.all() {
                 let (process, x) = (&s.processes[p], self.name(p));
@@ -178,7 +180,7 @@ impl Rules {
 
     fn forget(&self, process: &mut Process) {
         let old = *process;
-        *process = Process { run: old.run + 1, ..Process::default() };
+        *process = Process { run: old.run + u8::from(!self.flushes), ..Process::default() };
         process.backup = match self.bug {
             Bug::CopyOfBackup => old.backup,
             Bug::CopyOfFormerKey if old.block == 0 => (old.key, old.key_rounds),
