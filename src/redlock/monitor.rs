@@ -17,7 +17,7 @@ pub use super::membership::replace_node::ReplaceError;
 pub use super::membership::silent_nodes::ForgetError;
 use super::node::Node;
 pub use super::node_health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth};
-use super::node_health::{rival, vote_kind};
+use super::node_health::{failure_kind, rival, vote_kind};
 use super::quorum::Tally;
 use super::random::Entropy;
 use super::round::{Posed, Until};
@@ -263,7 +263,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let syncs = syncs.iter().copied().chain(std::iter::repeat(None));
         for ((((health, node), answer), received), syncs) in named.zip(tally.answers()).zip(received).zip(syncs) {
             let received = received.unwrap_or(*sent);
-            let before = (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote)));
+            let kind = |of: &NodeHealth| (of.error.map(failure_kind), of.status.as_ref().map(|s| vote_kind(&s.vote)));
+            let before = kind(health);
             match answer {
                 Some(Ok(Reply::Status(status))) => {
                     let rtt = received.since(*sent);
@@ -286,7 +287,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 Some(Err(error)) => health.error = Some(error.kind),
                 _ => health.error = Some(UnreachableKind::Protocol),
             }
-            if before != (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote))) {
+            if before != kind(health) {
                 health.since = received;
             }
         }

@@ -157,6 +157,16 @@ impl NodeHealth {
     }
 }
 
+/// Distinguishes the failures whose beginning [`NodeHealth::since`] records: an error that the node answered, or no answer.
+pub(super) fn failure_kind(kind: UnreachableKind) -> UnreachableKind {
+    match kind {
+        UnreachableKind::Timeout | UnreachableKind::Broken | UnreachableKind::Overloaded => {
+            UnreachableKind::Disconnected
+        }
+        other => other,
+    }
+}
+
 /// Distinguishes the states whose beginning [`NodeHealth::since`] records.
 pub(super) fn vote_kind(vote: &Vote) -> u8 {
     match vote {
@@ -235,6 +245,15 @@ mod tests {
         let health = NodeHealth { status: Some(status), answered_at: Some(at(4_000)), ..NodeHealth::new(at(3_000)) };
         assert!(health.votes(at(5_000)) && !health.votes(at(5_001)));
         assert!(!NodeHealth { is_other_process: true, ..health }.votes(at(5_000)), "its vote is of another name");
+    }
+
+    #[test]
+    fn a_silent_node_that_answers_with_an_error_is_in_that_state_since_then() {
+        let silent =
+            [UnreachableKind::Timeout, UnreachableKind::Disconnected, UnreachableKind::Broken].map(failure_kind);
+        assert!(silent.iter().all(|kind| *kind == silent[0]), "{silent:?}");
+        let errors = [UnreachableKind::Auth, UnreachableKind::Busy, UnreachableKind::Full].map(failure_kind);
+        assert!(!errors.contains(&silent[0]) && errors[0] != errors[1], "{errors:?}");
     }
 
     #[test]
