@@ -14,7 +14,7 @@ use super::node::Node;
 use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{CancelArgs, Request};
+use crate::protocol::{CancelArgs, Request, View};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
 /// Maximum duration of a clean-up. By then most leases have expired on the nodes that missed the request.
@@ -29,11 +29,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// [`CLEANUP_MAX`]. Skipped, and counted, if too many clean-ups run or there is no runtime: the TTL then ends the
     /// leases.
     pub(super) fn deliver(&self, request: Request, targets: Vec<usize>, until: BootTime) {
-        self.deliver_all(vec![request], targets, until);
+        self.deliver_all(vec![request], targets, until, None);
     }
 
-    /// As `deliver`, with several requests in one task.
-    fn deliver_all(&self, requests: Vec<Request>, targets: Vec<usize>, until: BootTime) {
+    /// As `deliver`, with several requests in one task. `sent_in`: the view in which an attempt that they cancel was begun.
+    fn deliver_all(&self, requests: Vec<Request>, targets: Vec<usize>, until: BootTime, sent_in: Option<Arc<View>>) {
         let permit = self.cleanups.clone().try_acquire_owned();
         let (Ok(permit), Ok(runtime)) = (permit, tokio::runtime::Handle::try_current()) else {
             self.count_skipped_cleanup();
@@ -42,7 +42,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let engine = self.clone();
         let until = until.min(self.clock.now().plus(CLEANUP_MAX));
         let work = async move {
-            let each = requests.into_iter().map(|request| engine.deliver_now(request, targets.clone(), until));
+            let deliver = |request| engine.deliver_now(request, targets.clone(), until, sent_in.as_ref());
+            let each = requests.into_iter().map(deliver);
             join_all(each).await;
             drop(permit);
         };
@@ -60,8 +61,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.deliver(request, targets, until);
     }
 
-    /// As [`Self::deliver`], within the caller's task.
-    pub(super) async fn deliver_now(&self, request: Request, mut targets: Vec<usize>, until: BootTime) {
+    /// As [`Self::deliver`], within the caller's task. If the key template was changed since `sent_in`, a node that has not followed
+    /// has the leases under their former names, which it cannot know for former ones: it is asked by both (seed 402604).
+    async fn deliver_now(
+        &self,
+        request: Request,
+        mut targets: Vec<usize>,
+        until: BootTime,
+        sent_in: Option<&Arc<View>>,
+    ) {
         let mut backoff = Backoff::new(RETRY_DELAYS, self.entropy.clone());
         loop {
             // A node that is down gets no request: its pending requests cost nothing until it is back.
@@ -70,7 +78,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 let now = self.clock.now();
                 let until = now.plus(TRY_TIMEOUT);
                 let tally = self.round(&reachable, request.clone(), now, until, Until::All, Result::is_ok).await;
-                targets.retain(|i| !matches!(tally.answers()[*i], Some(Ok(_))));
+                let mut done =
+                    tally.received().filter(|(_, answer)| answer.is_ok()).fold(0, |all, (i, _)| all | 1_u64 << i);
+                if let Some(view) = sent_in.filter(|view| self.named_otherwise(view)) {
+                    let request = request.clone().in_view(view);
+                    let tally = self.round(&reachable, request, now, until, Until::All, Result::is_ok).await;
+                    let failed =
+                        |i: &usize| self.members_in(view) >> i & 1 == 1 && !matches!(tally.answers()[*i], Some(Ok(_)));
+                    done = targets.iter().filter(|i| failed(i)).fold(done, |done, i| done & !(1 << i));
+                }
+                targets.retain(|i| done >> i & 1 == 0);
             }
             let now = self.clock.now();
             if targets.is_empty() || now >= until {
@@ -78,6 +95,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
             self.clock.sleep_until(now.plus(backoff.next_delay()).min(until)).await;
         }
+    }
+
+    /// Whether locks had other names in this view than they have now.
+    fn named_otherwise(&self, view: &View) -> bool {
+        let params = &self.settings.params;
+        params.in_view(view).template != params.in_view(&self.views.current()).template
     }
 }
 
@@ -109,13 +132,15 @@ pub(super) struct Undo<N: Node, C: Clock, E: Entropy> {
     armed: Option<(Redlock<N, C, E>, Withdrawal)>,
     until: BootTime,
     targets: Vec<usize>,
+    /// The view in which the attempt is begun.
+    view: Arc<View>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
     /// `until`: when the keys that the attempt may have set have expired.
     pub(super) fn new(engine: Redlock<N, C, E>, attempt: Withdrawal, until: BootTime) -> Self {
-        let targets = engine.everyone();
-        Self { armed: Some((engine, attempt)), until, targets }
+        let (targets, view) = (engine.everyone(), engine.views.current());
+        Self { armed: Some((engine, attempt)), until, targets, view }
     }
 
     /// Cancels on these nodes only: for a mutant.
@@ -136,7 +161,8 @@ impl<N: Node, C: Clock, E: Entropy> Drop for Undo<N, C, E> {
             if is_lost || mutant::is(Mutant::NoCleanup) {
                 return;
             }
-            engine.deliver_all(attempt.requests(), std::mem::take(&mut self.targets), self.until);
+            let (targets, view) = (std::mem::take(&mut self.targets), Arc::clone(&self.view));
+            engine.deliver_all(attempt.requests(), targets, self.until, Some(view));
         }
     }
 }
@@ -150,7 +176,9 @@ mod tests {
 
     use super::*;
     use crate::mutant::{FOUND_BY_CLEANUP, plant, restore};
-    use crate::protocol::{EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestStamp};
+    use crate::protocol::keys::KeyTemplate;
+    use crate::protocol::{ChangedTerms, EndReason, Found, NodeList, NodeResult, ReleaseArgs, Released};
+    use crate::protocol::{Reply, RequestStamp, RosterEntry, Terms, ViewId};
     use crate::redlock::clock::PausedClock;
     use crate::redlock::engine::RedlockSettings;
     use crate::redlock::random::SystemEntropy;
@@ -163,6 +191,8 @@ mod tests {
         calls: AtomicUsize,
         /// What was cancelled there.
         cancelled: Mutex<Vec<ResourceName>>,
+        /// The numbers of the views in which.
+        stamped: Mutex<Vec<u64>>,
     }
 
     impl Node for Counting {
@@ -176,12 +206,13 @@ mod tests {
 
         fn call(
             self: Arc<Self>,
-            _: RequestStamp,
+            stamp: RequestStamp,
             request: Arc<Request>,
         ) -> impl Future<Output = NodeResult> + Send + 'static {
             self.calls.fetch_add(1, Ordering::Relaxed);
             if let Request::Cancel(args) = &*request {
                 self.cancelled.lock().push(args.resource.clone());
+                self.stamped.lock().push(stamp.view.id.number());
             }
             std::future::ready(Ok(Reply::Released(Released { found: Found::Nothing, earlier: None })))
         }
@@ -198,7 +229,8 @@ mod tests {
     fn engine(connected: bool) -> (Arc<Counting>, Redlock<Counting, PausedClock, SystemEntropy>) {
         let id = NodeId::parse("n1").expect("valid");
         let connected = AtomicBool::new(connected);
-        let node = Arc::new(Counting { id, connected, calls: AtomicUsize::new(0), cancelled: Mutex::default() });
+        let (cancelled, stamped) = (Mutex::default(), Mutex::default());
+        let node = Arc::new(Counting { id, connected, calls: AtomicUsize::new(0), cancelled, stamped });
         let settings = RedlockSettings { retry: RETRY_DELAYS, cleanup_limit: 8, ..RedlockSettings::of_tests() };
         let engine = Redlock::new(vec![Arc::clone(&node)], PausedClock::start(), SystemEntropy, settings);
         (node, engine)
@@ -225,6 +257,31 @@ mod tests {
             let with_mutant = cancelled().await;
             restore(before);
             assert_ne!(with_mutant, all, "{mutant:?} is not found");
+        }
+    }
+
+    /// Seed 402604: a node that had not followed the change was asked by the new names alone.
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_of_before_a_change_of_the_key_template_is_cancelled_by_both_names() {
+        let first = ViewId::NONE.above(0);
+        let view = |id, template: Option<&str>| {
+            let n1 = NodeId::parse("n1").expect("valid");
+            let terms = |text| Terms { template: Some(KeyTemplate::parse(text).expect("valid")), ..Terms::default() };
+            let changed = template.map(|text| ChangedTerms { now: terms(text), accepted: Vec::new() });
+            let list = NodeList { names: [n1.clone()].into(), terms: "t".into(), changed, old: None };
+            let entry = RosterEntry { run: "run".into(), since: id, address: None };
+            Arc::new(View { id, list: Some(Arc::new(list)), roster: [(n1, entry)].into_iter().collect() })
+        };
+        for (template, calls) in [(None, 1), (Some("lock:{resource}"), 2)] {
+            let (node, engine) = engine(true);
+            engine.views.take(&view(first, None));
+            let attempt =
+                Withdrawal { resources: [name("a")].into(), token: token(), attempt: AttemptId::from_random(1) };
+            let undo = Undo::new(engine.clone(), attempt, engine.clock.now().plus(CLEANUP_MAX));
+            engine.views.take(&view(first.above(0), template));
+            drop(undo);
+            tokio::time::sleep(CLEANUP_MAX).await;
+            assert_eq!(*node.stamped.lock(), [2, 1][..calls], "the numbers of the views");
         }
     }
 
