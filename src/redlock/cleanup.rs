@@ -62,7 +62,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// As [`Self::deliver`], within the caller's task. If the key template was changed since `sent_in`, a node that has not followed
-    /// has the leases under their former names, which it cannot know for former ones: it is asked by both (seed 402604).
+    /// the change does not know the new names of leases: it is asked by both (seed 402604).
     async fn deliver_now(
         &self,
         request: Request,
