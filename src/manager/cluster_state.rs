@@ -196,7 +196,9 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
                 format!("refused since {since} the service's password, or a right of its user")
             }
             Some(UnreachableKind::ReadOnly) => format!("been a replica since {since}"),
-            Some(UnreachableKind::Busy) => format!("loaded its data, or run a slow script, since {since}"),
+            Some(UnreachableKind::Busy) => {
+                format!("loaded its data, or run a slow script, since {since}, or takes no more connections")
+            }
             Some(UnreachableKind::Protocol) => format!("not answered as a node does since {since}"),
             _ => format!("not answered since {since}"),
         }),
@@ -435,7 +437,7 @@ mod tests {
             ),
             (
                 UnreachableKind::Busy,
-                "loaded its data, or run a slow script, since 10:46:02.",
+                "loaded its data, or run a slow script, since 10:46:02, or takes no more connections.",
                 "Wait for a, or end the script",
             ),
             (

@@ -110,7 +110,7 @@ pub(super) fn failure_words(kind: UnreachableKind) -> &'static str {
         UnreachableKind::Auth => "the service's user lacks a right there, or its password is wrong",
         UnreachableKind::ReadOnly => "it is a replica",
         UnreachableKind::Full => "its memory or its disk is full",
-        UnreachableKind::Busy => "it loads its data, or runs a slow script",
+        UnreachableKind::Busy => "it loads its data, runs a slow script, or takes no more connections",
         UnreachableKind::Protocol => "its reply is not that of a node",
         other => other.as_str(),
     }

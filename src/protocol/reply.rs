@@ -359,7 +359,7 @@ pub enum UnreachableKind {
     ReadOnly,
     /// The server's memory is full.
     Full,
-    /// The server is loading its data, or runs a slow script.
+    /// The server is loading its data, runs a slow script, or takes no more connections.
     Busy,
     /// The server is unsuitable as a node, see the node's findings. Nothing was sent.
     Unsuitable,

@@ -191,7 +191,7 @@ mod tests {
         calls: AtomicUsize,
         /// What was cancelled there.
         cancelled: Mutex<Vec<ResourceName>>,
-        /// The numbers of the views in which.
+        /// For each cancel, the number of its view.
         stamped: Mutex<Vec<u64>>,
     }
 
