@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use super::types::{NodeSummary, QuorumLoss};
+use super::types::{NodeFinding, NodeSummary, QuorumLoss};
 use crate::protocol::UnreachableKind;
 use crate::redlock::quorum::NotAsked;
 
@@ -178,8 +178,8 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     match (node.state.as_str(), node.votes_in) {
         _ if node.has_two_servers => has(format!("two servers under one name, seen since {since}")),
         _ if is_unsuitable(node) => {
-            let codes = node.findings.iter().filter(|finding| finding.bars).map(|finding| finding.code.as_str());
-            has(format!("a server that is unsuitable as a node ({})", codes.collect::<Vec<_>>().join(", ")))
+            let codes = NodeFinding::codes_that_bar(&node.findings).join(", ");
+            has(format!("a server that is unsuitable as a node ({codes})"))
         }
         ("quarantined", Some(left)) => {
             let cause = cause(node.quarantine.as_deref().unwrap_or_default());
@@ -228,7 +228,7 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
 
 /// Whether it answers, and a finding about its server removes its vote.
 fn is_unsuitable(node: &NodeSummary) -> bool {
-    node.state != "down" && node.findings.iter().any(|finding| finding.bars)
+    node.state != "down" && !NodeFinding::codes_that_bar(&node.findings).is_empty()
 }
 
 /// What ends an outage of `nodes` nodes: `missing` more votes.
@@ -304,6 +304,9 @@ fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
         "unknown" => ("Wait for ", ""),
         "slow" => ("Find out what slows down ", " (processor, memory, disk, network)"),
         "quarantined" => ("Wait for the end of the quarantine of ", ""),
+        "awaiting-seed" if !node.waits_for.unlisted.is_empty() => {
+            ("Start the instances with the node for which ", " waits")
+        }
         "awaiting-seed" => ("Wait until other nodes answer, then these vote: ", ""),
         "clock-off" => ("Repair the NTP of ", ""),
         "other-cluster" => ("Compare `redlockd config show` on all instances (", ")"),
@@ -330,7 +333,7 @@ fn time_of_day(wall_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::types::NodeFinding;
+    use crate::redlock::monitor::WaitedFor;
     use crate::types::NodeId;
 
     /// 10:47:00 on the first of January 1970.
@@ -492,6 +495,10 @@ mod tests {
             ),
             "{text}"
         );
+        let unlisted = WaitedFor { nodes: Vec::new(), unlisted: vec![NodeId::parse("d").expect("valid")] };
+        let waits = NodeSummary { waits_for: unlisted, ..node("a", "awaiting-seed", None) };
+        let text = said(&[waits, node("b", "down", None), node("c", "up", None)], None);
+        assert!(text.contains("Start the instances with the node for which a waits. Bring back b."), "{text}");
     }
 
     /// After a start below a quorum, a node that answers was said not to answer, and two others were asked for.

@@ -5,12 +5,8 @@ use std::time::Duration;
 use super::types::NodeFinding;
 use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
 use crate::redlock::clock::BootTime;
-use crate::redlock::monitor::NodeHealth;
+use crate::redlock::monitor::{NodeHealth, WaitedFor};
 use crate::redlock::quorum::{NotAsked, Verdict};
-use crate::types::NodeId;
-
-/// What an operator can do about a node that the others wait for.
-const ENDED_HINT: &str = "if that has ended for good, say so with `redlockd nodes forget`";
 
 /// Why the vote of a node whose answers are late does not count.
 const SLOW: &str = "most of its answers come later than rounds wait for them, so that its vote seldom counts";
@@ -28,17 +24,17 @@ pub(super) struct NodeState {
     /// Why it does not vote.
     pub why: Option<String>,
     /// The nodes that it waits for.
-    pub waits_for: Vec<NodeId>,
+    pub waits_for: WaitedFor,
 }
 
 impl NodeState {
     fn new(state: &str, why: Option<String>) -> Self {
-        Self { state: state.to_owned(), votes_in: None, why, waits_for: Vec::new() }
+        Self { state: state.to_owned(), votes_in: None, why, waits_for: WaitedFor::default() }
     }
 
     /// The state of a node that answers, and whose server is unsuitable: it does not vote, whatever else ends.
     pub(super) fn with_findings(mut self, findings: &[NodeFinding]) -> Self {
-        let codes: Vec<&str> = findings.iter().filter(|finding| finding.bars).map(|finding| &*finding.code).collect();
+        let codes = NodeFinding::codes_that_bar(findings);
         if self.state != "down" && !codes.is_empty() {
             let unsuitable = format!("its server is unsuitable as a node: {}", codes.join(", "));
             self.why = Some(self.why.map_or_else(|| unsuitable.clone(), |why| format!("{why}; {unsuitable}")));
@@ -53,7 +49,7 @@ impl NodeState {
 pub(super) fn describe(
     health: &NodeHealth,
     now: BootTime,
-    missing: &[NodeId],
+    missing: &WaitedFor,
     ended_in: Option<Duration>,
     not_asked: Option<NotAsked>,
 ) -> NodeState {
@@ -89,7 +85,7 @@ pub(super) fn describe(
         Vote::NoVote(NoVote::OtherView { .. }) if health.votes(now) => NodeState::new("up", None),
         Vote::NoVote(no_vote) => {
             let is_waiting = matches!(no_vote, NoVote::Quarantined { .. } | NoVote::Unseeded { .. });
-            let waits_for = if is_waiting { missing.to_vec() } else { Vec::new() };
+            let waits_for = if is_waiting { missing.clone() } else { WaitedFor::default() };
             let (votes_in, sentence) = no_vote_sentence(no_vote, why, passed, &waits_for);
             let state = Verdict::NoVote(no_vote.clone()).as_str();
             NodeState { votes_in, waits_for, ..NodeState::new(state, Some(two_servers(health).unwrap_or(sentence))) }
@@ -117,15 +113,20 @@ pub(super) fn failure_words(kind: UnreachableKind) -> &'static str {
 }
 
 /// Time until the node votes, if only time decides, and why it does not vote. `passed`: time since it answered.
-fn no_vote_sentence(no_vote: &NoVote, why: &str, passed: Duration, waits_for: &[NodeId]) -> (Option<Duration>, String) {
-    let names = waits_for.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
+fn no_vote_sentence(
+    no_vote: &NoVote,
+    why: &str,
+    passed: Duration,
+    waits_for: &WaitedFor,
+) -> (Option<Duration>, String) {
+    let (names, remedy) = (waits_for.names(), waits_for.remedy());
     let sentence = match no_vote {
         NoVote::Quarantined { left_ms } => {
             let left = Duration::from_millis(*left_ms).saturating_sub(passed);
             if waits_for.is_empty() {
                 return (Some(left), quarantine_sentence(why));
             }
-            format!("{}; after it, it waits for {names} ({ENDED_HINT})", quarantine_sentence(why))
+            format!("{}; after it, it waits for {names} ({remedy})", quarantine_sentence(why))
         }
         // This reason concerns one resource, so it is never a node's state.
         NoVote::Blocked { .. } => String::new(),
@@ -134,7 +135,7 @@ fn no_vote_sentence(no_vote: &NoVote, why: &str, passed: Duration, waits_for: &[
                 .to_owned()
         }
         NoVote::Unseeded { .. } => {
-            format!("its quarantine is over; too few other nodes vote, and it waits for {names} ({ENDED_HINT})")
+            format!("its quarantine is over; too few other nodes vote, and it waits for {names} ({remedy})")
         }
         NoVote::ClockOff { .. } => "its clock differs from the other nodes' by more than the guard".to_owned(),
         NoVote::OtherCluster { .. } => {
@@ -196,6 +197,7 @@ fn quarantine_sentence(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{Fence, NodeId};
 
     /// A node with a replica, or an eviction policy, was shown as up, without a vote and without a reason.
     #[test]
@@ -212,6 +214,26 @@ mod tests {
         let suitable = waits().with_findings(&findings[..1]);
         assert_eq!((suitable.votes_in, suitable.why.as_deref()), (Some(Duration::from_secs(9)), Some("x")));
         assert_eq!(NodeState::new("down", None).with_findings(&findings).why, None, "these are findings of before");
+    }
+
+    /// Seed 431322: too few nodes voted, and what was missing was a node that this instance did not have in its list.
+    #[test]
+    fn a_node_says_for_which_nodes_it_waits_and_what_ends_that() {
+        let names = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
+        let said = |nodes, unlisted| {
+            let waits_for = WaitedFor { nodes: names(nodes), unlisted: names(unlisted) };
+            no_vote_sentence(&NoVote::Unseeded { high_water: Fence(0) }, "restart", Duration::ZERO, &waits_for).1
+        };
+        let (forget, start) =
+            ("if that has ended for good, say so with `redlockd nodes forget`", "start the instances with");
+        assert!(said(&[], &[]).contains("when it has read the fences"));
+        let known = said(&["n1"], &[]);
+        assert!(known.contains("waits for n1 (") && known.contains(forget) && !known.contains(start), "{known}");
+        let unlisted = said(&[], &["n3", "n4"]);
+        assert!(unlisted.contains("waits for n3, n4 (") && unlisted.contains(start), "{unlisted}");
+        assert!(!unlisted.contains(forget), "{unlisted}");
+        let both = said(&["n1"], &["n3"]);
+        assert!(both.contains("waits for n1, n3 (") && both.contains(start) && both.contains(forget), "{both}");
     }
 
     #[test]

@@ -167,12 +167,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 bars: f.removes_vote,
             });
             let findings: Vec<NodeFinding> = findings.collect();
-            let not_asked = not_asked.filter(|_| !findings.iter().any(|f| f.bars));
+            let is_suitable = NodeFinding::codes_that_bar(&findings).is_empty();
+            let not_asked = not_asked.filter(|_| is_suitable);
             let described = describe(&health, now, &missing, ended_in, not_asked).with_findings(&findings);
             let NodeState { state, votes_in, why, waits_for } = described;
             NodeSummary {
                 node: node.id().clone(),
-                votes: not_asked.is_none() && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
+                votes: not_asked.is_none() && health.votes(now) && !health.is_slow && is_suitable,
                 not_asked: not_asked.filter(|_| state == NOT_ASKED),
                 state,
                 since: now.since(health.since),

@@ -204,6 +204,11 @@ impl ClusterParams {
         Terms { guard: self.guard, lock_delay: self.lock_delay, fence_ttl: self.fence_ttl, template }
     }
 
+    /// The name of a cluster that was declared with these nodes and the configured terms.
+    pub(crate) fn declared_with<'a>(&self, names: impl IntoIterator<Item = &'a NodeId>) -> String {
+        self.terms().cluster_name(&names.into_iter().map(NodeId::as_str).collect::<Vec<_>>(), "")
+    }
+
     /// The parameters in this view: with its terms, if these were changed. In a view without a key template the configured one
     /// counts, which is the cluster's only if the view accepts the configuration: otherwise with the configured name, for which
     /// no node of the cluster votes (seed 74268 of the simulation).

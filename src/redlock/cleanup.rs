@@ -12,7 +12,7 @@ use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::node::Node;
 use super::random::Entropy;
-use super::round::Until;
+use super::round::{Posed, Until};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{CancelArgs, Request, View};
 use crate::types::{AttemptId, ResourceName, TokenHash};
@@ -62,7 +62,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// As [`Self::deliver`], within the caller's task. If the key template was changed since `sent_in`, a node that has not followed
-    /// the change does not know the new names of leases: it is asked by both (seed 402604).
+    /// the change does not know the new names of leases: it is asked by both (seed 402604). Cancel: what was not delivered is left to
+    /// the keys' TTL.
     async fn deliver_now(
         &self,
         request: Request,
@@ -72,29 +73,32 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) {
         let mut backoff = Backoff::new(RETRY_DELAYS, self.entropy.clone());
         loop {
-            // A node that is down gets no request: its pending requests cost nothing until it is back.
-            let reachable: Vec<usize> = targets.iter().copied().filter(|i| self.nodes[*i].is_connected()).collect();
-            if !reachable.is_empty() {
-                let now = self.clock.now();
-                let until = now.plus(TRY_TIMEOUT);
-                let tally = self.round(&reachable, request.clone(), now, until, Until::All, Result::is_ok).await;
-                let mut done =
-                    tally.received().filter(|(_, answer)| answer.is_ok()).fold(0, |all, (i, _)| all | 1_u64 << i);
-                if let Some(view) = sent_in.filter(|view| self.named_otherwise(view)) {
-                    let request = request.clone().in_view(view);
-                    let tally = self.round(&reachable, request, now, until, Until::All, Result::is_ok).await;
-                    let failed =
-                        |i: &usize| self.members_in(view) >> i & 1 == 1 && !matches!(tally.answers()[*i], Some(Ok(_)));
-                    done = targets.iter().filter(|i| failed(i)).fold(done, |done, i| done & !(1 << i));
-                }
-                targets.retain(|i| done >> i & 1 == 0);
+            let mut missed = self.try_once(request.clone(), &targets).await;
+            if let Some(view) = sent_in.filter(|view| self.named_otherwise(view)) {
+                let members = self.members_in(view);
+                let former: Vec<usize> = targets.iter().copied().filter(|i| members >> i & 1 == 1).collect();
+                missed.extend(self.try_once(request.clone().in_view(view), &former).await);
             }
+            targets.retain(|i| missed.contains(i));
             let now = self.clock.now();
             if targets.is_empty() || now >= until {
                 return;
             }
             self.clock.sleep_until(now.plus(backoff.next_delay()).min(until)).await;
         }
+    }
+
+    /// Sends the request once to these nodes; returns those that did not answer. A node that is down gets no request: its pending
+    /// requests cost nothing until it is back.
+    async fn try_once(&self, request: impl Into<Posed>, targets: &[usize]) -> Vec<usize> {
+        let reachable: Vec<usize> = targets.iter().copied().filter(|i| self.nodes[*i].is_connected()).collect();
+        if reachable.is_empty() {
+            return targets.to_vec();
+        }
+        let now = self.clock.now();
+        let tally = self.round(&reachable, request, now, now.plus(TRY_TIMEOUT), Until::All, Result::is_ok).await;
+        let has_answered = |i: &usize| tally.received().any(|(of, answer)| of == *i && answer.is_ok());
+        targets.iter().copied().filter(|i| !has_answered(i)).collect()
     }
 
     /// Whether locks had other names in this view than they have now.
@@ -139,7 +143,8 @@ pub(super) struct Undo<N: Node, C: Clock, E: Entropy> {
 impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
     /// `until`: when the keys that the attempt may have set have expired.
     pub(super) fn new(engine: Redlock<N, C, E>, attempt: Withdrawal, until: BootTime) -> Self {
-        let (targets, view) = (engine.everyone(), engine.views.current());
+        let view = engine.views.current();
+        let targets = engine.everyone_in(&view);
         Self { armed: Some((engine, attempt)), until, targets, view }
     }
 

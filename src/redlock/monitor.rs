@@ -14,7 +14,7 @@ use super::engine::Redlock;
 pub use super::init_cluster::InitError;
 pub use super::membership::relist::ListError;
 pub use super::membership::replace_node::ReplaceError;
-pub use super::membership::silent_nodes::ForgetError;
+pub use super::membership::silent_nodes::{ForgetError, WaitedFor};
 use super::node::Node;
 pub use super::node_health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth};
 use super::node_health::{failure_kind, rival, vote_kind};
@@ -69,7 +69,7 @@ pub(super) struct MonitorState {
     /// When the cluster clock followed a step by orders in an earlier view than the nodes'; `None` once the order was repeated.
     pub(super) order_due: Option<BootTime>,
     /// The processes that nodes wait for, as of the last report.
-    pub(super) waits_reported: Vec<NodeId>,
+    pub(super) waits_reported: WaitedFor,
     /// The name that an operator is adding or removing.
     pub(super) listing: Option<NodeId>,
     /// The list or the terms are being changed by an operator at this instance.
@@ -101,7 +101,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             anchored: None,
             refused: None,
             order_due: None,
-            waits_reported: Vec::new(),
+            waits_reported: WaitedFor::default(),
             listing: None,
             is_listing: false,
             half_done: None,

@@ -394,7 +394,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// Indexes of all nodes of the present view's list.
     pub(crate) fn everyone(&self) -> Vec<usize> {
-        let (members, mut all) = (self.members(), Vec::with_capacity(self.nodes.len()));
+        self.everyone_in(&self.views.current())
+    }
+
+    /// Indexes of all nodes of another view's list.
+    pub(super) fn everyone_in(&self, view: &View) -> Vec<usize> {
+        let (members, mut all) = (self.members_in(view), Vec::with_capacity(self.nodes.len()));
         all.extend((0..self.nodes.len()).filter(|i| members >> i & 1 == 1));
         all
     }

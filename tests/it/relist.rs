@@ -57,6 +57,44 @@ pub(crate) async fn renew(client: Client, token: String, stop: Arc<AtomicBool>) 
     }
 }
 
+/// Most of the nodes that knew of an added one forgot, and so did the instances: what is missing is in nobody's configuration.
+#[tokio::test]
+async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_serves() {
+    let mut servers = Vec::new();
+    for _ in 0..4 {
+        servers.push(RedisServer::start().await);
+    }
+    let all = |servers: &[RedisServer]| settings(&servers.iter().collect::<Vec<_>>());
+    let args = all(&servers[..3]);
+    init(&args);
+    let one = Service::start(&args).await;
+    quorum_is(one.client(), 3, 2, 3).await;
+    change(one.client(), "n4", "add", Some(servers[3].url())).await.expect_status(200);
+    quorum_is(one.client(), 4, 3, 4).await;
+    drop(one);
+    for server in &mut servers[..2] {
+        server.kill();
+        server.restart_empty().await;
+    }
+    let without = Service::start(&args).await;
+    let why = poll::until("it says for which node the others wait", || async {
+        let nodes = without.client().get("/nodes").await.json();
+        let first = nodes["nodes"].as_array().and_then(|nodes| nodes.iter().find(|node| node["node"] == "n1")).cloned();
+        let first = first.filter(|node| node["waits_for"] == serde_json::json!(["n4"]))?;
+        first["why"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(why.contains("start the instances with it") && !why.contains("nodes forget"), "{why}");
+    without.client().acquire("job", &[("ttl", "2s")]).await.expect_status(503);
+    change(without.client(), "n4", "forget", None).await.expect_problem(404, "not-found");
+    let with = Service::start(&all(&servers)).await;
+    for service in [&with, &without] {
+        quorum_is(service.client(), 4, 3, 4).await;
+    }
+    with.client().acquired("job", &[("ttl", "2s")]).await;
+    without.client().acquire("job", &[("ttl", "2s")]).await.expect_status(423);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_added_and_removed_under_load_and_all_instances_follow() {
     let mut servers = Vec::new();

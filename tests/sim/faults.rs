@@ -724,7 +724,7 @@ impl World {
             }
         }
         if self.profile.relists || self.profile.reterms {
-            self.correct_configurations(false);
+            self.correct_configurations(None);
             self.at(now + SETTLES, Event::CorrectAgain);
         }
         self.todo.extend((0..self.insts.len()).map(Todo::EndReplacement));
@@ -786,20 +786,20 @@ impl World {
     }
 
     /// Again, once no change is under way: what it leaves behind may need an operator, too (seed 289718). But neither long after the
-    /// faults nor just before instances are asked (seed 2357).
-    pub(super) fn correct_again(&mut self) {
+    /// faults nor just before instances are asked (seed 2357). `unlisted`: names with which instances say that they must be started.
+    pub(super) fn correct_again(&mut self, unlisted: &BTreeSet<NodeId>) {
         let latest = self.opens().min(self.profile.calm_ms * MS + 3 * SETTLES) - SETTLES;
         if self.changing.is_empty() || self.now >= latest {
-            self.correct_configurations(true);
+            self.correct_configurations(Some(unlisted));
         } else {
             self.at(self.now + SEC, Event::CorrectAgain);
         }
     }
 
     /// An operator starts instances with the present list: those that were started with an old one, or were cut off during
-    /// several changes, and may know too few of its nodes; and those whose view every node has forgotten. Again, where changes that
-    /// had begun are over by now.
-    pub(super) fn correct_configurations(&mut self, is_again: bool) {
+    /// several changes, and may know too few of its nodes; and those whose view every node has forgotten. `again`: changes that had
+    /// begun are over by now, and instances have said which names they lack.
+    pub(super) fn correct_configurations(&mut self, again: Option<&BTreeSet<NodeId>>) {
         if self.profile.reterms {
             self.correct_terms();
         }
@@ -814,10 +814,11 @@ impl World {
         // By its name: of a configured one, the second server may be the named one (seed 84577).
         let is_listed = |server: &usize| {
             let name = self.profile.name_of(*server);
-            list.as_ref().map_or_else(
-                || configured.contains(&name),
-                |list| list.names.contains(&name) || list.old.as_ref().is_some_and(|old| old.names.contains(&name)),
-            )
+            let is_in = |list: &Arc<NodeList>| {
+                list.names.contains(&name) || list.old.as_ref().is_some_and(|old| old.names.contains(&name))
+            };
+            list.as_ref().map_or_else(|| configured.contains(&name), is_in)
+                || again.is_some_and(|unlisted| unlisted.contains(&name))
         };
         let named = self.named_server();
         let is_other = |server: &usize| Some(*server) == self.profile.second_server() || *server == 0;
@@ -843,8 +844,8 @@ impl World {
             let is_stranded = list.is_some() && knows_too_few[inst] && asks_in < id;
             // A list of one whose node forgets has forgotten the change, and an instance that was started with it follows that node. Not
             // at once: if all clocks were stepped just now, some instance must live that has seen it.
-            let is_forgotten = is_again && first == 1;
-            if is_stranded || is_forgotten || !is_again && (list.is_some() && life > 0 || asks_in > id) {
+            let is_forgotten = again.is_some_and(|unlisted| first == 1 || !unlisted.is_empty());
+            if is_stranded || is_forgotten || again.is_none() && (list.is_some() && life > 0 || asks_in > id) {
                 self.crash(inst);
             }
         }

@@ -177,6 +177,11 @@ impl Host {
         self.monitor.forget(node).is_ok()
     }
 
+    /// The names with which it must be started, as it says itself.
+    pub(super) fn unlisted(&self) -> Vec<NodeId> {
+        self.monitor.waits_for().unlisted
+    }
+
     /// An operator adds a server to the list, or removes it.
     pub(super) fn relist(&self, server: usize, is_added: bool) {
         let (monitor, world) = (self.monitor.clone(), Arc::clone(&self.engine.clock.world));

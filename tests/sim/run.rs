@@ -143,6 +143,10 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
             drop(hosts[inst].take());
             drop(wakers);
         }
+        Todo::CorrectAgain => {
+            let unlisted = hosts.iter().flatten().flat_map(Host::unlisted).collect();
+            lock(world).correct_again(&unlisted);
+        }
         Todo::Forget(inst, node) => {
             let name = lock(world).profile.name_of(node);
             // Refused while the instance, or a node's note, still has the process for alive.
@@ -240,7 +244,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::Heal(heal) => self.heal(heal),
             Event::Fsync => self.fsync(),
-            Event::CorrectAgain => self.correct_again(),
+            Event::CorrectAgain => self.todo.push(Todo::CorrectAgain),
             Event::Calm => self.calm_down(),
             Event::Scan => self.scan(),
             Event::CheckLiveness { resource } => self.check_liveness(resource),

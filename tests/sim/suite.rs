@@ -88,7 +88,7 @@ pub(super) const REGRESSIONS: [u64; 72] = [
 ];
 
 /// The same for seeds with these later faults, whose instances all ask all nodes at once.
-pub(super) const LATER_REGRESSIONS: [u64; 22] = [
+pub(super) const LATER_REGRESSIONS: [u64; 23] = [
     279, // all nodes had restarted after a replacement: who had not followed it asked the former server, and nobody voted
     4_044, // the same, where an instance went on following the address of its own view, which was an earlier one
     54_621, // the same, where the own view was a later one, which all processes had lost with the ends of their logs
@@ -107,6 +107,7 @@ pub(super) const LATER_REGRESSIONS: [u64; 22] = [
     289_718, // of the simulated operator: two removals and new terms were in force after it had corrected the instances
     2_357, // the same, corrected too late: it started the instances again just before they were asked
     84_577, // the same: where no view had a list, it did not count the second server of a configured name, which the view named
+    431_322, // the same: it did not know a name that a node with a vote had in its list, and that instances said they lacked
     70_400, // a change of another cluster, paused after its promises, went on when two nodes had forgotten once more: two holders
     337_442, // an instance in an earlier view followed stepped clocks, and asked a server that it had not quarantined: two holders
     402_604, // an attempt was cancelled by a key template that a node had not followed yet, and which it could not map back

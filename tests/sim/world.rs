@@ -124,6 +124,8 @@ pub(super) enum Todo {
     Kill(usize),
     /// Start an instance.
     Boot(usize),
+    /// See [`World::correct_again`].
+    CorrectAgain,
     /// An operator says to an instance that a node has ended.
     Forget(usize, usize),
     /// An operator adds a server to the list at an instance, or removes it.

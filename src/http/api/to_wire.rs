@@ -158,7 +158,7 @@ pub(crate) fn node_state(report: &NodeSummary) -> api::NodeState {
         state_for_ms: ms(report.since),
         votes_in_ms: report.votes_in.map(ms_up),
         why: report.why.clone(),
-        waits_for: report.waits_for.iter().map(ToString::to_string).collect(),
+        waits_for: report.waits_for.all().map(ToString::to_string).collect(),
         latency_us: report.latency.map(|l| u64::try_from(l.as_micros()).unwrap_or(u64::MAX)),
         clock_offset_ms: report.clock_offset_ms,
         run_id: report.run_id.clone(),

@@ -10,7 +10,7 @@ use super::quarantine_counts::QuarantineCounts;
 use crate::auth::quota::CountedName;
 use crate::protocol::{InstanceName, LeaseRecord, Terms, UnreachableKind};
 use crate::redlock::clock::BootTime;
-use crate::redlock::monitor::MemoryLosses;
+use crate::redlock::monitor::{MemoryLosses, WaitedFor};
 use crate::redlock::quorum::{NotAsked, Verdict};
 use crate::types::{Fence, Labels, Mode, NodeId, ResourceName, Token, TokenId, Ttl, WantedMode};
 
@@ -321,7 +321,7 @@ pub struct NodeSummary {
     /// How long the name has led to two servers.
     pub doubled_for: Option<Duration>,
     /// The nodes without which this node gets no vote, however long it waits.
-    pub waits_for: Vec<NodeId>,
+    pub waits_for: WaitedFor,
     /// Round trip of the last probe.
     pub latency: Option<Duration>,
     /// The node's clock minus ours, milliseconds.
@@ -371,7 +371,7 @@ impl NodeSummary {
             error: None,
             has_two_servers: false,
             doubled_for: None,
-            waits_for: Vec::new(),
+            waits_for: WaitedFor::default(),
             latency: None,
             clock_offset_ms: None,
             is_durable: false,
@@ -406,6 +406,13 @@ pub struct NodeFinding {
     pub detail: String,
     /// Whether it costs the node its vote.
     pub bars: bool,
+}
+
+impl NodeFinding {
+    /// The codes of those that cost the node its vote.
+    pub fn codes_that_bar(findings: &[Self]) -> Vec<&str> {
+        findings.iter().filter(|finding| finding.bars).map(|finding| finding.code.as_str()).collect()
+    }
 }
 
 /// Whether requests can be served.

@@ -6,6 +6,7 @@ pub(crate) mod current_view;
 mod fill_node;
 mod fill_pages;
 mod fill_plan;
+mod learn_cluster;
 mod member;
 mod next_view;
 pub(super) mod relist;

@@ -212,6 +212,16 @@ impl NodeAnswers<'_> {
         if is_few { self.concerned(&base).into_iter().filter(is_missing).collect() } else { Vec::new() }
     }
 
+    /// The names of the view's list, and of the list that it changes, that are not known here and prevent a cold view.
+    pub(crate) fn unlisted(&self) -> BTreeSet<NodeId> {
+        let (base, named) = self.base();
+        let is_few = named.len() < self.quorum(&base) && !self.can_complete(&base, &named);
+        let mut names = base.list.as_ref().filter(|_| is_few).map(|list| list.names.clone()).unwrap_or_default();
+        names.extend(base.old().filter(|_| is_few).into_iter().flat_map(|old| old.names.iter().cloned()));
+        names.retain(|name| !self.names.contains(name));
+        names
+    }
+
     fn is_ended(&self, i: usize) -> bool {
         self.ended[i] && self.members[i].is_none()
     }

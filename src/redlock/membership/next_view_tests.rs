@@ -441,6 +441,28 @@ fn a_change_of_the_list_is_settled_by_a_view_without_the_former_one_and_leaves_a
     assert!(of(&[0]).is_some() && of(&[]).is_none(), "nobody could change an empty list");
 }
 
+/// Seed 431322: an instance that did not know a name of the list waited for it, and named nobody.
+#[test]
+fn a_name_of_the_list_that_is_not_known_here_is_waited_for_while_too_few_vote() {
+    let (all, none, own, view) = (names(), [false; 3], Arc::default(), changed(2, &[0, 1]));
+    let unlisted = |second: Option<Member>, known: usize| {
+        NodeAnswers {
+            names: &all[..known],
+            members: &[votes("a1", &view), second, None][..known],
+            rivals: &none[..known],
+            ended: &none[..known],
+            addresses: &[],
+            configured: known,
+            own: &own,
+        }
+        .unlisted()
+    };
+    let third = BTreeSet::from([all[2].clone()]);
+    assert_eq!(unlisted(forgot("b2", true), 2), third, "of the former list");
+    assert_eq!(unlisted(forgot("b2", true), 1), all[1..].iter().cloned().collect());
+    assert!(unlisted(forgot("b2", true), 3).is_empty() && unlisted(votes("b1", &view), 2).is_empty());
+}
+
 /// Who left the list shows the view that removed it; the one that settled the change is only where the list stands.
 #[test]
 fn who_left_a_list_is_a_witness_of_it_when_it_was_settled_since() {

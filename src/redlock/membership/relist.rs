@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::change::{Outcome, ViewPurpose};
 use super::next_view::NodeAnswers;
 use super::view_monitor::Latest;
-use crate::protocol::{NoVote, NodeList, Terms, View, Vote, quarantine_for};
+use crate::protocol::{NodeList, Terms, View, quarantine_for};
 use crate::redlock::clock::Clock;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
@@ -250,46 +250,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         for index in opened.into_iter().filter(|i| is_complete && !wanted.contains(engine.nodes[*i].id())) {
             tracing::warn!(node = %engine.nodes[index].id(), "the nodes' view does not have this name any more: it is not used");
             engine.set_open(index, false);
-        }
-    }
-
-    /// Takes the cluster's name from the nodes if this configuration's list or terms are later than those under which the cluster
-    /// was declared. A quorum of the configured nodes must show the name, with the same terms, or terms that it accepts, and so must
-    /// a quorum of a list that one of them shows, or of the list that it changes. Nodes may be in several views if a change of the
-    /// list is half done.
-    pub(super) fn learn_cluster(&self) {
-        let (engine, health) = (&self.engine, self.health());
-        let own = &engine.settings.params.cluster;
-        let answers = engine.nodes.iter().zip(&health).filter(|(_, health)| health.error.is_none());
-        let shown: Vec<_> = answers
-            .filter_map(|(node, health)| {
-                let status = health.status.as_ref()?;
-                let Vote::NoVote(NoVote::OtherCluster { theirs }) = &status.vote else { return None };
-                let accepts = |list: &&Arc<NodeList>| {
-                    let changed = list.changed.iter().flat_map(|changed| &changed.accepted);
-                    changed.chain([&list.terms]).any(|terms| terms == own.terms())
-                };
-                let list = status.view.list.as_ref().filter(accepts)?;
-                Some((node.id(), theirs.as_str(), Arc::clone(list)))
-            })
-            .collect();
-        let is_learned = |theirs: &str| {
-            let of = |names: &BTreeSet<NodeId>| {
-                let says_so = |one: &&(&NodeId, &str, _)| one.1 == theirs && names.contains(one.0);
-                shown.iter().filter(says_so).count() >= quorum_of(names.len())
-            };
-            let configured = engine.nodes.iter().take(engine.configured()).map(|node| node.id().clone()).collect();
-            let lists = shown.iter().filter(|one| one.1 == theirs).map(|one| &one.2);
-            of(&configured)
-                && lists.into_iter().any(|list| of(&list.names) || list.old.iter().any(|old| of(&old.names)))
-        };
-        let others = shown.iter().filter(|one| *one.1 != *own.get());
-        if let Some((_, theirs, list)) = others.into_iter().find(|one| is_learned(one.1)) {
-            tracing::warn!(
-                cluster = theirs,
-                "the list of nodes or their terms were changed since this cluster was declared: its name is used"
-            );
-            own.learn(theirs, &list.terms);
         }
     }
 }

@@ -24,6 +24,48 @@ pub enum ForgetError {
     AnswersOthers,
 }
 
+/// The names that the nodes which forgot wait for.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct WaitedFor {
+    /// Nodes that this instance knows.
+    pub nodes: Vec<NodeId>,
+    /// Names of the nodes' view that this instance does not know and may not follow, since too few nodes show them: it must be
+    /// started with these nodes in its list.
+    pub unlisted: Vec<NodeId>,
+}
+
+impl WaitedFor {
+    /// Whether the nodes wait for none.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.unlisted.is_empty()
+    }
+
+    /// All names.
+    pub fn all(&self) -> impl Iterator<Item = &NodeId> {
+        self.nodes.iter().chain(&self.unlisted)
+    }
+
+    /// All names, separated by commas.
+    pub fn names(&self) -> String {
+        self.all().map(NodeId::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What ends the waiting.
+    pub fn remedy(&self) -> String {
+        let unlisted = self.unlisted.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
+        let listed = "if that has ended for good, say so with `redlockd nodes forget`";
+        match (self.nodes.is_empty(), self.unlisted.is_empty()) {
+            (_, true) => listed.to_owned(),
+            (is_alone, false) => {
+                let start = format!(
+                    "a node has {unlisted} in its list, and this instance has not: start the instances with it"
+                );
+                if is_alone { start } else { format!("{start}; {listed}") }
+            }
+        }
+    }
+}
+
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Records an operator's report that the process under this name has ended for good. If too few vote, the others
     /// then wait for it at most one more quarantine, in which every lease ends that it may have voted for. The report
@@ -46,11 +88,16 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// The names that the nodes which forgot wait for, until these vote, answer that they have waited, or count as
-    /// ended. Empty if a quorum votes, or if time alone ends the waiting.
-    pub fn waits_for(&self) -> Vec<NodeId> {
+    /// ended. None if a quorum votes, or if time alone ends the waiting.
+    pub fn waits_for(&self) -> WaitedFor {
         let latest = self.latest();
-        let missing = latest.known().waited_for();
-        missing.into_iter().map(|i| latest.names[i].clone()).collect()
+        let known = latest.known();
+        let nodes = known.waited_for().into_iter().map(|i| latest.names[i].clone()).collect();
+        let (base, _) = known.base();
+        let may_take = self.engine.may_take(&base, &latest.who_show_list(&base));
+        let is_followed = |name: &NodeId| may_take && known.is_confirmed(&base, name, None);
+        let unlisted = known.unlisted().into_iter().filter(|name| !is_followed(name)).collect();
+        WaitedFor { nodes, unlisted }
     }
 
     /// Time until a node that an operator reported as ended counts as ended; zero if it does. `None`: it was not reported.
@@ -87,12 +134,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             return;
         }
         if !missing.is_empty() {
-            let names = missing.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
-            tracing::error!(
-                waits_for = names,
-                "too few nodes vote, and those that forgot wait for {names}: bring it back, or, if it has ended for good, \
-                 say so with `redlockd nodes forget`"
-            );
+            let (names, remedy) = (missing.names(), missing.remedy());
+            tracing::error!(waits_for = names, "too few nodes vote, and those that forgot wait for {names} ({remedy})");
         }
         state.waits_reported = missing;
     }

@@ -162,7 +162,7 @@ impl Rules {
         let promised = self.all().map(|p| s.processes[p].promised).max().filter(|n| self.promise && *n > 0);
         let above = promised.filter(|n| s.view(*n).is_none());
         // Who flushed a process may know what it had installed.
-        let flushed = (self.flushes && !s.processes[0].counts()).then_some(FIRST);
+        let flushed = (self.flushes && self.all().any(|p| !s.processes[p].counts())).then_some(FIRST);
         for base in self.known(s).chain(above).chain(flushed) {
             let roster = s.view(base).map(|view| view.roster);
             for p in self.all() {

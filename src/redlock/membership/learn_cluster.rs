@@ -1,0 +1,187 @@
+//! The cluster's name is the fingerprint of the list and terms under which it was declared. An instance that was started with later
+//! ones takes the name from the nodes (`docs/views.md`, *Changing the list*).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::protocol::{ClusterParams, NoVote, NodeList, View, ViewId, Vote};
+use crate::redlock::clock::Clock;
+use crate::redlock::monitor::{NodeHealth, NodeMonitor};
+use crate::redlock::node::Node;
+use crate::redlock::quorum::quorum_of;
+use crate::redlock::random::Entropy;
+use crate::types::NodeId;
+
+impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
+    /// Takes the cluster's name from the nodes if this configuration's list or terms are later than those under which the cluster
+    /// was declared.
+    pub(super) fn learn_cluster(&self) {
+        let (engine, health) = (&self.engine, self.health());
+        let params = &engine.settings.params;
+        let answer = |(node, health): (&Arc<N>, &NodeHealth)| {
+            let status = health.status.as_ref().filter(|_| health.error.is_none())?;
+            Some((node.id().clone(), status.vote.clone(), Arc::clone(&status.view)))
+        };
+        let answers: Vec<_> = engine.nodes.iter().zip(&health).filter_map(answer).collect();
+        let configured = engine.nodes.iter().take(engine.configured()).map(|node| node.id().clone()).collect();
+        if let Some((theirs, terms)) = name_of(&configured, &answers, params) {
+            tracing::warn!(
+                cluster = theirs,
+                "the list of nodes or their terms were changed since this cluster was declared: its name is used"
+            );
+            params.cluster.learn(theirs, &terms);
+        }
+    }
+}
+
+/// The cluster's name, if it is not this instance's, and the hash of the terms under which it was declared. Nodes count that show it
+/// in a view whose list has the terms of `own`, or accepts them, or in a view from before the first change of the list, if it is the
+/// name of that view's nodes with these terms: they may be in several views if a change is half done. A quorum of the configured
+/// nodes must show it, and so must a quorum of a shown list, or of the list that this one changes. If all other configured nodes
+/// answer that they forgot, more than a minority suffices that shows just the configured list.
+fn name_of<'a>(
+    configured: &BTreeSet<NodeId>,
+    answers: &'a [(NodeId, Vote, Arc<View>)],
+    own: &ClusterParams,
+) -> Option<(&'a str, Arc<str>)> {
+    let accepts = |list: &NodeList| {
+        let changed = list.changed.iter().flat_map(|changed| &changed.accepted);
+        changed.chain([&list.terms]).any(|terms| terms == own.cluster.terms())
+    };
+    let counts = |theirs: &str, view: &View| match &view.list {
+        Some(list) => accepts(list),
+        None => *theirs == *own.declared_with(view.roster.keys()),
+    };
+    let shown = answers.iter().filter_map(|(node, vote, view)| match vote {
+        Vote::NoVote(NoVote::OtherCluster { theirs }) if counts(theirs, view) => {
+            Some((node, theirs.as_str(), view.list.as_deref()))
+        }
+        _ => None,
+    });
+    let shown: Vec<_> = shown.collect();
+    let has_forgotten = |name: &NodeId| {
+        let waits = |vote: &Vote| matches!(vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
+        answers.iter().any(|(node, vote, view)| node == name && view.id == ViewId::NONE && waits(vote))
+    };
+    let is_learned = |theirs: &str| {
+        let says_so = |name: &NodeId| shown.iter().any(|(node, other, _)| *node == name && *other == theirs);
+        let count = |names: &BTreeSet<NodeId>| names.iter().filter(|name| says_so(name)).count();
+        let of_quorum = |names: &BTreeSet<NodeId>| count(names) >= quorum_of(names.len());
+        let mut lists = shown.iter().filter(|(_, other, _)| *other == theirs).filter_map(|(_, _, list)| *list);
+        let is_present = |list: &NodeList| {
+            list.names == *configured
+                && count(configured) > configured.len() - quorum_of(configured.len())
+                && configured.iter().all(|name| says_so(name) || has_forgotten(name))
+        };
+        lists.any(|list| {
+            let is_shown = of_quorum(&list.names) || list.old.iter().any(|old| of_quorum(&old.names));
+            is_shown && of_quorum(configured) || is_present(list)
+        })
+    };
+    let others = shown.iter().filter(|(_, theirs, list)| list.is_some() && **theirs != *own.cluster.get());
+    let (_, theirs, list) = others.into_iter().find(|(_, theirs, _)| is_learned(theirs))?;
+    Some((theirs, Arc::clone(&list.as_ref()?.terms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{ChangedTerms, OldList, RosterEntry, Terms};
+    use crate::redlock::engine::RedlockSettings;
+
+    fn names(of: &[u8]) -> BTreeSet<NodeId> {
+        of.iter().map(|n| NodeId::parse(&format!("n{n}")).expect("valid")).collect()
+    }
+
+    /// A view of a cluster that was declared with the terms of `own`, and whose list is this one, or was not changed.
+    fn view(own: &ClusterParams, roster: &[u8], list: Option<(&[u8], Option<&[u8]>)>) -> Arc<View> {
+        let id = ViewId::NONE.above(1);
+        let entry = |name| (name, RosterEntry { run: "run".into(), since: id, address: None });
+        let list = list.map(|(listed, old)| {
+            let old = old.map(|old| OldList { names: names(old), before: [].into(), terms: None });
+            Arc::new(NodeList { names: names(listed), terms: Arc::clone(own.cluster.terms()), changed: None, old })
+        });
+        Arc::new(View { id, roster: names(roster).into_iter().map(entry).collect(), list })
+    }
+
+    type Answer<'a> = (u8, Option<&'a str>, Arc<View>);
+
+    /// The hash of the terms with which the name is taken. `None` as the name: the node waits in quarantine.
+    fn terms_learned(own: &ClusterParams, configured: &[u8], answers: &[Answer<'_>]) -> Option<Arc<str>> {
+        let answer = |(n, theirs, view): &Answer<'_>| {
+            let no_vote = match theirs {
+                Some(theirs) => NoVote::OtherCluster { theirs: (*theirs).into() },
+                None => NoVote::Quarantined { left_ms: 9 },
+            };
+            (names(&[*n]).pop_first().expect("one"), Vote::NoVote(no_vote), Arc::clone(view))
+        };
+        let answers: Vec<_> = answers.iter().map(answer).collect();
+        name_of(&names(configured), &answers, own).map(|(_, terms)| terms)
+    }
+
+    fn learned(own: &ClusterParams, configured: &[u8], answers: &[Answer<'_>]) -> bool {
+        terms_learned(own, configured, answers).is_some_and(|terms| terms == *own.cluster.terms())
+    }
+
+    #[test]
+    fn the_name_is_taken_from_a_quorum_of_the_configured_nodes_and_of_a_list() {
+        let own = RedlockSettings::of_tests().params;
+        let x = |n, of: &[u8]| (n, Some("x"), view(&own, of, Some((of, None))));
+        let all = [1, 2, 3, 4];
+        assert!(learned(&own, &all, &[x(1, &all), x(2, &all), x(3, &all)]));
+        assert!(!learned(&own, &all, &[x(1, &all), x(2, &all)]), "the others are silent");
+        assert!(learned(&own, &[1, 2, 5], &[x(1, &all), x(2, &all), x(3, &all)]), "another list");
+        assert!(!learned(&own, &[1, 5, 6], &[x(1, &all), x(2, &all), x(3, &all)]), "few are configured");
+        let y = (2, Some("y"), view(&own, &[1], Some((&[1], None))));
+        assert!(!learned(&own, &[1, 2, 3], &[x(1, &[1]), y]), "one of three");
+        let mine: &str = &own.cluster.get();
+        assert!(!learned(&own, &all, &[1, 2, 3].map(|n| (n, Some(mine), view(&own, &all, Some((&all, None)))))));
+        let other = ClusterParams { cluster: "other".into(), ..ClusterParams::clone(&own) };
+        let of_other = |n| (n, Some("x"), view(&other, &all, Some((&all, None))));
+        assert!(!learned(&own, &all, &[1, 2, 3].map(of_other)), "other terms");
+        let accepted = ChangedTerms { now: Terms::default(), accepted: vec![Arc::clone(own.cluster.terms())] };
+        let later = [1, 2, 3].map(|n| {
+            let list = NodeList {
+                changed: Some(accepted.clone()),
+                ..NodeList::clone(of_other(n).2.list.as_deref().expect("a list"))
+            };
+            (n, Some("x"), Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&of_other(n).2) }))
+        });
+        assert_eq!(terms_learned(&own, &all, &later).as_ref(), Some(other.cluster.terms()), "accepted ones");
+    }
+
+    /// Seed 431322: two different changes were half done, and a third node was in neither.
+    #[test]
+    fn a_node_that_knows_no_list_yet_counts_if_the_name_is_that_of_its_view() {
+        let own = RedlockSettings::of_tests().params;
+        let declared: &str = &own.declared_with(&names(&[1, 2, 3]));
+        let half_done = [
+            (1, Some(declared), view(&own, &[1, 2], Some((&[1, 3], Some(&[1, 2, 3]))))),
+            (2, Some(declared), view(&own, &[1, 2, 3], None)),
+            (3, Some(declared), view(&own, &[1, 2, 3], Some((&[1, 2, 3, 4], Some(&[1, 2, 3]))))),
+        ];
+        assert!(learned(&own, &[1, 2, 3, 4], &half_done));
+        // One node shows a list with the right terms; what the others say was declared with other ones.
+        let claimed = half_done.map(|(n, _, view)| (n, Some("x"), view));
+        assert!(!learned(&own, &[1, 2, 3, 4], &claimed));
+    }
+
+    /// The others were wiped: nobody could be filled any more.
+    #[test]
+    fn more_than_a_minority_that_shows_the_configured_list_suffices_beside_nodes_that_forgot() {
+        let own = RedlockSettings::of_tests().params;
+        let all = [1, 2, 3, 4];
+        let blank = |n| (n, None, Arc::default());
+        let x = |n, of: &[u8]| (n, Some("x"), view(&own, of, Some((of, None))));
+        assert!(learned(&own, &all, &[blank(1), blank(2), x(3, &all), x(4, &all)]));
+        assert!(!learned(&own, &all, &[blank(1), blank(2), blank(3), x(4, &all)]), "one of four");
+        assert!(!learned(&own, &[1, 2, 3], &[blank(1), blank(2), x(3, &[1, 2, 3])]), "one of three");
+        assert!(!learned(&own, &all, &[blank(1), x(3, &all), x(4, &all)]), "one is silent");
+        let of_three = [blank(1), blank(2), x(3, &[2, 3, 4]), x(4, &[2, 3, 4])];
+        assert!(!learned(&own, &[1, 2, 3, 5], &of_three), "another list");
+        let votes = (2, None, view(&own, &all, None));
+        assert!(!learned(&own, &all, &[blank(1), votes, x(3, &all), x(4, &all)]), "one is of this instance's cluster");
+        let other = (2, Some("y"), view(&own, &all, Some((&all, None))));
+        assert!(!learned(&own, &all, &[blank(1), other, x(3, &all), x(4, &all)]), "one is of a third cluster");
+    }
+}
