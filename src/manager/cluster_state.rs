@@ -2,11 +2,13 @@
 //! do. The text is the same on every page, in each line of the log about nodes and quorum, and in `/health/ready`.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::types::{NodeFinding, NodeSummary, QuorumLoss};
 use crate::protocol::UnreachableKind;
 use crate::redlock::quorum::NotAsked;
+use crate::types::NodeId;
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -282,10 +284,15 @@ fn needy<'a>(ill: &[&'a NodeSummary]) -> Vec<&'a NodeSummary> {
 
 /// What to do about these nodes: one sentence for all that need the same.
 fn repairs(ill: &[&NodeSummary]) -> String {
-    let sentences = grouped(&needy(ill), repair)
+    let unlisted: BTreeSet<&str> = ill.iter().flat_map(|node| &node.waits_for.unlisted).map(NodeId::as_str).collect();
+    let unlisted: Vec<&str> = unlisted.into_iter().collect();
+    let start = || format!("Start the instances with {} in their list.", listed(&unlisted, "and"));
+    let waits = |node: &&NodeSummary| matches!(node.state.as_str(), "awaiting-seed" | "other-view");
+    let needy: Vec<_> = needy(ill).into_iter().filter(|node| unlisted.is_empty() || !waits(node)).collect();
+    let sentences = grouped(&needy, repair)
         .into_iter()
         .map(|((before, after), nodes)| format!("{before}{}{after}.", listed(&nodes, "and")));
-    sentences.collect::<Vec<_>>().join(" ")
+    (!unlisted.is_empty()).then(start).into_iter().chain(sentences).collect::<Vec<_>>().join(" ")
 }
 
 /// The text before and after the names of the nodes.
@@ -304,9 +311,6 @@ fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
         "unknown" => ("Wait for ", ""),
         "slow" => ("Find out what slows down ", " (processor, memory, disk, network)"),
         "quarantined" => ("Wait for the end of the quarantine of ", ""),
-        "awaiting-seed" if !node.waits_for.unlisted.is_empty() => {
-            ("Start the instances with the node for which ", " waits")
-        }
         "awaiting-seed" => ("Wait until other nodes answer, then these vote: ", ""),
         "clock-off" => ("Repair the NTP of ", ""),
         "other-cluster" => ("Compare `redlockd config show` on all instances (", ")"),
@@ -334,7 +338,6 @@ fn time_of_day(wall_ms: u64) -> String {
 mod tests {
     use super::*;
     use crate::redlock::monitor::WaitedFor;
-    use crate::types::NodeId;
 
     /// 10:47:00 on the first of January 1970.
     const NOW_MS: u64 = (10 * 60 + 47) * 60_000;
@@ -496,9 +499,10 @@ mod tests {
             "{text}"
         );
         let unlisted = WaitedFor { nodes: Vec::new(), unlisted: vec![NodeId::parse("d").expect("valid")] };
-        let waits = NodeSummary { waits_for: unlisted, ..node("a", "awaiting-seed", None) };
-        let text = said(&[waits, node("b", "down", None), node("c", "up", None)], None);
-        assert!(text.contains("Start the instances with the node for which a waits. Bring back b."), "{text}");
+        let lacks = |name, state| NodeSummary { waits_for: unlisted.clone(), ..node(name, state, None) };
+        let text = said(&[lacks("a", "awaiting-seed"), node("b", "down", None), lacks("c", "other-view")], None);
+        assert!(text.contains(" Start the instances with d in their list. Bring back b. "), "{text}");
+        assert!(!text.contains("Wait until") && !text.contains("findings"), "{text}");
     }
 
     /// After a start below a quorum, a node that answers was said not to answer, and two others were asked for.

@@ -84,8 +84,11 @@ pub(super) fn describe(
         }
         Vote::NoVote(NoVote::OtherView { .. }) if health.votes(now) => NodeState::new("up", None),
         Vote::NoVote(no_vote) => {
-            let is_waiting = matches!(no_vote, NoVote::Quarantined { .. } | NoVote::Unseeded { .. });
-            let waits_for = if is_waiting { missing.clone() } else { WaitedFor::default() };
+            let waits_for = match no_vote {
+                NoVote::Quarantined { .. } | NoVote::Unseeded { .. } => missing.clone(),
+                NoVote::OtherView { .. } => WaitedFor { nodes: Vec::new(), unlisted: missing.unlisted.clone() },
+                _ => WaitedFor::default(),
+            };
             let (votes_in, sentence) = no_vote_sentence(no_vote, why, passed, &waits_for);
             let state = Verdict::NoVote(no_vote.clone()).as_str();
             NodeState { votes_in, waits_for, ..NodeState::new(state, Some(two_servers(health).unwrap_or(sentence))) }
@@ -140,6 +143,9 @@ fn no_vote_sentence(
         NoVote::ClockOff { .. } => "its clock differs from the other nodes' by more than the guard".to_owned(),
         NoVote::OtherCluster { .. } => {
             "it belongs to instances with another node list, guard, lock delay or key template".to_owned()
+        }
+        NoVote::OtherView { .. } if !waits_for.unlisted.is_empty() => {
+            format!("this instance cannot follow the nodes' view ({remedy})")
         }
         NoVote::OtherView { .. } | NoVote::OtherProcess { .. } => {
             "the instances and the nodes are about to agree on another view".to_owned()
@@ -234,6 +240,11 @@ mod tests {
         assert!(!unlisted.contains(forget), "{unlisted}");
         let both = said(&["n1"], &["n3"]);
         assert!(both.contains("waits for n1, n3 (") && both.contains(start) && both.contains(forget), "{both}");
+        let follows = |unlisted| {
+            let waits_for = WaitedFor { nodes: Vec::new(), unlisted: names(unlisted) };
+            no_vote_sentence(&NoVote::OtherView { view: Default::default() }, "init", Duration::ZERO, &waits_for).1
+        };
+        assert!(follows(&["n3"]).contains(start) && follows(&[]).contains("about to agree"));
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub(super) struct MonitorState {
     pub(super) order_due: Option<BootTime>,
     /// The processes that nodes wait for, as of the last report.
     pub(super) waits_reported: WaitedFor,
+    /// As of the last probe.
+    pub(super) waited_for: WaitedFor,
     /// The name that an operator is adding or removing.
     pub(super) listing: Option<NodeId>,
     /// The list or the terms are being changed by an operator at this instance.
@@ -102,6 +104,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             refused: None,
             order_due: None,
             waits_reported: WaitedFor::default(),
+            waited_for: WaitedFor::default(),
             listing: None,
             is_listing: false,
             half_done: None,

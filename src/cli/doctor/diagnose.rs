@@ -190,7 +190,8 @@ fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     }
     let mut clusters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, seen) in seen {
-        if let Some(marker) = &seen.marker {
+        // A node that forgot is of none.
+        if let Some(marker) = seen.marker.as_ref().filter(|marker| !marker.cluster.is_empty()) {
             clusters.entry(&marker.cluster).or_default().push(node);
         }
     }

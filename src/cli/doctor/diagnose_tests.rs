@@ -68,6 +68,8 @@ fn each_fault_is_a_problem() {
         let (problems, _) = with_first(change);
         assert!(problems.contains(words), "{words}: {problems}");
     }
+    let (problems, _) = with_first(|s| s.marker.as_mut().expect("has one").cluster = String::new());
+    assert!(!problems.contains("clusters with different settings"), "it forgot: {problems}");
 }
 
 /// S5: healthy nodes that instances with other settings use are no pass for a roll-out.

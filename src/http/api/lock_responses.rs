@@ -379,7 +379,9 @@ pub(crate) fn ready(
             });
             let nodes: Vec<_> = silent.collect();
             let detail = match in_full {
-                Some(situation) => format!("{}{}", situation.text(), no_vote_reasons(reports)),
+                Some(situation) => {
+                    format!("{} Nodes: {}", situation.text(), no_vote_reasons(reports).trim_start_matches("; "))
+                }
                 None => format!("{votes} of {} nodes can vote, {} are needed", count.nodes, count.needed),
             };
             let problem = Problem::new(ProblemKind::QuorumUnavailable, detail).with(|m| {

@@ -92,7 +92,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     pub fn waits_for(&self) -> WaitedFor {
         let latest = self.latest();
         let known = latest.known();
-        let nodes = known.waited_for().into_iter().map(|i| latest.names[i].clone()).collect();
+        // After a restart, reports of the former process end by themselves.
+        let health = self.health();
+        let restarted = |i: &usize| latest.rivals[*i] && latest.members[*i].is_some() && !health[*i].has_two_servers;
+        let missing = known.waited_for().into_iter().filter(|i| !restarted(i));
+        let nodes = missing.map(|i| latest.names[i].clone()).collect();
         let (base, _) = known.base();
         let may_take = self.engine.may_take(&base, &latest.who_show_list(&base));
         let is_followed = |name: &NodeId| may_take && known.is_confirmed(&base, name, None);
@@ -123,14 +127,17 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         longest.unwrap_or_default().max(self.engine.params().quarantine)
     }
 
-    /// Logs once the nodes that others wait for after their quarantine: only that node, or an operator, ends the waiting.
+    /// Logs once the nodes that others wait for after their quarantine, if two probes in turn find the same: only that node, or an
+    /// operator, ends the waiting.
     pub(in crate::redlock) fn report_waits(&self) {
         let missing = self.waits_for();
         let mut state = self.state.lock();
         let is_served = |health: &NodeHealth| {
             health.status.as_ref().is_some_and(|s| matches!(s.vote, Vote::NoVote(NoVote::Unseeded { .. })))
         };
-        if state.waits_reported == missing || !missing.is_empty() && !state.nodes.iter().any(is_served) {
+        let before = std::mem::replace(&mut state.waited_for, missing.clone());
+        let is_reported = state.waits_reported == missing || before != missing;
+        if is_reported || !missing.is_empty() && !state.nodes.iter().any(is_served) {
             return;
         }
         if !missing.is_empty() {
