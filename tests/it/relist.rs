@@ -84,7 +84,7 @@ async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_s
         first["why"].as_str().map(str::to_owned)
     })
     .await;
-    assert!(why.contains("start the instances with it") && !why.contains("nodes forget"), "{why}");
+    assert!(why.contains("start the instances with n4") && !why.contains("nodes forget"), "{why}");
     without.client().acquire("job", &[("ttl", "2s")]).await.expect_status(503);
     change(without.client(), "n4", "forget", None).await.expect_problem(404, "not-found");
     let with = Service::start(&all(&servers)).await;

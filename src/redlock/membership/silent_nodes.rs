@@ -53,15 +53,13 @@ impl WaitedFor {
     /// What ends the waiting.
     pub fn remedy(&self) -> String {
         let unlisted = self.unlisted.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
-        let listed = "if that has ended for good, say so with `redlockd nodes forget`";
+        let start =
+            format!("a node's list has {unlisted}, and this instance's has not: start the instances with {unlisted}");
+        let forget = "if that has ended for good, say so with `redlockd nodes forget`";
         match (self.nodes.is_empty(), self.unlisted.is_empty()) {
-            (_, true) => listed.to_owned(),
-            (is_alone, false) => {
-                let start = format!(
-                    "a node has {unlisted} in its list, and this instance has not: start the instances with it"
-                );
-                if is_alone { start } else { format!("{start}; {listed}") }
-            }
+            (_, true) => forget.to_owned(),
+            (true, false) => start,
+            (false, false) => format!("{start}; {forget}"),
         }
     }
 }
