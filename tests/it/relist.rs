@@ -79,8 +79,11 @@ async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_s
     let without = Service::start(&args).await;
     let why = poll::until("it says for which node the others wait", || async {
         let nodes = without.client().get("/nodes").await.json();
-        let first = nodes["nodes"].as_array().and_then(|nodes| nodes.iter().find(|node| node["node"] == "n1")).cloned();
-        let first = first.filter(|node| node["waits_for"] == serde_json::json!(["n4"]))?;
+        let nodes = nodes["nodes"].as_array().expect("a list");
+        let itself =
+            |node: &serde_json::Value| node["waits_for"].as_array().is_some_and(|all| all.contains(&node["node"]));
+        assert!(!nodes.iter().any(itself), "a node waits for itself, since its former process was seen: {nodes:?}");
+        let first = nodes.iter().find(|node| node["node"] == "n1" && node["waits_for"] == serde_json::json!(["n4"]))?;
         first["why"].as_str().map(str::to_owned)
     })
     .await;
