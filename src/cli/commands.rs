@@ -61,6 +61,17 @@ impl<E: Environment> CommandIo<'_, E> {
         self.attempt(request)?.map_err(|error| self.fail_with(&error))
     }
 
+    /// As [`Self::send`], for a change that takes seconds: says so if it may have been made without an answer.
+    pub(super) fn send_change<T>(&mut self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, u8> {
+        self.attempt(request)?.map_err(|error| {
+            let code = self.fail_with(&error);
+            if error.maybe_done() {
+                print_line(self.err, "redlockd: it may have been done all the same: see `redlockd nodes`");
+            }
+            code
+        })
+    }
+
     /// As [`Self::send`]; the caller interprets errors.
     pub(super) fn attempt<T>(&mut self, request: impl Future<Output = T>) -> Result<T, u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -232,7 +232,7 @@ fn unmet(nodes: &api::Nodes, args: &NodesCommand) -> Option<Unmet> {
 
 fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = client_from_args::client(&args.service, io.env, io.err)?;
-    let nodes = io.send(client.forget_node(&args.node, &args.reason))?;
+    let nodes = io.send_change(client.forget_node(&args.node, &args.reason))?;
     let node = nodes.nodes.iter().find(|node| node.node == args.node.as_str());
     let why = node.and_then(|node| node.why.clone()).unwrap_or_default();
     print_line(io.err, &format!("redlockd: {}: {why}", args.node));
@@ -242,7 +242,7 @@ fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Re
 fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let ReplaceCommand { change: ChangeArgs { reason, service, node }, url } = args;
     let client = client_from_args::client(service, io.env, io.err)?;
-    io.send(client.replace_node(node, url, reason, REPLACE_TIMEOUT))?;
+    io.send_change(client.replace_node(node, url, reason, REPLACE_TIMEOUT))?;
     print_line(io.err, &format!("redlockd: {node} is the server at {url} now, and votes"));
     Ok(exit::OK)
 }
@@ -254,7 +254,7 @@ fn change_list<E: Environment>(
     io: &mut CommandIo<'_, E>,
 ) -> Result<u8, u8> {
     let client = client_from_args::client(service, io.env, io.err)?;
-    let nodes = io.send(client.list_node(node, url, reason, REPLACE_TIMEOUT))?;
+    let nodes = io.send_change(client.list_node(node, url, reason, REPLACE_TIMEOUT))?;
     let (of, needed) = (nodes.quorum.nodes, nodes.quorum.needed);
     let even = match of % 2 {
         0 => "; with an even number, one node more or less costs no safety and is cheaper",
@@ -272,7 +272,7 @@ fn change_terms<E: Environment>(args: &SettingsCommand, io: &mut CommandIo<'_, E
     let template = args.key_template.iter().map(|template| ("key_template", template.clone()));
     let sent = periods.iter().map(|(name, to)| (*name, format!("{}ms", to.as_millis())));
     let sent: Vec<_> = sent.chain(template.clone()).collect();
-    io.send(client.change_terms(&sent, &args.reason, REPLACE_TIMEOUT))?;
+    io.send_change(client.change_terms(&sent, &args.reason, REPLACE_TIMEOUT))?;
     let named = periods.into_iter().map(|(name, to)| (name, format_duration(to))).chain(template);
     let named: Vec<String> = named.map(|(name, to)| format!("{name} is {to}")).collect();
     print_line(io.err, &format!("redlockd: {} now; correct the configuration of all instances", named.join(", ")));

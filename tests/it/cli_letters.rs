@@ -1,6 +1,7 @@
 //! Findings of a review of the command line that no other file tests; docs/verification.md lists all of them by their letters.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -254,6 +255,23 @@ fn c1_a_url_needs_no_scheme() {
     let daemon = Daemon::start();
     let done = ended(&mut redlockd(&["run", "--url", daemon.url().trim_start_matches("http://"), "x", "--", "true"]));
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{done:?}");
+}
+
+/// The instance that was asked for a change of the nodes ended before it answered: another one may have completed it.
+#[test]
+fn a_change_of_the_nodes_without_an_answer_may_have_been_made() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let served = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a caller");
+        let _ = stream.read(&mut [0; 4096]).expect("readable");
+    });
+    let done = ended(&mut redlockd(&["nodes", "remove", "--url", &url, "--reason", "x", "n1"]));
+    served.join().expect("served");
+    assert_eq!(done.code, Some(69), "{done:?}");
+    assert!(done.err.contains("without an answer") && done.err.contains("may have been done"), "{done:?}");
+    let refused = ended(&mut redlockd(&["nodes", "remove", "--url", &url, "--reason", "x", "n1"]));
+    assert!(refused.code == Some(69) && !refused.err.contains("may have been done"), "{refused:?}");
 }
 
 /// C2, C3, C10: another protocol, a name that does not resolve, and what may be appended to the access file.

@@ -168,8 +168,11 @@ pub(super) fn reason(error: &reqwest::Error, timeout: Duration) -> String {
     // The answer of a server with another protocol, as the HTTP and TLS libraries report it.
     match cause.as_str() {
         text if text.contains("InvalidContentType") => "it does not speak TLS (is the URL http://?)".to_owned(),
-        text if text.contains("invalid HTTP version") || text.contains("connection closed before message") => {
+        text if text.contains("invalid HTTP version") => {
             format!("it does not speak HTTP (is it another service's port, or the URL https://?): {cause}")
+        }
+        text if text.contains("connection closed before message") => {
+            "it closed the connection without an answer (did it end, or is the URL https://?)".to_owned()
         }
         _ => cause,
     }
