@@ -224,6 +224,11 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
                 .to_owned(),
         },
         ("up", _) => has("not answered for some seconds".to_owned()),
+        ("other-process", _) => Reason {
+            one: "leads",
+            several: "lead",
+            rest: format!("to a server other than the one that votes under the name, since {since}"),
+        },
         (state, _) => has(format!("had no vote since {since} ({state})")),
     }
 }
@@ -314,6 +319,8 @@ fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
         "awaiting-seed" => ("Wait until other nodes answer, then these vote: ", ""),
         "clock-off" => ("Repair the NTP of ", ""),
         "other-cluster" => ("Compare `redlockd config show` on all instances (", ")"),
+        "other-process" => ("Correct the address of ", " here"),
+        "other-view" => ("Wait some seconds, then see why this instance does not follow the view of ", ""),
         "newer-protocol" => ("Upgrade this instance (", ")"),
         _ => ("See the findings of ", ""),
     }
@@ -498,6 +505,11 @@ mod tests {
             ),
             "{text}"
         );
+        let text =
+            said(&[node("a", "other-process", None), node("b", "other-process", None), node("c", "up", None)], None);
+        for part in ["Nodes a and b lead to a server other", "Correct the address of a and b here. One of them is"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
         let unlisted = WaitedFor { nodes: Vec::new(), unlisted: vec![NodeId::parse("d").expect("valid")] };
         let lacks = |name, state| NodeSummary { waits_for: unlisted.clone(), ..node(name, state, None) };
         let text = said(&[lacks("a", "awaiting-seed"), node("b", "down", None), lacks("c", "other-view")], None);

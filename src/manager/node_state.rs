@@ -98,7 +98,7 @@ pub(super) fn describe(
 
 fn failed_probe(kind: UnreachableKind) -> String {
     match failure_words(kind) {
-        word if word == kind.as_str() => format!("the last probe failed: {kind}"),
+        word if word == kind.as_str() => format!("the last probe failed: {kind} (this instance's log says why)"),
         words => format!("the last probe failed: {kind} ({words})"),
     }
 }
@@ -249,7 +249,10 @@ mod tests {
 
     #[test]
     fn a_failed_probe_says_what_failed_where_its_word_does_not() {
-        assert_eq!(failed_probe(UnreachableKind::Disconnected), "the last probe failed: disconnected");
+        assert_eq!(
+            failed_probe(UnreachableKind::Disconnected),
+            "the last probe failed: disconnected (this instance's log says why)"
+        );
         assert_eq!(
             failed_probe(UnreachableKind::Auth),
             "the last probe failed: auth (the service's user lacks a right there, or its password is wrong)"
