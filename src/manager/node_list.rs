@@ -43,7 +43,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Errors and Cancel: the same.
     pub async fn replace_node(&self, node: &NodeId, address: &str) -> Result<(), ReplaceError> {
-        self.shared.monitor.replace(node, address).await
+        self.shared.monitor.replace(node, address).await?;
+        self.shared.monitor.probe_all().await; // it is shown as it is now
+        Ok(())
     }
 
     /// Adds a node to the list: as [`crate::redlock::monitor::NodeMonitor::add`].

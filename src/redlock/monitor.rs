@@ -193,8 +193,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Probes all nodes. Returns the view in which it asked.
-    pub(super) async fn probe_all(&self) -> ViewId {
+    /// Probes all nodes. Returns the view in which it asked. Cancel: the answers are not noted.
+    pub async fn probe_all(&self) -> ViewId {
         let answers = self.send_to_all(self.probe()).await;
         self.record(&answers);
         self.adapt_timeout();

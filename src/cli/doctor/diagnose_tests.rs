@@ -140,7 +140,12 @@ fn f1_a_name_that_leads_to_two_servers_and_a_process_outside_the_view_are_named(
     };
     let second = ObservedMarker { view: Some(view), ..marker(&mut checks, 1) };
     checks[1].result.as_mut().expect("reachable").marker = Some(second);
+    // It votes in the view from before it was replaced.
+    let own = View { id: ViewId::NONE.above(0), ..View::default() };
+    let first = ObservedMarker { view: Some(own), ..marker(&mut checks, 0) };
+    checks[0].result.as_mut().expect("reachable").marker = Some(first);
     let (problems, remarks) = findings(&checks);
+    assert!(!remarks.contains("brings it along"), "{remarks}");
     assert!(
         problems.is_empty() && remarks.contains("a: the nodes' view names another process (run run-form)"),
         "{remarks}"

@@ -8,6 +8,7 @@ use super::diagnose::Diagnosis;
 use crate::duration::format_duration;
 use crate::protocol::{ClusterName, Terms, View};
 use crate::redlock::quorum::quorum_of;
+use crate::types::NodeId;
 
 /// The nodes that vote, according to the nodes themselves.
 #[derive(Debug)]
@@ -65,6 +66,12 @@ pub(super) fn names(checks: &[NodeCheck], seen: &[(&str, &NodeObservation)], all
     NodeNames { names, unchecked }
 }
 
+/// Whether the view has another process under this node's name: this one is not moved to it.
+fn names_another(view: &View, node: &str, run_id: &str) -> bool {
+    let entry = NodeId::parse(node).ok().and_then(|name| view.entry(&name));
+    entry.is_some_and(|entry| *entry.run != *run_id)
+}
+
 /// Nodes in other views than the highest, and a change that is not complete.
 pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &mut Diagnosis) {
     let Some(view) = highest(seen) else { return };
@@ -72,7 +79,8 @@ pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &m
         seen.iter().filter_map(|(node, s)| Some((*node, s.marker.as_ref().filter(|m| m.state == "a")?))).collect();
     let is_in = |marker: &ObservedMarker| marker.view.as_ref().is_some_and(|own| own.id == view.id);
     for (node, marker) in markers.iter().filter(|(node, marker)| of.has(node) && !is_in(marker)) {
-        if let Some(own) = &marker.view {
+        let is_named = seen.iter().any(|(of, s)| of == node && !names_another(view, node, &s.server.run_id));
+        if let Some(own) = marker.view.as_ref().filter(|_| is_named) {
             all.remarks.push(format!(
                 "{node}: it is in view {}, others are in view {}: an instance brings it along within seconds",
                 own.id.number(),
