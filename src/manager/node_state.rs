@@ -98,12 +98,12 @@ pub(super) fn describe(
 
 fn failed_probe(kind: UnreachableKind) -> String {
     match failure_words(kind) {
-        word if word == kind.as_str() => format!("the last probe failed: {kind} (this instance's log says why)"),
+        word if word == kind.as_str() => format!("the last probe failed: {kind}"),
         words => format!("the last probe failed: {kind} ({words})"),
     }
 }
 
-/// What a failed request says of the node, or the word for it.
+/// What a failed request says of the node, or where that is to be seen, or the word for it.
 pub(super) fn failure_words(kind: UnreachableKind) -> &'static str {
     match kind {
         UnreachableKind::Auth => "the service's user lacks a right there, or its password is wrong",
@@ -111,6 +111,7 @@ pub(super) fn failure_words(kind: UnreachableKind) -> &'static str {
         UnreachableKind::Full => "its memory or its disk is full",
         UnreachableKind::Busy => "it loads its data, runs a slow script, or takes no more connections",
         UnreachableKind::Protocol => "its reply is not that of a node",
+        UnreachableKind::Disconnected => "this instance's log says why",
         other => other.as_str(),
     }
 }
