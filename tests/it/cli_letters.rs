@@ -266,7 +266,8 @@ fn a_change_of_the_nodes_without_an_answer_may_have_been_made() {
         let (mut stream, _) = listener.accept().expect("a caller");
         let _ = stream.read(&mut [0; 4096]).expect("readable");
     });
-    let done = ended(&mut redlockd(&["nodes", "remove", "--url", &url, "--reason", "x", "n1"]));
+    let other = Daemon::start();
+    let done = ended(&mut redlockd(&["nodes", "remove", "--url", &url, "--url", &other.url(), "--reason", "x", "n1"]));
     served.join().expect("served");
     assert_eq!(done.code, Some(69), "{done:?}");
     assert!(done.err.contains("without an answer") && done.err.contains("may have been done"), "{done:?}");

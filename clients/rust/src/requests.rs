@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::answers::{ExtendAnswer, Extended, LeaseAnswer, TimedLease};
 use super::error::ClientError;
@@ -264,10 +264,8 @@ impl Client {
         reason: &str,
         timeout: Duration,
     ) -> Result<api::Nodes, ClientError> {
-        let body = Some(json!({ "action": "replace", "url": url, "reason": reason }));
-        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) })
-            .await?
-            .json()
+        let body = json!({ "action": "replace", "url": url, "reason": reason });
+        self.change_nodes(format!("/nodes/{node}"), body, timeout).await
     }
 
     /// `GET /hooks`. Errors: [`ClientError`].
@@ -300,13 +298,11 @@ impl Client {
         reason: &str,
         timeout: Duration,
     ) -> Result<api::Nodes, ClientError> {
-        let body = Some(match url {
+        let body = match url {
             Some(url) => json!({ "action": "add", "url": url, "reason": reason }),
             None => json!({ "action": "remove", "reason": reason }),
-        });
-        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) })
-            .await?
-            .json()
+        };
+        self.change_nodes(format!("/nodes/{node}"), body, timeout).await
     }
 
     /// `POST /nodes`: changes these terms (`guard`, `lock_delay`, `fence_ttl`). `timeout`: for the answer.
@@ -322,8 +318,14 @@ impl Client {
         for (name, to) in terms {
             body[*name] = json!(to);
         }
-        let body = Some(body);
-        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, "/nodes".to_owned()) }).await?.json()
+        self.change_nodes("/nodes".to_owned(), body, timeout).await
+    }
+
+    /// A change of the nodes. It is not repeated at another instance once one may have received it: that one would refuse what was
+    /// done.
+    async fn change_nodes(&self, path: String, body: Value, timeout: Duration) -> Result<api::Nodes, ClientError> {
+        let request = ApiRequest::new(Method::POST, path);
+        self.send(&ApiRequest { body: Some(body), timeout, repeatable: false, ..request }).await?.json()
     }
 
     /// `GET /health/live` or `/health/ready`.
