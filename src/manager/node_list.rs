@@ -39,9 +39,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.monitor.forget(node)
     }
 
-    /// Replaces a node by another server: as [`crate::redlock::monitor::NodeMonitor::replace`].
+    /// Replaces a node by another server: as [`crate::redlock::monitor::NodeMonitor::replace`], and probes the nodes once more.
     ///
-    /// Errors and Cancel: the same.
+    /// Errors and Cancel: the same; during that probe the node is replaced already.
     pub async fn replace_node(&self, node: &NodeId, address: &str) -> Result<(), ReplaceError> {
         self.shared.monitor.replace(node, address).await?;
         self.shared.monitor.probe_all().await; // it is shown as it is now

@@ -844,8 +844,13 @@ impl World {
             let is_stranded = list.is_some() && knows_too_few[inst] && asks_in < id;
             // A list of one whose node forgets has forgotten the change, and an instance that was started with it follows that node. Not
             // at once: if all clocks were stepped just now, some instance must live that has seen it.
-            let is_forgotten = again.is_some_and(|unlisted| first == 1 || !unlisted.is_empty());
-            if is_stranded || is_forgotten || again.is_none() && (list.is_some() && life > 0 || asks_in > id) {
+            let is_forgotten = again.is_some() && first == 1;
+            let lacks_names = again.is_some_and(|unlisted| !unlisted.is_empty());
+            if is_stranded
+                || is_forgotten
+                || lacks_names
+                || again.is_none() && (list.is_some() && life > 0 || asks_in > id)
+            {
                 self.crash(inst);
             }
         }

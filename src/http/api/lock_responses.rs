@@ -380,7 +380,7 @@ pub(crate) fn ready(
             let nodes: Vec<_> = silent.collect();
             let detail = match in_full {
                 Some(situation) => {
-                    format!("{} Nodes: {}", situation.text(), no_vote_reasons(reports).trim_start_matches("; "))
+                    format!("{}{}", situation.text(), no_vote_reasons(reports).replacen("; ", " Nodes: ", 1))
                 }
                 None => format!("{votes} of {} nodes can vote, {} are needed", count.nodes, count.needed),
             };
