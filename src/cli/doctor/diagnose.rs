@@ -8,7 +8,6 @@ use super::views::{self, NodeNames};
 use crate::client::error::one_line;
 use crate::protocol::{ClusterName, Terms};
 use crate::redlock::round_trip::{AnswerTimeout, RoundTrip};
-use crate::types::NodeId;
 
 /// Maximum number of keys in one sentence.
 const NAMED_MAX: usize = 5;
@@ -219,9 +218,7 @@ fn servers(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
                 short(run),
                 short(own)
             ));
-        } else if let Some(entry) = view.zip(NodeId::parse(node).ok()).and_then(|(view, name)| view.entry(&name))
-            && *entry.run != *own
-        {
+        } else if let Some(entry) = view.and_then(|view| views::other_process(view, node, own)) {
             all.remarks.push(format!(
                 "{node}: the nodes' view names another process (run {}) under this name: it was restarted and is about to be \
                  filled, or the address leads to another server",

@@ -4,6 +4,7 @@ use super::*;
 use crate::cli::doctor::collect::{ForeignKey, ObservedLease, ObservedMarker};
 use crate::nodes::redis::{ServerFinding, ServerInfo};
 use crate::protocol::{NodeList, OldList, RosterEntry, View, ViewId};
+use crate::types::NodeId;
 
 fn diagnose_as(cluster: &str, checks: &[NodeCheck]) -> Diagnosis {
     let cluster = ClusterName::new(cluster, "t");

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::collect::{NodeCheck, NodeObservation, ObservedMarker};
 use super::diagnose::Diagnosis;
 use crate::duration::format_duration;
-use crate::protocol::{ClusterName, Terms, View};
+use crate::protocol::{ClusterName, RosterEntry, Terms, View};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
@@ -66,10 +66,10 @@ pub(super) fn names(checks: &[NodeCheck], seen: &[(&str, &NodeObservation)], all
     NodeNames { names, unchecked }
 }
 
-/// Whether the view has another process under this node's name: this one is not moved to it.
-fn names_another(view: &View, node: &str, run_id: &str) -> bool {
+/// The process that the view has under this node's name, if it is another one than `run_id`.
+pub(super) fn other_process<'v>(view: &'v View, node: &str, run_id: &str) -> Option<&'v RosterEntry> {
     let entry = NodeId::parse(node).ok().and_then(|name| view.entry(&name));
-    entry.is_some_and(|entry| *entry.run != *run_id)
+    entry.filter(|entry| *entry.run != *run_id)
 }
 
 /// Nodes in other views than the highest, and a change that is not complete.
@@ -79,7 +79,7 @@ pub(super) fn compare(seen: &[(&str, &NodeObservation)], of: &NodeNames, all: &m
         seen.iter().filter_map(|(node, s)| Some((*node, s.marker.as_ref().filter(|m| m.state == "a")?))).collect();
     let is_in = |marker: &ObservedMarker| marker.view.as_ref().is_some_and(|own| own.id == view.id);
     for (node, marker) in markers.iter().filter(|(node, marker)| of.has(node) && !is_in(marker)) {
-        let is_named = seen.iter().any(|(of, s)| of == node && !names_another(view, node, &s.server.run_id));
+        let is_named = seen.iter().any(|(of, s)| of == node && other_process(view, node, &s.server.run_id).is_none());
         if let Some(own) = marker.view.as_ref().filter(|_| is_named) {
             all.remarks.push(format!(
                 "{node}: it is in view {}, others are in view {}: an instance brings it along within seconds",
