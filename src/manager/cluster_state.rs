@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::types::{NodeFinding, NodeSummary, QuorumLoss};
 use crate::protocol::UnreachableKind;
+use crate::redlock::monitor::OtherList;
 use crate::redlock::quorum::NotAsked;
 use crate::types::NodeId;
 
@@ -208,6 +209,16 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
         ("slow", _) => has(format!("answered too late for most rounds since {since}")),
         ("awaiting-seed", _) => has(format!("waited for the fences of the other nodes since {since}")),
         ("clock-off", _) => has(format!("had a wrong clock since {since}")),
+        ("other-cluster" | "other-view", _) if node.other_list != OtherList::Unknown => match &node.other_list {
+            OtherList::Other(names) => {
+                has(format!("another node list ({})", listed(&Vec::from_iter(names.iter().map(NodeId::as_str)), "and")))
+            }
+            _ => Reason {
+                one: "shows",
+                several: "show",
+                rest: "the cluster's name, which this instance takes when the other nodes answer".to_owned(),
+            },
+        },
         ("other-cluster", _) => has("another node list or other settings".to_owned()),
         ("newer-protocol", _) => {
             Reason { one: "is", several: "are", rest: "used by instances of a later release".to_owned() }
@@ -253,7 +264,8 @@ fn outage_advice(
         let declare = if is_new { " If all nodes are new, declare them with `redlockd init`." } else { "" };
         return format!("Do not restart anything: it ends by itself at {until}.{declare} {keep}");
     }
-    let needed = missing.saturating_sub(ill.iter().filter(|node| node.not_asked.is_some()).count());
+    let votes_with_others = |node: &&&NodeSummary| node.not_asked.is_some() || node.other_list == OtherList::Own;
+    let needed = missing.saturating_sub(ill.iter().filter(votes_with_others).count());
     let enough = match (needy(ill).len(), needed) {
         (0, _) => return format!("Do not restart anything: it ends by itself. {keep}"),
         (needy, needed) if needy <= needed => String::new(),
@@ -278,11 +290,19 @@ fn degraded_advice(ill: &[&NodeSummary], wall_ms: u64) -> String {
     }
 }
 
-/// The nodes whose state does not end by itself. If a node has another node list, quarantined nodes wait for its correction.
+/// The nodes whose state does not end by itself. If a node has another node list, quarantined nodes wait for its correction; a node
+/// with the same list waits for the others.
 fn needy<'a>(ill: &[&'a NodeSummary]) -> Vec<&'a NodeSummary> {
-    let is_other = ill.iter().any(|node| node.state == "other-cluster");
+    let shows_name = |node: &NodeSummary| node.other_list == OtherList::Own;
+    let is_other = ill.iter().any(|node| node.state == "other-cluster" && !shows_name(node));
+    let waits_for_others = !ill.iter().all(|node| shows_name(node));
     let waits_for_it = |node: &NodeSummary| is_other && node.state == "quarantined";
-    let ends = |node: &NodeSummary| node.votes_in.is_some() || node.not_asked.is_some() || waits_for_it(node);
+    let ends = |node: &NodeSummary| {
+        node.votes_in.is_some()
+            || node.not_asked.is_some()
+            || waits_for_it(node)
+            || waits_for_others && shows_name(node)
+    };
     let is_needy = |node: &&NodeSummary| !ends(node) || node.has_two_servers;
     ill.iter().copied().filter(is_needy).collect()
 }
@@ -318,6 +338,9 @@ fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
         "quarantined" => ("Wait for the end of the quarantine of ", ""),
         "awaiting-seed" => ("Wait until other nodes answer, then these vote: ", ""),
         "clock-off" => ("Repair the NTP of ", ""),
+        "other-cluster" | "other-view" if matches!(node.other_list, OtherList::Other(_)) => {
+            ("Start this instance with the node list of ", ", or correct the addresses if that is another cluster's")
+        }
         "other-cluster" => ("Compare `redlockd config show` on all instances (", ")"),
         "other-process" => ("Correct the address of ", " here"),
         "other-view" => ("Wait some seconds, then see why this instance does not follow the view of ", ""),
@@ -492,6 +515,20 @@ mod tests {
         let text = said(&[node("a", "other-cluster", None), node("b", "other-cluster", None), waits], None);
         let advice = "Compare `redlockd config show` on all instances (a and b). Do not restart the other nodes.";
         assert!(text.contains(advice), "{text}");
+        let names = ["a", "d"].map(|name| NodeId::parse(name).expect("valid"));
+        let shows = |name, other_list| NodeSummary { other_list, ..node(name, "other-cluster", None) };
+        let other = OtherList::Other(names.into());
+        let text = said(&[shows("a", other), node("b", "other-cluster", None), node("c", "up", None)], None);
+        for part in [
+            "Node a has another node list (a and d). Node b has another",
+            "Start this instance with the node list of a, or",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = said(&[shows("a", OtherList::Own), node("b", "down", None), node("c", "down", None)], None);
+        for part in ["Node a shows the cluster's name, which", " Bring back b and c. One of them is enough. Do not"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
         let text = said(&["a", "b", "c"].map(|name| node(name, "down", None)), None);
         for part in
             ["Nodes a, b and c have not answered since 10:46:02. 3", "Bring back a, b and c. 2 of them are enough."]

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::types::NodeFinding;
 use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
 use crate::redlock::clock::BootTime;
-use crate::redlock::monitor::{NodeHealth, WaitedFor};
+use crate::redlock::monitor::{NodeHealth, OtherList, WaitedFor};
 use crate::redlock::quorum::{NotAsked, Verdict};
+use crate::types::NodeId;
 
 /// Why the vote of a node whose answers are late does not count.
 const SLOW: &str = "most of its answers come later than rounds wait for them, so that its vote seldom counts";
@@ -15,6 +16,9 @@ const SLOW: &str = "most of its answers come later than rounds wait for them, so
 pub(super) const NOT_ASKED: &str = "not-asked";
 
 const OTHER_PROCESS: &str = "its name leads to another process than the one that votes under it: correct the address";
+
+const OTHER_NAME: &str = "its list was changed since its cluster was declared: this instance, which has that list, takes the cluster's name \
+                          once a quorum of the nodes shows it, or all others answer that they forgot";
 
 /// A node's state as text.
 pub(super) struct NodeState {
@@ -45,13 +49,15 @@ impl NodeState {
 }
 
 /// The state of a node. `missing`: the nodes that all nodes which forgot wait for; `ended_in`: time until the node counts as ended,
-/// if an operator reported that; `not_asked`: why this instance asks no node for a vote.
+/// if an operator reported that; `not_asked`: why this instance asks no node for a vote; `other_list`: what the node shows of the list
+/// of another cluster.
 pub(super) fn describe(
     health: &NodeHealth,
     now: BootTime,
     missing: &WaitedFor,
     ended_in: Option<Duration>,
     not_asked: Option<NotAsked>,
+    other_list: &OtherList,
 ) -> NodeState {
     if let Some(kind) = health.error {
         let ended = ended_in.map(|left| match left.as_secs() {
@@ -89,7 +95,14 @@ pub(super) fn describe(
                 NoVote::OtherView { .. } => WaitedFor { nodes: Vec::new(), unlisted: missing.unlisted.clone() },
                 _ => WaitedFor::default(),
             };
-            let (votes_in, sentence) = no_vote_sentence(no_vote, why, passed, &waits_for);
+            let (votes_in, mut sentence) = no_vote_sentence(no_vote, why, passed, &waits_for);
+            match other_list {
+                OtherList::Unknown => {}
+                OtherList::Other(names) => {
+                    sentence = format!("it belongs to instances with another node list: {}", NodeId::list(names));
+                }
+                OtherList::Own => sentence = OTHER_NAME.into(),
+            }
             let state = Verdict::NoVote(no_vote.clone()).as_str();
             NodeState { votes_in, waits_for, ..NodeState::new(state, Some(two_servers(health).unwrap_or(sentence))) }
         }
@@ -204,7 +217,7 @@ fn quarantine_sentence(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Fence, NodeId};
+    use crate::types::Fence;
 
     /// A node with a replica, or an eviction policy, was shown as up, without a vote and without a reason.
     #[test]

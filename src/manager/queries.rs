@@ -1,6 +1,6 @@
 //! Answers that change nothing: one resource, the list, the nodes, the gauges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::cluster_state::Situation;
@@ -158,6 +158,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let now = self.now();
         let health = self.shared.monitor.health();
         let (missing, not_asked) = (self.shared.monitor.waits_for(), self.engine().not_asked());
+        let members = self.engine().members();
+        let listed = self.engine().nodes.iter().zip(health).enumerate().filter(|(i, _)| members >> i & 1 == 1);
+        let listed = Vec::from_iter(listed.map(|(_, of)| of));
+        let own_list: BTreeSet<NodeId> = listed.iter().map(|(node, _)| node.id().clone()).collect();
+        let params = self.engine().params();
         let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
             let (details, is_durable) = (node.details(), health.is_durable());
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
@@ -169,7 +174,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let findings: Vec<NodeFinding> = findings.collect();
             let is_suitable = NodeFinding::codes_that_bar(&findings).is_empty();
             let not_asked = not_asked.filter(|_| is_suitable);
-            let described = describe(&health, now, &missing, ended_in, not_asked).with_findings(&findings);
+            let other_list = health.other_list(&own_list, &params);
+            let described = describe(&health, now, &missing, ended_in, not_asked, &other_list).with_findings(&findings);
             let NodeState { state, votes_in, why, waits_for } = described;
             NodeSummary {
                 node: node.id().clone(),
@@ -188,6 +194,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 is_durable,
                 doubled_for: self.shared.incidents.doubled_for(node.id(), now),
                 waits_for,
+                other_list,
                 latency: health.latency,
                 clock_offset_ms: health.offset_us.map(|us| us / 1_000),
                 run_id: health.status.as_ref().map(|s| s.run_id().to_owned()),
@@ -197,9 +204,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 view: health.status.as_ref().map(|s| s.view.id.number()).filter(|number| *number > 0),
             }
         };
-        let members = self.engine().members();
-        let listed = self.engine().nodes.iter().zip(health).enumerate().filter(|(i, _)| members >> i & 1 == 1);
-        listed.map(|(_, of)| report(of)).collect()
+        listed.into_iter().map(report).collect()
     }
 
     /// How long rounds wait for a node's answer now.

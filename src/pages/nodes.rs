@@ -173,9 +173,9 @@ impl NodesPage {
             let is_elsewhere = report.view.is_some() && report.view != status.list.view;
             NodeCard { is_elsewhere, ..node(report, &window(&report.node), node_timeout, wall_ms) }
         };
-        let names = |names: &[NodeId]| names.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
         let change = status.list.change.as_ref();
-        let change = change.map(|(from, to)| format!("from {} to {}", names(from), names(to))).unwrap_or_default();
+        let change =
+            change.map(|(from, to)| format!("from {} to {}", NodeId::list(from), NodeId::list(to))).unwrap_or_default();
         let terms = |terms: &Terms| {
             let [guard, delay, fences] = [terms.guard, terms.lock_delay, terms.fence_ttl].map(format_duration);
             let keys = terms.template.as_ref().map(|template| format!(", key template {template}")).unwrap_or_default();

@@ -89,8 +89,8 @@ impl From<RequestTime> for RequestStamp {
     }
 }
 
-/// The present name, and the fingerprint of the terms with which it was declared, if it was learned from the nodes.
-type PresentName = (Arc<str>, Option<Arc<str>>);
+/// The present name, and whether it was learned from the nodes.
+type PresentName = (Arc<str>, bool);
 
 /// Names a cluster: the fingerprint under which it was declared. An instance that is configured with a later list of the same
 /// cluster learns the name from the nodes.
@@ -107,7 +107,7 @@ impl ClusterName {
     /// From the fingerprint of these settings, and the fingerprint of all of them except the list of nodes: letters and digits.
     pub fn new(name: &str, terms: &str) -> Self {
         let configured: Arc<str> = name.into();
-        let present = Arc::new(RwLock::new((Arc::clone(&configured), None)));
+        let present = Arc::new(RwLock::new((Arc::clone(&configured), false)));
         Self { present, configured, terms: terms.into(), template: "".into() }
     }
 
@@ -127,9 +127,24 @@ impl ClusterName {
         Arc::clone(&self.present.read().0)
     }
 
-    /// Adopts the nodes' name, which was declared with these terms: they agree in all settings except the list and the terms.
-    pub(crate) fn learn(&self, name: &str, terms: &Arc<str>) {
-        *self.present.write() = (name.into(), Some(Arc::clone(terms)));
+    /// Adopts the nodes' name: it was declared with another list or other terms.
+    pub(crate) fn learn(&self, name: &str) {
+        *self.present.write() = (name.into(), true);
+    }
+
+    /// The name that this instance's own list and terms declare.
+    pub(crate) fn configured(&self) -> &str {
+        &self.configured
+    }
+
+    /// Adopts the configured name again.
+    pub(crate) fn return_to_configured(&self) {
+        *self.present.write() = (Arc::clone(&self.configured), false);
+    }
+
+    /// Whether the name was declared with another list or other terms than are configured. A view without a list has those.
+    pub(crate) fn is_learned(&self) -> bool {
+        self.present.read().1
     }
 
     /// Whether an instance that is configured like this one is of the cluster of this view. Nodes that lost a change of the terms
@@ -142,13 +157,13 @@ impl ClusterName {
             }
             // Nobody votes without a view: an instance that starts asks so for the present one.
             None if view.id == ViewId::NONE => true,
-            None => self.present.read().1.as_ref().is_none_or(|declared| *declared == self.terms),
+            None => !self.is_learned(),
         }
     }
 
     /// The name that was configured.
     fn unlearned(&self) -> Self {
-        let present = Arc::new(RwLock::new((Arc::clone(&self.configured), None)));
+        let present = Arc::new(RwLock::new((Arc::clone(&self.configured), false)));
         Self { present, ..self.clone() }
     }
 

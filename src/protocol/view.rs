@@ -85,6 +85,14 @@ pub struct NodeList {
     pub old: Option<OldList>,
 }
 
+impl NodeList {
+    /// Whether these are just the names of this list or, while it changes, of both lists.
+    pub fn has_just(&self, names: &BTreeSet<NodeId>) -> bool {
+        let of_both: BTreeSet<&NodeId> = self.names.iter().chain(self.old.iter().flat_map(|old| &old.names)).collect();
+        self.names == *names || of_both.into_iter().eq(names)
+    }
+}
+
 /// The list before a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OldList {

@@ -24,7 +24,7 @@ use super::round_trip::AnswerTimeout;
 use super::spread::PendingSpreads;
 use super::validity;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{ClusterParams, NodeResult, Terms, View};
+use crate::protocol::{ClusterParams, NodeResult, Terms, View, ViewId};
 use crate::types::{NodeId, Ttl};
 
 /// Settings of the algorithm. The configuration checks them against each other.
@@ -274,9 +274,18 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         }
     }
 
+    /// Whether the view has the list under which the cluster was declared, where this instance has another one, and took the
+    /// cluster's name from the nodes: it does not know the names of that list.
+    pub(super) fn is_of_unknown_list(&self, view: &View) -> bool {
+        view.list.is_none() && view.id != ViewId::NONE && self.settings.params.cluster.is_learned()
+    }
+
     /// A view whose list or terms differ from the present view's counts only if more than a minority of that list shows it:
     /// one node could name itself alone.
     pub(super) fn may_take(&self, view: &View, shown_by: &[usize]) -> bool {
+        if self.is_of_unknown_list(view) {
+            return false;
+        }
         let current = self.views.current();
         let (members, size) = (self.members_in(&current), self.size_in(&current));
         let is_same = self.members_in(view) == members

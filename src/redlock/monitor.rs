@@ -16,7 +16,7 @@ pub use super::membership::relist::ListError;
 pub use super::membership::replace_node::ReplaceError;
 pub use super::membership::silent_nodes::{ForgetError, WaitedFor};
 use super::node::Node;
-pub use super::node_health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth};
+pub use super::node_health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth, OtherList};
 use super::node_health::{failure_kind, rival, vote_kind};
 use super::quorum::Tally;
 use super::random::Entropy;

@@ -1,5 +1,6 @@
 //! What the node monitor knows of each node, and how long rounds wait because of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::monitor::NodeMonitor;
 use super::node::Node;
 use super::random::Entropy;
 use super::round_trip::RoundTrip;
-use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
+use crate::protocol::{ClusterParams, NoVote, NodeStatus, UnreachableKind, Vote};
 use crate::types::NodeId;
 
 /// An older answer does not count as the node's present state.
@@ -63,6 +64,18 @@ pub struct NodeHealth {
 /// The last answer of a process to a probe of this instance: its run, and its clock. Microseconds since 1970.
 pub(crate) type Followed = (Arc<str>, u64);
 
+/// What a node of another cluster shows of that cluster's list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum OtherList {
+    /// Nothing, or the node is not of another cluster.
+    #[default]
+    Unknown,
+    /// A list that is not this instance's.
+    Other(BTreeSet<NodeId>),
+    /// This instance's list, with its terms: what differs is the cluster's name, which goes back to an earlier list.
+    Own,
+}
+
 /// How often a node lost its memory since this process watches it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryLosses {
@@ -100,6 +113,29 @@ impl NodeHealth {
     /// Whether the node's process syncs each write before it replies, by its marker and by this instance's own reading.
     pub fn is_durable(&self) -> bool {
         self.followed.as_ref().is_some_and(|(run, _)| self.status.as_ref().is_some_and(|status| *status.run == **run))
+    }
+
+    /// What the node shows of the list of another cluster, for an instance with the list `own`. In a view without a list, the nodes of
+    /// the view are the list if the cluster was declared with them; an instance that learned the cluster's name has another one.
+    pub fn other_list(&self, own: &BTreeSet<NodeId>, params: &ClusterParams) -> OtherList {
+        let Some(NodeStatus { vote, view, .. }) = self.status.as_ref().filter(|_| self.error.is_none()) else {
+            return OtherList::Unknown;
+        };
+        let present = params.cluster.get();
+        let theirs = match vote {
+            Vote::NoVote(NoVote::OtherCluster { theirs }) => theirs.as_str(),
+            Vote::NoVote(NoVote::OtherView { .. }) if view.list.is_none() && params.cluster.is_learned() => &present,
+            _ => return OtherList::Unknown,
+        };
+        match &view.list {
+            Some(list) if list.has_just(own) && params.cluster.is_accepted_in(view) => OtherList::Own,
+            Some(list) if list.has_just(own) => OtherList::Unknown,
+            Some(list) => OtherList::Other(list.names.clone()),
+            None if params.declared_with(view.roster.keys()) == *theirs => {
+                OtherList::Other(view.roster.keys().cloned().collect())
+            }
+            None => OtherList::Unknown,
+        }
     }
 
     /// Records the last answer of a durable process. `syncs`: what the probe said of its settings.
@@ -215,7 +251,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::ViewId;
+    use crate::protocol::{NodeList, RosterEntry, View, ViewId};
     use crate::types::Fence;
 
     fn status() -> NodeStatus {
@@ -245,6 +281,41 @@ mod tests {
         let health = NodeHealth { status: Some(status), answered_at: Some(at(4_000)), ..NodeHealth::new(at(3_000)) };
         assert!(health.votes(at(5_000)) && !health.votes(at(5_001)));
         assert!(!NodeHealth { is_other_process: true, ..health }.votes(at(5_000)), "its vote is of another name");
+    }
+
+    /// Seeds 2407 and 7110: all were said to have "another node list or other settings".
+    #[test]
+    fn a_node_of_another_cluster_shows_which_list_that_has() {
+        let own = crate::redlock::engine::RedlockSettings::of_tests().params;
+        let names = |of: &[u8]| -> BTreeSet<NodeId> {
+            of.iter().map(|n| NodeId::parse(&format!("n{n}")).expect("valid")).collect()
+        };
+        let shown = |params: &ClusterParams, theirs: Option<&str>, list: Option<(&[u8], &str)>, roster: &[u8]| {
+            let list =
+                list.map(|(of, terms)| NodeList { names: names(of), terms: terms.into(), ..NodeList::default() });
+            let entry = |name| (name, RosterEntry { run: "run".into(), since: ViewId::NONE, address: None });
+            let roster = names(roster).into_iter().map(entry).collect();
+            let view = Arc::new(View { id: ViewId::NONE.above(1), roster, list: list.map(Arc::new) });
+            let no_vote = match theirs {
+                Some(theirs) => NoVote::OtherCluster { theirs: theirs.into() },
+                None => NoVote::OtherView { view: Arc::clone(&view) },
+            };
+            let status = NodeStatus { vote: Vote::NoVote(no_vote), view, ..status() };
+            let health = NodeHealth { status: Some(status), ..NodeHealth::new(BootTime::default()) };
+            health.other_list(&names(&[1, 2, 3]), params)
+        };
+        let terms = own.cluster.terms();
+        assert_eq!(shown(&own, Some("x"), Some((&[1, 2], terms)), &[]), OtherList::Other(names(&[1, 2])));
+        assert_eq!(shown(&own, Some("x"), Some((&[1, 2, 3], terms)), &[]), OtherList::Own);
+        assert_eq!(shown(&own, Some("x"), Some((&[1, 2, 3], "other")), &[]), OtherList::Unknown, "other terms");
+        let declared = own.declared_with(&names(&[1, 4]));
+        assert_eq!(shown(&own, Some(&declared), None, &[1, 4]), OtherList::Other(names(&[1, 4])));
+        assert_eq!(shown(&own, Some(&declared), None, &[1]), OtherList::Unknown, "one has no vote yet");
+        // It asks in the view of the cluster, whose name it has taken.
+        assert_eq!(shown(&own, None, None, &[1, 4]), OtherList::Unknown, "it has yet to take the view");
+        let learned = ClusterParams { cluster: "own".into(), ..ClusterParams::clone(&own) };
+        learned.cluster.learn(&declared);
+        assert_eq!(shown(&learned, None, None, &[1, 4]), OtherList::Other(names(&[1, 4])));
     }
 
     #[test]

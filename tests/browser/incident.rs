@@ -445,7 +445,7 @@ async fn other_node_list(cluster: &Cluster, over: &ServiceOver, browsers: &[Brow
     let mut watch = Watch::of(&second, prometheus.as_ref(), browsers, begun);
     watch.from_ms = from_ms;
     let expected = Expected {
-        page: &["another node list or other settings", "config show"],
+        page: &["another node list (n1, n2 and n3)", "Start this instance with the node list of n1 and n2"],
         events: &[&["quorum_lost", "other-cluster"]],
         metrics: &["redlockd_quorum_available 0"],
         alerts: &["RedlockdQuorumLost"],

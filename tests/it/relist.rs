@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, kill_process};
+
 use crate::support::client::{Answer, Client, send};
 use crate::support::cluster::node_args;
 use crate::support::daemon::{ended, redlockd};
@@ -72,10 +74,7 @@ async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_s
     change(one.client(), "n4", "add", Some(servers[3].url())).await.expect_status(200);
     quorum_is(one.client(), 4, 3, 4).await;
     drop(one);
-    for server in &mut servers[..2] {
-        server.kill();
-        server.restart_empty().await;
-    }
+    restart_empty(&mut servers[..2]).await;
     let without = Service::start(&args).await;
     let why = poll::until("it says for which node the others wait", || async {
         let nodes = without.client().get("/nodes").await.json();
@@ -96,6 +95,63 @@ async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_s
     }
     with.client().acquired("job", &[("ttl", "2s")]).await;
     without.client().acquire("job", &[("ttl", "2s")]).await.expect_status(423);
+}
+
+/// Seed 7110: most nodes forgot, and so did the instances. The cluster's name goes back to a list that is in no configuration.
+#[tokio::test]
+async fn one_node_that_knows_a_changed_list_suffices_and_nobody_goes_back_to_the_first_list() {
+    let mut servers = Vec::new();
+    for _ in 0..4 {
+        servers.push(RedisServer::start().await);
+    }
+    let all = |servers: &[RedisServer]| settings(&servers.iter().collect::<Vec<_>>());
+    let former = all(&servers[..3]);
+    init(&former);
+    let one = Service::start(&former).await;
+    quorum_is(one.client(), 3, 2, 3).await;
+    change(one.client(), "n4", "add", Some(servers[3].url())).await.expect_status(200);
+    quorum_is(one.client(), 4, 3, 4).await;
+    drop(one);
+    servers[..3].iter_mut().for_each(RedisServer::kill);
+    let present = Service::start(&all(&servers)).await;
+    let detail = poll::until("it says that the others are missing", || async {
+        let unready = present.client().get("/health/ready").await.json();
+        let detail = unready["detail"].as_str()?.to_owned();
+        detail.contains("Node n4 shows the cluster's name").then_some(detail)
+    })
+    .await;
+    assert!(detail.contains("Bring back n1, n2 and n3. 2 of them are enough."), "{detail}");
+    assert!(!detail.contains("config show") && detail.contains("its list was changed since"), "{detail}");
+    for server in &mut servers[..3] {
+        server.restart_empty().await;
+    }
+    quorum_is(present.client(), 4, 3, 4).await;
+    let late = Service::start(&former).await;
+    quorum_is(late.client(), 4, 3, 4).await;
+    drop(late);
+    // Now all forget. An instance that knows the cluster by its first name begins it anew, and another one finds that name.
+    restart_empty(&mut servers).await;
+    quorum_is(present.client(), 4, 3, 4).await;
+    let other = Service::start(&all(&servers)).await;
+    quorum_is(other.client(), 4, 3, 4).await;
+    drop(other);
+    // The reverse: one that knows no such name declares the cluster while the first one stands still.
+    kill_process(present.pid(), Signal::STOP).expect("own child");
+    restart_empty(&mut servers).await;
+    let other = Service::start(&all(&servers)).await;
+    quorum_is(other.client(), 4, 3, 4).await;
+    kill_process(present.pid(), Signal::CONT).expect("own child");
+    quorum_is(present.client(), 4, 3, 4).await;
+    let held = other.client().acquired("job", &[("ttl", "2s")]).await;
+    present.client().acquire("job", &[("ttl", "2s")]).await.expect_status(423);
+    present.client().release("job", &held.token()).await.expect_status(204);
+}
+
+async fn restart_empty(servers: &mut [RedisServer]) {
+    for server in servers {
+        server.kill();
+        server.restart_empty().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -58,6 +58,8 @@ pub(super) enum HardState {
     TermsChanged,
     /// An instance was started with the changed terms.
     StartedWithNewTerms,
+    /// An instance was started with the list that a change had left.
+    StartedWithNewList,
     ChangeCompleted,
     SharedTogether,
     PermitsTogether,
@@ -81,7 +83,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 67] = {
+pub(super) const ALL: [HardState; 68] = {
     use HardState::*;
     [
         Granted,
@@ -136,6 +138,7 @@ pub(super) const ALL: [HardState; 67] = {
         NodeRemoved,
         TermsChanged,
         StartedWithNewTerms,
+        StartedWithNewList,
         ChangeCompleted,
         SharedTogether,
         PermitsTogether,

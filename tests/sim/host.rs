@@ -18,6 +18,7 @@ use super::coverage::HardState;
 use super::invariants::{Promise, now_serving};
 use super::network::{SimNode, address_of};
 use super::notices;
+use super::operator::SaidOfLists;
 use super::rng::{Rng, SimEntropy};
 use super::sets;
 use super::world::{Shared, lock};
@@ -30,7 +31,8 @@ use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::fan_out::FanOut;
 use crate::redlock::kept_lease::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::kept_lease_renewal::Keeper;
-use crate::redlock::monitor::{InitError, NodeMonitor};
+use crate::redlock::monitor::{InitError, NodeHealth, NodeMonitor, OtherList};
+use crate::redlock::node::Node;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, Mode as HeldMode, NodeId, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
 use crate::waiting::driver::WaitDriver;
@@ -89,8 +91,10 @@ impl Host {
             .expect("a runtime without drivers");
         let engine = {
             let mut w = lock(world);
+            w.configure_list(inst);
             w.connect_all(inst);
             w.configure_terms(inst);
+            w.name_cluster(inst);
             let now = w.now;
             let i = &mut w.insts[inst];
             // A stopped instance starts later.
@@ -177,9 +181,16 @@ impl Host {
         self.monitor.forget(node).is_ok()
     }
 
-    /// The names with which it must be started, as it says itself.
-    pub(super) fn unlisted(&self) -> Vec<NodeId> {
-        self.monitor.waits_for().unlisted
+    /// What it says of lists: the names that its own lacks, and the other lists that nodes show.
+    pub(super) fn lists(&self) -> SaidOfLists {
+        let health = self.monitor.health();
+        let own = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
+        let other = |health: &NodeHealth| match health.other_list(&own, &self.engine.settings.params) {
+            OtherList::Other(names) => Some(names),
+            _ => None,
+        };
+        let others = health.iter().filter_map(other).collect();
+        SaidOfLists { unlisted: self.monitor.waits_for().unlisted.into_iter().collect(), others }
     }
 
     /// An operator adds a server to the list, or removes it.
@@ -197,6 +208,9 @@ impl Host {
             }
             let mut world = lock(&world);
             world.change_ends(inst);
+            if done.is_ok() {
+                world.note_list();
+            }
             world.trace(|| format!("{name} added: {is_added}: {done:?}"));
         });
     }

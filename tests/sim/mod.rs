@@ -21,6 +21,7 @@ mod mutants;
 mod network;
 mod notices;
 mod observe;
+mod operator;
 mod profile;
 mod queue_check;
 mod rng;

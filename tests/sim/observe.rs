@@ -62,9 +62,14 @@ impl World {
 
     /// Whether the cluster may have this name: with changed terms it has another one if it is begun anew after all nodes forgot.
     fn may_be_ours(&self, name: &str) -> bool {
-        let servers: Vec<usize> = (0..self.profile.nodes).collect();
-        let of = |terms: Terms| declared(&self.profile, &servers, &terms).get();
-        self.profile.reterms && all_terms().any(|terms| *of(terms) == *name)
+        let first: Vec<usize> = (0..self.profile.nodes).collect();
+        let lists = [Some(&first), self.profile.corrected.as_ref()];
+        let is_of = |list: &Vec<usize>| {
+            let of = |terms: Terms| declared(&self.profile, list, &terms).get();
+            all_terms().any(|terms| *of(terms) == *name)
+        };
+        (self.profile.reterms || self.profile.relists)
+            && lists.into_iter().flatten().chain(&self.answered_lists).any(is_of)
     }
 
     /// Orders, witnesses, and whose a node is.

@@ -1,6 +1,8 @@
 //! What a seed draws: number of nodes, which faults and how often, clock errors. Each fault kind is in a
 //! profile or not (swarm testing), so that common ones do not hide rare ones.
 
+use std::collections::BTreeMap;
+
 use super::rng::Rng;
 use super::suite::{LATER_REGRESSIONS, REGRESSIONS};
 use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
@@ -195,6 +197,10 @@ pub(super) struct Profile {
     pub(super) reterms: bool,
     /// The list with which instances start from now on.
     pub(super) corrected: Option<Vec<usize>>,
+    /// Half of the instances that start again have the list that the last change left.
+    pub(super) lists_follow: bool,
+    /// The list with which an instance was started, if not with its first one.
+    pub(super) configured: BTreeMap<usize, Vec<usize>>,
     /// How clients share resources.
     pub(super) sharing: Sharing,
     /// Some clients acquire several resources at once.
@@ -239,6 +245,9 @@ impl Profile {
     /// The servers on an instance's node list.
     pub(super) fn list_of(&self, inst: usize) -> Vec<usize> {
         if let Some(list) = &self.corrected {
+            return list.clone();
+        }
+        if let Some(list) = self.configured.get(&inst) {
             return list.clone();
         }
         match self.variant {
@@ -319,6 +328,8 @@ impl Profile {
             other_is_stopped: false,
             reterms: false,
             corrected: Option::None,
+            lists_follow: false,
+            configured: BTreeMap::new(),
             sharing: Sharing::None,
             has_sets: false,
             shares_sets: false,
@@ -366,6 +377,7 @@ impl Profile {
         // Where only others heal, or where instances differ.
         self.relists |= relists && may_change && (self.heals_only || self.variant == Variant::SecondServer);
         self.replaces = replaces && may_change && !self.relists && is_plain && self.nodes > 1;
+        self.lists_follow = self.relists && is_plain && !LATER_REGRESSIONS.contains(&seed);
         let may_reterm = is_plain && self.initialised && !self.one_ends && !self.heals_only && !self.replaces;
         self.reterms = may_reterm && Rng::new(seed, 21).chance(20);
         let mut r = Rng::new(seed, 16);

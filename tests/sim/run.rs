@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Once};
 
 use super::coverage::CoverageCounts;
 use super::host::Host;
+use super::operator::SaidOfLists;
 use super::profile::Profile;
 use super::world::{Event, MS, SEC, Shared, Todo, World, lock};
 use crate::mutant::{self, Mutant};
@@ -144,8 +145,9 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
             drop(wakers);
         }
         Todo::CorrectAgain => {
-            let unlisted = hosts.iter().flatten().flat_map(Host::unlisted).collect();
-            lock(world).correct_again(&unlisted);
+            let mut said = SaidOfLists::default();
+            hosts.iter().flatten().map(Host::lists).for_each(|of_one| said.add(of_one));
+            lock(world).correct_again(&said);
         }
         Todo::Forget(inst, node) => {
             let name = lock(world).profile.name_of(node);

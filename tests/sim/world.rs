@@ -185,6 +185,8 @@ pub(super) struct World {
     pub(super) ids: u64,
     pub(super) wakes: Vec<Waker>,
     pub(super) todo: Vec<Todo>,
+    /// The lists that changes left, as far as they were answered.
+    pub(super) answered_lists: Vec<Vec<usize>>,
     /// Sum of the steps of all clocks of the one host. Microseconds.
     pub(super) joint_us: i64,
     /// No instance is stopped or dies before this time.
@@ -234,6 +236,7 @@ impl World {
             ids: 0,
             wakes: Vec::new(),
             todo: Vec::new(),
+            answered_lists: Vec::new(),
             joint_us: 0,
             settled_until: 0,
             unnoticed: BTreeSet::new(),

@@ -180,6 +180,11 @@ impl NodeId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// These names, separated by commas.
+    pub fn list<'a>(names: impl IntoIterator<Item = &'a Self>) -> String {
+        names.into_iter().map(Self::as_str).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl fmt::Display for NodeId {

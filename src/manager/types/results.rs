@@ -10,7 +10,7 @@ use super::quarantine_counts::QuarantineCounts;
 use crate::auth::quota::CountedName;
 use crate::protocol::{InstanceName, LeaseRecord, Terms, UnreachableKind};
 use crate::redlock::clock::BootTime;
-use crate::redlock::monitor::{MemoryLosses, WaitedFor};
+use crate::redlock::monitor::{MemoryLosses, OtherList, WaitedFor};
 use crate::redlock::quorum::{NotAsked, Verdict};
 use crate::types::{Fence, Labels, Mode, NodeId, ResourceName, Token, TokenId, Ttl, WantedMode};
 
@@ -322,6 +322,8 @@ pub struct NodeSummary {
     pub doubled_for: Option<Duration>,
     /// The nodes without which this node gets no vote, however long it waits.
     pub waits_for: WaitedFor,
+    /// What the node shows of the list of another cluster.
+    pub other_list: OtherList,
     /// Round trip of the last probe.
     pub latency: Option<Duration>,
     /// The node's clock minus ours, milliseconds.
@@ -372,6 +374,7 @@ impl NodeSummary {
             has_two_servers: false,
             doubled_for: None,
             waits_for: WaitedFor::default(),
+            other_list: OtherList::default(),
             latency: None,
             clock_offset_ms: None,
             is_durable: false,

@@ -304,7 +304,7 @@ fn votes_under_an_unaccepted_template() -> bool {
     let list = NodeList { names: [name].into(), terms: "declared".into(), ..NodeList::default() };
     let view = Arc::new(View { list: Some(Arc::new(list)), ..View::clone(&node.view()) });
     let cluster = ClusterName::new("other", "unaccepted");
-    cluster.learn("c", &"declared".into());
+    cluster.learn("c");
     let params = ClusterParams { cluster, ..params() };
     let stamp = RequestStamp::new(RequestTime(NOW_US), view);
     matches!(node.apply(NOW_US, "", stamp, &params, &acquire(1, 100)), Ok(Reply::Granted { .. }))

@@ -97,6 +97,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;
         }
+        if self.is_of_unknown_list(&known.base().0) {
+            return Outcome::Nothing;
+        }
         let change = match what {
             ViewPurpose::Healing => known.derive(id, usize::try_from(self.entropy.bits() % 64).unwrap_or(0)),
             ViewPurpose::Admission(node) => {

@@ -44,7 +44,7 @@ impl CurrentView {
     }
 
     /// Records the view of a node that votes in a higher view. The view is taken when a quorum shows it: a single
-    /// node may have made it up, and the next probe asks the others.
+    /// node may have made it up, and the next probe asks the others. From a view with a list the next probe decides on one without.
     pub(crate) fn see(&self, node: usize, answer: &NodeResult, quorum: usize) {
         let Ok(reply) = answer else { return };
         let view = match reply {
@@ -56,7 +56,8 @@ impl CurrentView {
             },
             _ => return,
         };
-        if view.id <= self.view.read().id {
+        let present = self.current();
+        if view.id <= present.id || view.list.is_none() && present.list.is_some() {
             return;
         }
         let mut shown = self.shown.lock();

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, NoVote, NodeList, View, ViewId, Vote};
 use crate::redlock::clock::Clock;
 use crate::redlock::monitor::{NodeHealth, NodeMonitor};
@@ -14,7 +15,9 @@ use crate::types::NodeId;
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Takes the cluster's name from the nodes if this configuration's list or terms are later than those under which the cluster
-    /// was declared.
+    /// was declared. From then on the configured list is one that was changed, as in a view with a list: if all nodes forget, other
+    /// instances must not take the first list for it, whose name this is (seed 24814). Returns to the configured name if a quorum
+    /// shows that: all had forgotten, and an instance that was started then has declared the list anew.
     pub(super) fn learn_cluster(&self) {
         let (engine, health) = (&self.engine, self.health());
         let params = &engine.settings.params;
@@ -23,13 +26,32 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             Some((node.id().clone(), status.vote.clone(), Arc::clone(&status.view)))
         };
         let answers: Vec<_> = engine.nodes.iter().zip(&health).filter_map(answer).collect();
-        let configured = engine.nodes.iter().take(engine.configured()).map(|node| node.id().clone()).collect();
+        let configured: BTreeSet<NodeId> =
+            engine.nodes.iter().take(engine.configured()).map(|node| node.id().clone()).collect();
+        let shows_configured = |(node, vote, _): &&(NodeId, Vote, Arc<View>)| {
+            let is_shown = matches!(vote, Vote::NoVote(NoVote::OtherCluster { theirs }) if *theirs == *params.cluster.configured());
+            is_shown && configured.contains(node)
+        };
+        if answers.iter().filter(shows_configured).count() >= quorum_of(configured.len()) {
+            tracing::warn!(
+                "the nodes forgot this cluster, and another instance has declared it anew with this list and terms"
+            );
+            return params.cluster.return_to_configured();
+        }
+        if is_accepted_later(&configured, &answers, params, &engine.views.current()) {
+            return engine.views.replace(&Arc::default());
+        }
         if let Some((theirs, terms)) = name_of(&configured, &answers, params) {
             tracing::warn!(
                 cluster = theirs,
                 "the list of nodes or their terms were changed since this cluster was declared: its name is used"
             );
-            params.cluster.learn(theirs, &terms);
+            params.cluster.learn(theirs);
+            let is_first = engine.views.current().id == ViewId::NONE && terms == *params.cluster.terms();
+            if is_first && !mutant::is(Mutant::ListForgotten) {
+                let list = NodeList { names: configured, terms, ..NodeList::default() };
+                engine.views.replace(&Arc::new(View { list: Some(Arc::new(list)), ..View::default() }));
+            }
         }
     }
 }
@@ -38,7 +60,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 /// in a view whose list has the terms of `own`, or accepts them, or in a view from before the first change of the list, if it is the
 /// name of that view's nodes with these terms: they may be in several views if a change is half done. A quorum of the configured
 /// nodes must show it, and so must a quorum of a shown list, or of the list that this one changes. If all other configured nodes
-/// answer that they forgot, more than a minority suffices that shows just the configured list.
+/// answer that they forgot, one node suffices whose list is the configured one.
 fn name_of<'a>(
     configured: &BTreeSet<NodeId>,
     answers: &'a [(NodeId, Vote, Arc<View>)],
@@ -69,9 +91,7 @@ fn name_of<'a>(
         let of_quorum = |names: &BTreeSet<NodeId>| count(names) >= quorum_of(names.len());
         let mut lists = shown.iter().filter(|(_, other, _)| *other == theirs).filter_map(|(_, _, list)| *list);
         let is_present = |list: &NodeList| {
-            list.names == *configured
-                && count(configured) > configured.len() - quorum_of(configured.len())
-                && configured.iter().all(|name| says_so(name) || has_forgotten(name))
+            list.has_just(configured) && configured.iter().all(|name| says_so(name) || has_forgotten(name))
         };
         lists.any(|list| {
             let is_shown = of_quorum(&list.names) || list.old.iter().any(|old| of_quorum(&old.names));
@@ -83,10 +103,27 @@ fn name_of<'a>(
     Some((theirs, Arc::clone(&list.as_ref()?.terms)))
 }
 
+/// Whether this instance asks in a view that does not accept its configuration, so that it has to use its configured name there, while
+/// a quorum shows a later view that accepts it: it was started while the terms were changed (seed 543619).
+fn is_accepted_later(
+    configured: &BTreeSet<NodeId>,
+    answers: &[(NodeId, Vote, Arc<View>)],
+    own: &ClusterParams,
+    current: &View,
+) -> bool {
+    let name = own.cluster.get();
+    let is_accepted = |view: &View| own.in_view(view).cluster.get() == name;
+    let shows = |(node, vote, view): &&(NodeId, Vote, Arc<View>)| {
+        let is_ours = matches!(vote, Vote::NoVote(NoVote::OtherCluster { theirs }) if **theirs == *name);
+        is_ours && configured.contains(node) && view.id > current.id && is_accepted(view)
+    };
+    !is_accepted(current) && answers.iter().filter(shows).count() >= quorum_of(configured.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ChangedTerms, OldList, RosterEntry, Terms};
+    use crate::protocol::{ChangedTerms, ClusterName, OldList, RosterEntry, Terms};
     use crate::redlock::engine::RedlockSettings;
 
     fn names(of: &[u8]) -> BTreeSet<NodeId> {
@@ -166,19 +203,56 @@ mod tests {
         assert!(!learned(&own, &[1, 2, 3, 4], &claimed));
     }
 
+    #[test]
+    fn an_instance_that_was_started_during_the_change_that_accepts_it_asks_anew() {
+        let own = ClusterParams {
+            cluster: ClusterName::new("own", "new"),
+            ..ClusterParams::clone(&RedlockSettings::of_tests().params)
+        };
+        own.cluster.learn("x");
+        let with = |number: u64, terms: &str, accepted: &[&str]| {
+            let id = (0..number).fold(ViewId::NONE, |id, _| id.above(0));
+            let accepted = accepted.iter().map(|terms| Arc::from(*terms)).collect();
+            let changed = Some(ChangedTerms { now: Terms::default(), accepted });
+            let list = NodeList { names: names(&[1, 2, 3]), terms: terms.into(), changed, old: None };
+            Arc::new(View { id, roster: [].into(), list: Some(Arc::new(list)) })
+        };
+        let answers = |theirs: &str, of: &[&Arc<View>]| -> Vec<_> {
+            let vote = || Vote::NoVote(NoVote::OtherCluster { theirs: theirs.into() });
+            names(&[1, 2, 3]).into_iter().zip(of).map(|(node, view)| (node, vote(), Arc::clone(view))).collect()
+        };
+        let (first, before) = (with(2, "first", &[]), with(3, "first", &[]));
+        let (accepts, after) = (with(4, "first", &["new"]), with(6, "first", &["new"]));
+        let later = |theirs, of: &[&Arc<View>], current| {
+            is_accepted_later(&names(&[1, 2, 3]), &answers(theirs, of), &own, current)
+        };
+        assert!(later("x", &[&after, &after], &before));
+        assert!(!later("x", &[&after, &before], &before), "one of three");
+        assert!(!later("y", &[&after, &after], &before), "of a third cluster");
+        assert!(!later("x", &[&before, &before], &first), "not accepted");
+        assert!(!later("x", &[&after, &after], &accepts), "it is accepted where it asks");
+    }
+
     /// The others were wiped: nobody could be filled any more.
     #[test]
-    fn more_than_a_minority_that_shows_the_configured_list_suffices_beside_nodes_that_forgot() {
+    fn one_node_that_shows_the_configured_list_suffices_beside_nodes_that_forgot() {
         let own = RedlockSettings::of_tests().params;
         let all = [1, 2, 3, 4];
         let blank = |n| (n, None, Arc::default());
         let x = |n, of: &[u8]| (n, Some("x"), view(&own, of, Some((of, None))));
         assert!(learned(&own, &all, &[blank(1), blank(2), x(3, &all), x(4, &all)]));
-        assert!(!learned(&own, &all, &[blank(1), blank(2), blank(3), x(4, &all)]), "one of four");
-        assert!(!learned(&own, &[1, 2, 3], &[blank(1), blank(2), x(3, &[1, 2, 3])]), "one of three");
+        assert!(learned(&own, &all, &[blank(1), blank(2), blank(3), x(4, &all)]), "seed 7110");
+        assert!(!learned(&own, &[1, 2, 3], &[blank(1), blank(2), x(3, &all)]), "another list");
+        assert!(!learned(&own, &[1, 2, 3], &[blank(1), x(3, &[1, 2, 3])]), "one is silent");
         assert!(!learned(&own, &all, &[blank(1), x(3, &all), x(4, &all)]), "one is silent");
         let of_three = [blank(1), blank(2), x(3, &[2, 3, 4]), x(4, &[2, 3, 4])];
         assert!(!learned(&own, &[1, 2, 3, 5], &of_three), "another list");
+        // Seed 5732: the removal of a node was half done.
+        let removed = view(&own, &[1, 3, 4], Some((&[1, 3, 4], Some(&all))));
+        let half_done = [(1, Some("x"), removed.clone()), blank(2), blank(3), (4, Some("x"), removed)];
+        assert!(learned(&own, &all, &half_done));
+        assert!(!learned(&own, &[1, 3, 4, 5], &half_done), "another list");
+        assert!(!learned(&own, &[1, 2, 3, 4, 5], &half_done), "one is silent");
         let votes = (2, None, view(&own, &all, None));
         assert!(!learned(&own, &all, &[blank(1), votes, x(3, &all), x(4, &all)]), "one is of this instance's cluster");
         let other = (2, Some("y"), view(&own, &all, Some((&all, None))));

@@ -47,12 +47,12 @@ impl WaitedFor {
 
     /// All names, separated by commas.
     pub fn names(&self) -> String {
-        self.all().map(NodeId::as_str).collect::<Vec<_>>().join(", ")
+        NodeId::list(self.all())
     }
 
     /// What ends the waiting.
     pub fn remedy(&self) -> String {
-        let unlisted = self.unlisted.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
+        let unlisted = NodeId::list(&self.unlisted);
         let start =
             format!("a node's list has {unlisted}, and this instance's has not: start the instances with {unlisted}");
         let forget = "if that has ended for good, say so with `redlockd nodes forget`";

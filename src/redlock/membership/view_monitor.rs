@@ -108,6 +108,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     pub(in crate::redlock) fn needs_change(&self) -> bool {
         let (latest, current) = (self.latest(), self.engine.views.current());
         let known = latest.known();
+        if self.engine.is_of_unknown_list(&known.base().0) {
+            return false;
+        }
         let is_left_half_done = self.is_left_half_done(&known);
         !known.to_heal().is_empty() && current.id != ViewId::NONE
             || known.is_cold()
