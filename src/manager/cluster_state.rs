@@ -547,7 +547,7 @@ mod tests {
         for part in ["Nodes a and b lead to a server other", "Correct the address of a and b here. One of them is"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let unlisted = WaitedFor { nodes: Vec::new(), unlisted: vec![NodeId::parse("d").expect("valid")] };
+        let unlisted = WaitedFor { unlisted: vec![NodeId::parse("d").expect("valid")], ..WaitedFor::default() };
         let lacks = |name, state| NodeSummary { waits_for: unlisted.clone(), ..node(name, state, None) };
         let text = said(&[lacks("a", "awaiting-seed"), node("b", "down", None), lacks("c", "other-view")], None);
         assert!(text.contains(" Start the instances with d in their list. Bring back b. "), "{text}");

@@ -92,7 +92,7 @@ pub(super) fn describe(
         Vote::NoVote(no_vote) => {
             let waits_for = match no_vote {
                 NoVote::Quarantined { .. } | NoVote::Unseeded { .. } => missing.clone(),
-                NoVote::OtherView { .. } => WaitedFor { nodes: Vec::new(), unlisted: missing.unlisted.clone() },
+                NoVote::OtherView { .. } => WaitedFor { unlisted: missing.unlisted.clone(), ..WaitedFor::default() },
                 _ => WaitedFor::default(),
             };
             let (votes_in, mut sentence) = no_vote_sentence(no_vote, why, passed, &waits_for);
@@ -240,22 +240,25 @@ mod tests {
     #[test]
     fn a_node_says_for_which_nodes_it_waits_and_what_ends_that() {
         let names = |names: &[&str]| names.iter().map(|name| NodeId::parse(name).expect("valid")).collect();
-        let said = |nodes, unlisted| {
-            let waits_for = WaitedFor { nodes: names(nodes), unlisted: names(unlisted) };
+        let said_if = |nodes, answer, unlisted| {
+            let waits_for = WaitedFor { nodes: names(nodes), answer, unlisted: names(unlisted) };
             no_vote_sentence(&NoVote::Unseeded { high_water: Fence(0) }, "restart", Duration::ZERO, &waits_for).1
         };
+        let said = |nodes, unlisted| said_if(nodes, false, unlisted);
         let (forget, start) =
             ("if that has ended for good, say so with `redlockd nodes forget`", "start the instances with");
         assert!(said(&[], &[]).contains("when it has read the fences"));
         let known = said(&["n1"], &[]);
         assert!(known.contains("waits for n1 (") && known.contains(forget) && !known.contains(start), "{known}");
+        let answers = said_if(&["n1"], true, &[]);
+        assert!(answers.contains("waits for n1 (see why that has no vote)") && !answers.contains(forget), "{answers}");
         let unlisted = said(&[], &["n3", "n4"]);
         assert!(unlisted.contains("waits for n3, n4 (") && unlisted.contains(start), "{unlisted}");
         assert!(!unlisted.contains(forget), "{unlisted}");
         let both = said(&["n1"], &["n3"]);
         assert!(both.contains("waits for n1, n3 (") && both.contains(start) && both.contains(forget), "{both}");
         let follows = |unlisted| {
-            let waits_for = WaitedFor { nodes: Vec::new(), unlisted: names(unlisted) };
+            let waits_for = WaitedFor { unlisted: names(unlisted), ..WaitedFor::default() };
             no_vote_sentence(&NoVote::OtherView { view: Default::default() }, "init", Duration::ZERO, &waits_for).1
         };
         assert!(follows(&["n3"]).contains(start) && follows(&[]).contains("about to agree"));

@@ -29,6 +29,8 @@ pub enum ForgetError {
 pub struct WaitedFor {
     /// Nodes that this instance knows.
     pub nodes: Vec<NodeId>,
+    /// Whether these nodes answer, so that none of them counts as ended.
+    pub answer: bool,
     /// Names of the nodes' view that this instance does not know and may not follow, since too few nodes show them: it must be
     /// started with these nodes in its list.
     pub unlisted: Vec<NodeId>,
@@ -55,7 +57,10 @@ impl WaitedFor {
         let unlisted = NodeId::list(&self.unlisted);
         let start =
             format!("a node's list has {unlisted}, and this instance's has not: start the instances with {unlisted}");
-        let forget = "if that has ended for good, say so with `redlockd nodes forget`";
+        let forget = match self.answer {
+            true => "see why that has no vote",
+            false => "if that has ended for good, say so with `redlockd nodes forget`",
+        };
         match (self.nodes.is_empty(), self.unlisted.is_empty()) {
             (_, true) => forget.to_owned(),
             (true, false) => start,
@@ -93,13 +98,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         // After a restart, reports of the former process end by themselves.
         let health = self.health();
         let restarted = |i: &usize| latest.rivals[*i] && latest.members[*i].is_some() && !health[*i].has_two_servers;
-        let missing = known.waited_for().into_iter().filter(|i| !restarted(i));
-        let nodes = missing.map(|i| latest.names[i].clone()).collect();
+        let missing: Vec<usize> = known.waited_for().into_iter().filter(|i| !restarted(i)).collect();
+        let answer = !missing.is_empty() && missing.iter().all(|i| latest.members[*i].is_some());
+        let nodes = missing.into_iter().map(|i| latest.names[i].clone()).collect();
         let (base, _) = known.base();
         let may_take = self.engine.may_take(&base, &latest.who_show_list(&base));
         let is_followed = |name: &NodeId| may_take && known.is_confirmed(&base, name, None);
         let unlisted = known.unlisted().into_iter().filter(|name| !is_followed(name)).collect();
-        WaitedFor { nodes, unlisted }
+        WaitedFor { nodes, answer, unlisted }
     }
 
     /// Time until a node that an operator reported as ended counts as ended; zero if it does. `None`: it was not reported.
