@@ -593,7 +593,7 @@ impl World {
             }
         }
         if self.profile.relists || self.profile.reterms {
-            self.correct_configurations(None);
+            self.correct_once_settled();
             self.at(now + SETTLES, Event::CorrectAgain);
         }
         self.todo.extend((0..self.insts.len()).map(Todo::EndReplacement));

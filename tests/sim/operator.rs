@@ -168,6 +168,15 @@ impl World {
             Arc::new(ClusterParams { cluster, guard, lock_delay, quarantine, fence_ttl, template });
     }
 
+    /// After the last fault. If all clocks were stepped just now, some instance must live that has seen it (seed 661332).
+    pub(super) fn correct_once_settled(&mut self) {
+        if self.is_settled() || self.now >= self.profile.calm_ms * MS + SETTLES / 2 {
+            self.correct_configurations(None);
+        } else {
+            self.at(self.now + SEC / 10, Event::CorrectOnceSettled);
+        }
+    }
+
     /// Again, once no change is under way: what it leaves behind may need an operator, too (seed 289718). But neither long after the
     /// faults nor just before instances are asked (seed 2357). `said`: by the instances.
     pub(super) fn correct_again(&mut self, said: &SaidOfLists) {

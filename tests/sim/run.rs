@@ -246,6 +246,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::Heal(heal) => self.heal(heal),
             Event::Fsync => self.fsync(),
+            Event::CorrectOnceSettled => self.correct_once_settled(),
             Event::CorrectAgain => self.todo.push(Todo::CorrectAgain),
             Event::Calm => self.calm_down(),
             Event::Scan => self.scan(),

@@ -81,6 +81,8 @@ pub(super) enum Event {
     Heal(Heal),
     /// Every node's log is synced.
     Fsync,
+    /// An operator corrects the configurations, if the last step of all clocks was handled.
+    CorrectOnceSettled,
     /// See [`World::correct_configurations`].
     CorrectAgain,
     /// All faults heal.
