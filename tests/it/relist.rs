@@ -59,21 +59,29 @@ pub(crate) async fn renew(client: Client, token: String, stop: Arc<AtomicBool>) 
     }
 }
 
-/// Most of the nodes that knew of an added one forgot, and so did the instances: what is missing is in nobody's configuration.
-#[tokio::test]
-async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_serves() {
+fn all(servers: &[RedisServer]) -> Vec<String> {
+    settings(&servers.iter().collect::<Vec<_>>())
+}
+
+/// Four servers, of which the last one was added to a list of the others, and the settings with that former list. No instance runs.
+async fn four_nodes_of_which_one_was_added() -> (Vec<RedisServer>, Vec<String>) {
     let mut servers = Vec::new();
     for _ in 0..4 {
         servers.push(RedisServer::start().await);
     }
-    let all = |servers: &[RedisServer]| settings(&servers.iter().collect::<Vec<_>>());
-    let args = all(&servers[..3]);
-    init(&args);
-    let one = Service::start(&args).await;
+    let former = all(&servers[..3]);
+    init(&former);
+    let one = Service::start(&former).await;
     quorum_is(one.client(), 3, 2, 3).await;
     change(one.client(), "n4", "add", Some(servers[3].url())).await.expect_status(200);
     quorum_is(one.client(), 4, 3, 4).await;
-    drop(one);
+    (servers, former)
+}
+
+/// Most of the nodes that knew of an added one forgot, and so did the instances: what is missing is in nobody's configuration.
+#[tokio::test]
+async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_serves() {
+    let (mut servers, args) = four_nodes_of_which_one_was_added().await;
     restart_empty(&mut servers[..2]).await;
     let without = Service::start(&args).await;
     let why = poll::until("it says for which node the others wait", || async {
@@ -100,18 +108,7 @@ async fn an_instance_without_a_node_of_the_list_says_so_and_started_with_it_it_s
 /// Seed 7110: most nodes forgot, and so did the instances. The cluster's name goes back to a list that is in no configuration.
 #[tokio::test]
 async fn one_node_that_knows_a_changed_list_suffices_and_nobody_goes_back_to_the_first_list() {
-    let mut servers = Vec::new();
-    for _ in 0..4 {
-        servers.push(RedisServer::start().await);
-    }
-    let all = |servers: &[RedisServer]| settings(&servers.iter().collect::<Vec<_>>());
-    let former = all(&servers[..3]);
-    init(&former);
-    let one = Service::start(&former).await;
-    quorum_is(one.client(), 3, 2, 3).await;
-    change(one.client(), "n4", "add", Some(servers[3].url())).await.expect_status(200);
-    quorum_is(one.client(), 4, 3, 4).await;
-    drop(one);
+    let (mut servers, former) = four_nodes_of_which_one_was_added().await;
     servers[..3].iter_mut().for_each(RedisServer::kill);
     let present = Service::start(&all(&servers)).await;
     let detail = poll::until("it says that the others are missing", || async {
