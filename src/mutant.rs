@@ -311,6 +311,8 @@ mutants! {
     }
     /// The tests of `redlock::membership::fill_plan` with another list find each.
     FOUND_BY_CHANGED_LISTS {
+        /// A member that is kept gets the fence of the latest record, which one node alone may have given.
+        KeptFenceOfOne,
         /// A process of both lists keeps keys as votes that fewer than a quorum of the old list show.
         KeptOfMinority,
         /// What a process of both lists shows itself does not count.
@@ -330,6 +332,8 @@ mutants! {
         SinceNotKept,
         /// Without a quorum of votes, a process that a later list left out says which list counts.
         LeftOutCounts,
+        /// A later list counts against it only if those that show that list have not restarted since.
+        RestartedNotShown,
     }
     /// Lists of events find each (`src/waiting/state_machine_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

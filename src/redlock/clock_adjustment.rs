@@ -31,8 +31,9 @@ struct Clocks {
 /// How many nodes obeyed and refused an order of quarantine.
 #[derive(Default)]
 struct OrderAnswers {
-    /// The quorum of the view in which the order was given.
-    quorum: usize,
+    /// So many that every quorum, of the view in which the order was given, has one of them: half of an even number is enough
+    /// (seed 768150), where only one half is off by more than the guard.
+    enough: usize,
     obeyed: usize,
     /// Since a witness agrees with the node's clock.
     refused: usize,
@@ -62,16 +63,16 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// If the median has jumped by more than the guard, the nodes' clocks were stepped while leases were held: the cluster clock
-    /// follows only once a quorum has confirmed a quarantine, because requests with the new time would make the stepped nodes
-    /// vote again. If its view may not be the nodes' latest, the order is to be repeated.
+    /// follows only once so many have confirmed a quarantine that there is no quorum without them, because requests with the new
+    /// time would make the stepped nodes vote again. If its view may not be the nodes' latest, the order is to be repeated.
     ///
     /// Cancel: each node may have obeyed; the cluster clock has not followed.
     async fn follow_stepped(&self, Clocks { median_us, stepped }: Clocks) {
         let now = self.engine.clock.now();
         let answers = self.order_quarantine(&stepped).await;
-        let alone_since = self.alone_since(answers.refused, median_us, now);
-        if answers.obeyed >= answers.quorum || mutant::is(Mutant::FollowAtOnce) {
-            let is_due = answers.obeyed_in_view < answers.quorum;
+        let alone_since = self.alone_since(&answers, median_us, now);
+        if answers.obeyed >= answers.enough || mutant::is(Mutant::FollowAtOnce) {
+            let is_due = answers.obeyed_in_view < answers.enough;
             let is_repeated = !mutant::is(Mutant::FollowInOldView) && !mutant::is(Mutant::FollowAtOnce);
             self.set_order_due((is_due && is_repeated).then_some(now));
             self.state.lock().refused = None;
@@ -86,8 +87,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// Orders the quarantine again that a step made necessary, if too few of those that obeyed the first order were named by this
-    /// instance's view and showed no later one: in a later view another process may vote, which got no order. Until a quorum of
-    /// the present view has confirmed the order, this instance takes no lease (seed 337442). A node that refuses since a witness
+    /// instance's view and showed no later one: in a later view another process may vote, which got no order. Until enough of
+    /// the present view have confirmed the order, this instance takes no lease (seed 337442). A node that refuses since a witness
     /// agrees with its clock shows that another instance has given the order, once reports from before the step have expired.
     ///
     /// Cancel: each node may have obeyed; the order stays due.
@@ -102,11 +103,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             status.is_some_and(|status| is_latest_of(&view, self.engine.nodes[*i].id(), status))
         };
         let targets: Vec<usize> = self.health().into_iter().enumerate().filter(is_latest).map(|(i, _)| i).collect();
-        if targets.len() < self.engine.quorum_in(&view) {
+        if targets.len() < self.engine.more_than_a_minority(&view) {
             return;
         }
         let answers = self.order_quarantine(&targets).await;
-        if answers.obeyed_in_view + answers.refused_in_view >= answers.quorum {
+        if answers.obeyed_in_view + answers.refused_in_view >= answers.enough {
             self.set_order_due(None);
         }
     }
@@ -116,7 +117,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let (engine, now) = (&self.engine, self.engine.clock.now());
         let order = Request::Quarantine { by: Arc::clone(&self.instance) };
         let tally = engine.round(nodes, order, now, now.plus(PROBE_TIMEOUT), Until::All, Result::is_ok).await;
-        let mut answers = OrderAnswers { quorum: engine.quorum_in(tally.view()), ..OrderAnswers::default() };
+        let mut answers = OrderAnswers { enough: engine.more_than_a_minority(tally.view()), ..OrderAnswers::default() };
         for (i, answer) in tally.received() {
             let Some(status) = status_of(answer) else { continue };
             let in_view = usize::from(is_latest_of(tally.view(), engine.nodes[i].id(), status));
@@ -144,14 +145,19 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// Since when a quorum refuses this instance's orders without a step of the nodes' clocks. After a step, a report
+    /// Since when enough nodes refuse this instance's orders without a step of the nodes' clocks. After a step, a report
     /// from before may refuse the order, so counting begins anew (seed 65841).
-    fn alone_since(&self, refused: usize, median_us: i64, now: BootTime) -> Option<BootTime> {
+    fn alone_since(
+        &self,
+        OrderAnswers { refused, enough, .. }: &OrderAnswers,
+        median_us: i64,
+        now: BootTime,
+    ) -> Option<BootTime> {
         let guard = self.engine.terms().guard.as_micros();
         let is_same = |(_, before): &(BootTime, i64)| u128::from(median_us.abs_diff(*before)) <= guard;
         let mut state = self.state.lock();
         let before = state.refused.filter(|before| is_same(before) || mutant::is(Mutant::StepWhileAlone));
-        state.refused = (refused >= self.engine.quorum()).then(|| before.unwrap_or((now, median_us)));
+        state.refused = (refused >= enough).then(|| before.unwrap_or((now, median_us)));
         state.refused.map(|(since, _)| since)
     }
 

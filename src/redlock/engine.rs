@@ -21,6 +21,7 @@ use super::node::Node;
 use super::quorum::{NodeOutcome, Verdict, quorum_of};
 use super::random::Entropy;
 use super::round_trip::AnswerTimeout;
+use super::seen_votes::SeenVotes;
 use super::spread::PendingSpreads;
 use super::validity;
 use crate::mutant::{self, Mutant};
@@ -120,6 +121,7 @@ pub struct Engine<N, C, E> {
     /// Leases that some nodes were not asked for yet.
     pub(super) spreads: PendingSpreads,
     pub(super) ready: ReadyNodes,
+    pub(super) seen_votes: SeenVotes,
     pub(super) foreign: ForeignNames,
     pub(super) fence_blocks: FenceBlocks,
     /// Which processes vote.
@@ -175,6 +177,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             late,
             spreads: PendingSpreads::default(),
             ready: ReadyNodes::default(),
+            seen_votes: SeenVotes::default(),
             foreign: ForeignNames::default(),
             fence_blocks: FenceBlocks::default(),
             views,
@@ -192,9 +195,10 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         quorum_of(self.size())
     }
 
-    /// The quorum of another view.
-    pub(super) fn quorum_in(&self, view: &View) -> usize {
-        quorum_of(self.size_in(view))
+    /// So many nodes of another view's list that every quorum has one of them.
+    pub(super) fn more_than_a_minority(&self, view: &View) -> usize {
+        let size = self.size_in(view);
+        size - quorum_of(size) + 1
     }
 
     /// How many nodes are configured. These nodes vote until the list is changed.
@@ -288,11 +292,12 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         }
         let current = self.views.current();
         let (members, size) = (self.members_in(&current), self.size_in(&current));
+        let enough = self.more_than_a_minority(&current);
         let is_same = self.members_in(view) == members
             && self.size_in(view) == size
             && self.settings.params.in_view(view).terms() == self.terms();
         let witnesses = shown_by.iter().filter(|i| members >> **i & 1 == 1).count();
-        is_same || witnesses > size - quorum_of(size) || mutant::is(Mutant::ListOfOneNode)
+        is_same || witnesses >= enough || mutant::is(Mutant::ListOfOneNode)
     }
 
     /// The node of the present view's list that has this name.

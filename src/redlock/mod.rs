@@ -44,6 +44,7 @@ mod record_agreement;
 pub(crate) mod release;
 mod round;
 pub(crate) mod round_trip;
+mod seen_votes;
 mod spread;
 pub(crate) mod subscriptions;
 pub(crate) mod tickets;

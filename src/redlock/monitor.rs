@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 pub use super::init_cluster::InitError;
+use super::membership::member::Member;
 pub use super::membership::relist::ListError;
 pub use super::membership::replace_node::ReplaceError;
 pub use super::membership::silent_nodes::{ForgetError, WaitedFor};
@@ -64,7 +65,7 @@ pub(super) struct MonitorState {
     began: BootTime,
     /// Since when the cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
     pub(super) anchored: Option<BootTime>,
-    /// Since when a quorum refuses this instance's orders, and how far the nodes' clocks were ahead then. Microseconds.
+    /// Since when enough nodes refuse this instance's orders, and how far the nodes' clocks were ahead then. Microseconds.
     pub(super) refused: Option<(BootTime, i64)>,
     /// When the cluster clock followed a step by orders in an earlier view than the nodes'; `None` once the order was repeated.
     pub(super) order_due: Option<BootTime>,
@@ -264,7 +265,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let (mut state, view) = (self.state(), self.engine.views.current());
         let named = state.nodes.iter_mut().zip(self.engine.nodes.iter());
         let syncs = syncs.iter().copied().chain(std::iter::repeat(None));
-        for ((((health, node), answer), received), syncs) in named.zip(tally.answers()).zip(received).zip(syncs) {
+        let answered = named.zip(tally.answers()).zip(received).zip(syncs).enumerate();
+        for (i, ((((health, node), answer), received), syncs)) in answered {
             let received = received.unwrap_or(*sent);
             let kind = |of: &NodeHealth| (of.error.map(failure_kind), of.status.as_ref().map(|s| vote_kind(&s.vote)));
             let before = kind(health);
@@ -282,6 +284,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     health.restarts += u64::from(is_new);
                     let known = health.round_trip.filter(|_| !is_new);
                     health.round_trip = Some(known.map_or(RoundTrip::first(rtt), |trip| trip.and(rtt)));
+                    if Member::from(&**status).is_sound {
+                        self.engine.seen_votes.note(i, &status.run, status.admitted, received);
+                    }
                     health.note_loss(status, received);
                     health.follow(status, syncs);
                     health.is_other_process = view.entry(node.id()).is_some_and(|entry| *entry.run != *status.run);

@@ -9,7 +9,7 @@ use std::task::Poll;
 use tokio::sync::oneshot;
 
 use super::cleanup::CLEANUP_MAX;
-use super::clock::Clock;
+use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::fan_out::Order;
 use super::node::Node;
@@ -19,7 +19,6 @@ use super::round::{Round, Until};
 use crate::mutant::{Mutant, is};
 use crate::protocol::{
     DeleteForeignArgs, EndReason, Found, NodeInspection, NodeResult, ReleaseArgs, Released, Reply, Request, RevokeArgs,
-    View,
 };
 use crate::types::{ResourceName, TokenHash};
 
@@ -87,7 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let engine = self.clone();
         // Boxed: a task is moved several times until it runs.
         self.tasks.spawn(Box::pin(async move {
-            let (started, before) = (engine.clock.now(), engine.views.current());
+            let started = engine.clock.now();
             let deadline = started.plus(engine.node_timeout());
             let round = engine.round_in_order(order, request.clone(), started, deadline, Until::Won, is_found);
             let mut round = std::pin::pin!(round);
@@ -107,7 +106,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     if !is(Mutant::ReleaseBelievesAll) =>
                 {
                     let votes = engine.votes_on(resource).await;
-                    engine.release_outcome(&tally, Some((&votes, &before)))
+                    engine.release_outcome(&tally, Some((&votes, started)))
                 }
                 (outcome, _) => outcome,
             };
@@ -160,17 +159,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// `Released` if any node had the lease and a quorum may have had it; otherwise what a quorum reports. With
-    /// `votes`, and the view from before the release, a node without a confirmed vote may have forgotten the lease,
-    /// so its report that it lacks the lease is ignored. The same applies to a node admitted since: it may have been
-    /// filled after the release had ended the lease elsewhere.
-    fn release_outcome(&self, tally: &Tally, votes: Option<(&Tally, &View)>) -> ReleaseOutcome {
-        let admitted = |view: &View, index: usize| {
-            view.entry(self.nodes[index].id()).map(|entry| (Arc::clone(&entry.run), entry.since))
-        };
+    /// `votes`, and the start of the release, a node without a confirmed vote may have forgotten the lease, so its
+    /// report that it lacks the lease is ignored. The same applies to a node that was not seen voting before the
+    /// release: it may have been filled after the release had ended the lease elsewhere.
+    fn release_outcome(&self, tally: &Tally, votes: Option<(&Tally, BootTime)>) -> ReleaseOutcome {
         let counts = |index: usize| {
-            votes.is_none_or(|(votes, before)| {
+            votes.is_none_or(|(votes, started)| {
+                let entry = votes.view().entry(self.nodes[index].id());
                 votes.answers().get(index).and_then(Option::as_ref).is_some_and(may_vote)
-                    && admitted(before, index) == admitted(votes.view(), index)
+                    && entry.is_some_and(|entry| self.seen_votes.before(index, entry, started))
             })
         };
         let (mut mine, mut other, mut nothing, mut earlier) = (0, 0, 0, None);

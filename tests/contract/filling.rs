@@ -564,16 +564,7 @@ pub fn a_page_is_bounded_where_locks_have_many_members(node: &mut impl Server) {
     const LOCKS: u64 = 6;
     const MEMBERS: u64 = 900;
     for i in 0..LOCKS * MEMBERS {
-        let admitted = node.ask(&Request::AcquireShared(AcquireSharedArgs {
-            resource: name(&format!("read/{}", i % LOCKS)),
-            token: token(i),
-            mode: Mode::Shared,
-            attempt: attempt(i),
-            ttl: ttl(300_000),
-            labels: "{}".into(),
-            proposed: None,
-        }));
-        assert!(matches!(admitted, Reply::Admitted { .. }), "{admitted:?}");
+        admit_reader(node, &format!("read/{}", i % LOCKS), i);
     }
     let (mut cursor, mut members, mut largest) = (0, BTreeSet::new(), 0);
     loop {
@@ -622,6 +613,7 @@ pub fn a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled(node:
         assert!(matches!(node.ask(&acquire(resource, 1, 1, 20_000)), Reply::Granted { .. }));
     }
     assert!(matches!(node.ask(&release("unknown", 1)), Reply::Released(_)));
+    let fences: Vec<Fence> = (6..8).map(|by| admit_reader(node, "read", by)).collect();
     let run = node.run();
     let new = changed(&run, 7, Some(0));
     // One that this change did not find voting has to be filled like one that forgot.
@@ -647,6 +639,8 @@ pub fn a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled(node:
         keep(node, "missed", 3, 30_000),
         keep(node, "unknown", 1, 30_000),
         keep(node, "over", 5, 30_000),
+        keep_reader(node, 6, Fence(fences[0].0 - 1)),
+        keep_reader(node, 7, Fence(0)),
     ];
     let (nonce, page, pages) = (3, 1, 1);
     let admit = AdmitArgs { view: Arc::clone(&new), nonce, pages, seed: Fence(0), by_clock: false };
@@ -662,6 +656,12 @@ pub fn a_process_of_both_lists_keeps_its_keys_and_votes_when_it_was_filled(node:
     assert!(
         matches!(node.ask(&extend("longer", 1, Some(1_000), None)), Reply::Updated { before_ms, .. } if before_ms > 80_000)
     );
+    let fence_of = |reply| match reply {
+        Reply::Updated { record, .. } => record.fence,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(fence_of(node.ask(&extend("read", 6, None, None))), Fence(fences[0].0 - 1), "a quorum gave it that one");
+    assert_eq!(fence_of(node.ask(&extend("read", 7, None, None))), fences[1], "none is known");
     let is_blocked = |reply| matches!(reply, Reply::NoVote(NoVote::Blocked { left_ms }) if left_ms > 20_000);
     assert!(is_blocked(node.ask(&extend("other", 1, None, None))), "another token may hold it");
     assert!(is_blocked(node.ask(&acquire("missed", 4, 4, 1_000))), "it holds what it does not know");
@@ -689,6 +689,22 @@ pub fn a_process_of_both_lists_that_forgot_is_not_filled_as_if_it_had_kept_its_k
         |keeps| Request::Fill(FillArgs { view: Arc::clone(&new), nonce: 3, page: 1, pages: 1, keeps, entries: vec![] });
     assert_eq!(ask_brief(node, &of(true)), Reply::FillNotNeeded);
     assert_eq!(ask_brief(node, &of(false)), Reply::Filled { done: 1 });
+}
+
+/// The fence of a new shared lease.
+fn admit_reader(node: &mut impl Server, resource: &str, by: u64) -> Fence {
+    let (resource, token, attempt, ttl) = (name(resource), token(by), attempt(by), ttl(300_000));
+    let (mode, labels, proposed) = (Mode::Shared, "{}".into(), None);
+    match node.ask(&Request::AcquireShared(AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed }))
+    {
+        Reply::Admitted { fence, .. } => fence,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn keep_reader(node: &mut impl Server, by: u64, fence: Fence) -> FillEntry {
+    let record = LeaseRecord { mode: Mode::Shared, fence, ..record(node, by, &[by]) };
+    FillEntry::Keep { resource: name("read"), record, left_ms: 30_000 }
 }
 
 /// A view that makes a list of two of a list of one. `before`: the view in which this process voted.

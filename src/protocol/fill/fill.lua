@@ -4,7 +4,7 @@
 --       of what is to be known after the fill that this process keeps its keys, then for each entry:
 --       kind, resource, px_ms, token, value
 -- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's, or M and a member's) |
---        k the same where this process has the token's lease, else a block | b block (value: the token's claims) |
+--        k the same where this process has the token's lease (fence 0: with its own), else a block | b block (value: the token's claims) |
 --        f foreign lock (value: the lock's, '' = not known)
 -- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or not
 --   promised, or names another process, or what it was to keep is lost)
@@ -122,7 +122,7 @@ local function copy_member(resource, token, px, value, claims, only_own)
       if m ~= mode then return false end
       local n, f, c = string.match(r, '^(%d+)|%d+|(%d+)|([^|]*)|')
       claims, ends, others, own = union(c, claims), math.max(ends, e), others + 1, true
-      if tonumber(f) > tonumber(fence) then fence = f end
+      if tonumber(fence) == 0 then fence = f end -- else a quorum has given it to this lease
       if tonumber(n) > tonumber(renewals) then renewals = n end
     else
       others = others + 1

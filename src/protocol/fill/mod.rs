@@ -48,7 +48,7 @@ pub enum FillEntry {
     /// A lease that a quorum of others shows: it counts like a lease that the process granted itself. If the process has another
     /// key there, or a tombstone, it stores a block or nothing instead.
     Copy { resource: ResourceName, record: LeaseRecord, left_ms: u64 },
-    /// As `Copy`, if the process already has the token's key; otherwise a block.
+    /// As `Copy`, if the process already has the token's key; otherwise a block. If the fence is 0, the process keeps its own.
     Keep { resource: ResourceName, record: LeaseRecord, left_ms: u64 },
     /// No vote on this resource for `left_ms`, unless the token, or all its claims, end earlier.
     Block { resource: ResourceName, token: TokenHash, claims: Arc<str>, left_ms: u64 },

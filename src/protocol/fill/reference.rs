@@ -199,7 +199,8 @@ fn copy_member(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record
                     return false;
                 }
                 record.claims = union(&own.record.claims, &record.claims);
-                record.fence = record.fence.max(own.record.fence);
+                // A quorum has given the filled fence to this lease, whatever this process gave; 0: none is known.
+                record.fence = if record.fence == Fence(0) { own.record.fence } else { record.fence };
                 record.renewals = record.renewals.max(own.record.renewals);
                 end_ms = end_ms.max(own.end_ms);
             }

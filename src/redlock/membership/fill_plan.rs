@@ -24,7 +24,7 @@ const TOMBSTONE_MARGIN: Duration = Duration::from_secs(3);
 /// What was read so far. Nodes are numbered as in the list.
 #[derive(Debug)]
 pub(crate) struct FillPlan {
-    quorum: usize,
+    pub(super) quorum: usize,
     /// How many others must be read completely.
     least: usize,
     /// Set for a change of the list, see [`Self::for_change`].
@@ -64,18 +64,18 @@ pub(crate) struct Fill {
 
 /// What the nodes show for one resource.
 #[derive(Debug, Default)]
-struct Shown {
+pub(super) struct Shown {
     tokens: BTreeMap<TokenHash, ShownToken>,
     /// Nodes that have a block.
-    blocked: BTreeSet<usize>,
+    pub(super) blocked: BTreeSet<usize>,
     foreign: Option<(Option<Arc<[u8]>>, u64)>,
 }
 
 /// What the nodes show for one token. Lifetimes in milliseconds, by the clock of the node that was read.
 #[derive(Debug, Default)]
-struct ShownToken {
+pub(super) struct ShownToken {
     /// The lock's value, by node.
-    keys: BTreeMap<usize, LeaseRecord>,
+    pub(super) keys: BTreeMap<usize, LeaseRecord>,
     /// Claims in blocks.
     claims: Vec<Arc<str>>,
     /// All lifetimes of keys and blocks.
@@ -261,19 +261,15 @@ impl FillPlan {
             }
         }
         for (token, of, claims) in &live {
-            let latest = of.keys.values().max_by_key(|record| record.recency());
-            entries.push(
-                match latest
-                    .filter(|_| self.change == Some(true) && self.is_shown_by_quorum(resource, shown, token, of))
-                {
-                    Some(record) => {
-                        let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
-                        let left_ms = self.left_ms(of, mutant::is(Mutant::BlockSmallestTtl));
-                        FillEntry::Keep { resource: resource.clone(), record, left_ms }
-                    }
-                    None => self.block(resource, token, of, claims),
+            let is_kept = self.change == Some(true) && self.is_shown_by_quorum(resource, shown, token, of);
+            entries.push(match self.record_to_keep(shown, of).filter(|_| is_kept) {
+                Some(record) => FillEntry::Keep {
+                    resource: resource.clone(),
+                    record: LeaseRecord { claims: claims.as_str().into(), ..record },
+                    left_ms: self.left_ms(of, mutant::is(Mutant::BlockSmallestTtl)),
                 },
-            );
+                None => self.block(resource, token, of, claims),
+            });
         }
         // Other Redlock clients know no lists: a process that keeps its keys still has what they set on it.
         if let Some((value, left_ms)) = shown.foreign.as_ref().filter(|_| self.change != Some(true)) {
@@ -282,53 +278,15 @@ impl FillPlan {
         }
     }
 
-    /// Leases that are held together: a copy of each that a quorum of others shows alike, else a block. `false`: no copy.
-    fn fill_members(
+    /// Whether at least a quorum of others, without a block for the resource, show the key with this token, and no
+    /// node shows a tombstone: a revoked lease is held until its end, and gets no further votes.
+    pub(super) fn is_supported(
         &self,
         resource: &ResourceName,
         shown: &Shown,
-        live: &[(&TokenHash, &ShownToken, String)],
-        entries: &mut Vec<FillEntry>,
+        token: &TokenHash,
+        of: &ShownToken,
     ) -> bool {
-        let copies: Vec<Option<LeaseRecord>> = live
-            .iter()
-            .map(|(token, of, claims)| {
-                let record = self.agreed_member(shown, of)?;
-                let is_supported = self.is_supported(resource, shown, token, of);
-                is_supported.then(|| LeaseRecord { claims: claims.as_str().into(), ..record.clone() })
-            })
-            .collect();
-        let modes: Vec<Mode> = copies.iter().flatten().map(|record| record.mode).collect();
-        let fits = (0..modes.len()).all(|a| (0..a).all(|b| modes[a].is_compatible(modes[b])));
-        if modes.is_empty() || !fits {
-            return false;
-        }
-        for ((token, of, claims), copy) in live.iter().zip(copies) {
-            let left_ms = self.left_ms(of, mutant::is(Mutant::CopySmallestTtl));
-            entries.push(match copy {
-                Some(record) => FillEntry::Copy { resource: resource.clone(), record, left_ms },
-                None => self.block(resource, token, of, claims),
-            });
-        }
-        true
-    }
-
-    /// The record of a member that a quorum of others shows alike: its fence counts as one that this process has given.
-    fn agreed_member<'a>(&self, shown: &Shown, of: &'a ShownToken) -> Option<&'a LeaseRecord> {
-        let alike = |record: &LeaseRecord| {
-            let is_alike = |(node, other): &(&usize, &LeaseRecord)| {
-                let is_same = (other.mode, other.fence) == (record.mode, record.fence);
-                (is_same || mutant::is(Mutant::MembersNotCompared)) && !shown.blocked.contains(node)
-            };
-            of.keys.iter().filter(is_alike).count()
-        };
-        let members = of.keys.values().filter(|record| record.mode != Mode::Exclusive);
-        members.filter(|record| alike(record) >= self.quorum).max_by_key(|record| record.recency())
-    }
-
-    /// Whether at least a quorum of others, without a block for the resource, show the key with this token, and no
-    /// node shows a tombstone: a revoked lease is held until its end, and gets no further votes.
-    fn is_supported(&self, resource: &ResourceName, shown: &Shown, token: &TokenHash, of: &ShownToken) -> bool {
         let has_tombstone = self.ended.contains_key(&(resource.clone(), token.clone()));
         self.change.is_none() && self.is_shown_by_quorum(resource, shown, token, of) && !has_tombstone
     }
@@ -366,13 +324,13 @@ impl FillPlan {
     }
 
     /// An entry that blocks the resource for the sake of this token: the process has no opinion on it.
-    fn block(&self, resource: &ResourceName, token: &TokenHash, of: &ShownToken, claims: &str) -> FillEntry {
+    pub(super) fn block(&self, resource: &ResourceName, token: &TokenHash, of: &ShownToken, claims: &str) -> FillEntry {
         let left_ms = self.left_ms(of, mutant::is(Mutant::BlockSmallestTtl));
         FillEntry::Block { resource: resource.clone(), token: token.clone(), claims: claims.into(), left_ms }
     }
 
     /// The lifetime that the target gives to a lease.
-    fn left_ms(&self, of: &ShownToken, smallest: bool) -> u64 {
+    pub(super) fn left_ms(&self, of: &ShownToken, smallest: bool) -> u64 {
         of.left_ms(smallest).saturating_add(self.longer_ms)
     }
 

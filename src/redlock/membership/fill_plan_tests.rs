@@ -512,9 +512,31 @@ fn check_changed_list(longer: Duration) -> Result<(), String> {
     if (kept, blocked, entries.len()) == (1, 3, 4) { Ok(()) } else { Err(format!("{entries:?}")) }
 }
 
+/// A shared lease that has fence 5 on two of three nodes, and 6 on the one that left: whoever kept it gets the first. Without two
+/// alike, each keeps its own.
+fn check_kept_members() -> Result<(), String> {
+    for (fences, expected) in [([5, 5, 6], 5), ([6, 5, 5], 5), ([4, 5, 6], 0)] {
+        let mut plan = FillPlan::new(3, 2, Duration::ZERO).for_change(true);
+        for (node, fence) in fences.into_iter().enumerate() {
+            let record = LeaseRecord { mode: Mode::Shared, fence: Fence(fence), ..record(0, 0, 1, 0) };
+            let entry = ReadEntry::Lease { resource: resource(0), record, left_ms: Some(9_000) };
+            plan.add(node, Fence(9), NOW_US, vec![entry]);
+            plan.complete(node);
+        }
+        let entries = plan.finish().expect("all were read").pages.concat();
+        if !matches!(&entries[..], [FillEntry::Keep { record, .. }] if record.fence == Fence(expected)) {
+            return Err(format!("{entries:?}"));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn in_a_changed_list_a_process_keeps_what_a_quorum_shows_and_every_lease_gets_the_longer_lock_delay() {
-    let check = || [Duration::ZERO, Duration::from_secs(5)].into_iter().try_for_each(check_changed_list);
+    let check = || {
+        let changed = [Duration::ZERO, Duration::from_secs(5)].into_iter().try_for_each(check_changed_list);
+        changed.and_then(|()| check_kept_members())
+    };
     assert_eq!(check(), Ok(()));
     for mutant in FOUND_BY_CHANGED_LISTS {
         let before = plant(Some(*mutant), false);

@@ -3,11 +3,12 @@
 mod by_disk;
 mod change;
 pub(crate) mod current_view;
+mod fill_members;
 mod fill_node;
 mod fill_pages;
 mod fill_plan;
 mod learn_cluster;
-mod member;
+pub(super) mod member;
 mod next_view;
 pub(super) mod relist;
 mod rename_leases;

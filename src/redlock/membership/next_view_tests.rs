@@ -342,6 +342,11 @@ fn a_process_that_was_removed_does_not_say_which_list_counts() {
     let members = [served("a1"), served("b1"), votes("c1", &removing_c), None];
     assert_eq!(base(&members), (Some(2), true));
     assert_eq!(with_mutant(Mutant::LeftOutCounts, || base(&members)), (Some(3), false), "the mutant is not found");
+    // Also if the others restarted with their data since (seeds 708466 and 771185), if they are two servers.
+    let members = [served("a2"), served("b2"), votes("c1", &removing_c), None];
+    assert_eq!(base(&members), (Some(2), true));
+    assert_eq!(with_mutant(Mutant::RestartedNotShown, || base(&members)), (Some(3), false), "the mutant is not found");
+    assert_eq!(base(&[served("a2"), served("a2"), votes("c1", &removing_c), None]), (Some(3), false));
     // One process alone does not say that the list has changed since.
     assert_eq!(base(&[served("a1"), None, votes("c1", &removing_c), None]), (Some(3), false));
 }
