@@ -144,6 +144,36 @@ async fn one_node_that_knows_a_changed_list_suffices_and_nobody_goes_back_to_the
     present.client().release("job", &held.token()).await.expect_status(204);
 }
 
+/// Seeds 708466 and 771185: a removed node goes on, one that was removed after it does not, and those that are left restart with
+/// their data, like all instances.
+#[tokio::test]
+async fn a_removed_node_does_not_say_which_list_counts_when_the_others_restart() {
+    let (mut servers, _) = four_nodes_of_which_one_was_added().await;
+    let former = all(&servers);
+    let one = Service::start(&former).await;
+    quorum_is(one.client(), 4, 3, 4).await;
+    change(one.client(), "n3", "remove", None).await.expect_status(200);
+    change(one.client(), "n4", "remove", None).await.expect_status(200);
+    quorum_is(one.client(), 2, 2, 2).await;
+    drop(one);
+    servers[3].kill();
+    for server in &mut servers[..2] {
+        server.ask::<()>(&["SAVE"]).await;
+        server.kill();
+        server.restart().await;
+    }
+    let again = Service::start(&former).await;
+    let detail = poll::until("it says for whom it waits", || async {
+        let unready = again.client().get("/health/ready").await.json();
+        let detail = unready["detail"].as_str()?.to_owned();
+        detail.contains("Nodes n1 and n2 have been in quarantine").then_some(detail)
+    })
+    .await;
+    assert!(detail.contains("0 of 2 nodes vote") && !detail.contains("n4"), "{detail}");
+    quorum_is(again.client(), 2, 2, 2).await;
+    again.client().acquired("job", &[("ttl", "2s")]).await;
+}
+
 async fn restart_empty(servers: &mut [RedisServer]) {
     for server in servers {
         server.kill();

@@ -388,7 +388,8 @@ fn the_view_is_known_where_this_instances_clock_is_off_and_nobody_votes_for_it()
     };
     assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &high), refuses("c1", &low)]), Some(high.id));
     assert_eq!(shown(&[refuses("a1", &high), refuses("b1", &low), refuses("c1", &low)]), Some(low.id));
-    assert_eq!(shown(&[refuses("a1", &high), refuses("b9", &high), None]), None, "another process shows it");
+    assert_eq!(shown(&[refuses("a1", &high), refuses("b9", &high), None]), Some(high.id), "it restarted");
+    assert_eq!(shown(&[refuses("a1", &high), refuses("a1", &high), None]), None, "one server under two names");
     let foreign = |run| refuses(run, &high).map(|member| Member { is_ours: false, ..member });
     assert_eq!(
         shown(&[foreign("a1"), foreign("b1"), foreign("c1")]),

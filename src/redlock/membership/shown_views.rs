@@ -36,7 +36,7 @@ impl NodeAnswers<'_> {
                 highest(follow).unwrap_or_else(|| Arc::clone(chosen))
             }
             None => {
-                let latest = self.installed().filter(|latest| self.is_witnessed(latest));
+                let latest = self.shown().filter(|latest| self.is_witnessed(latest));
                 let concerned = latest.map(|latest| self.concerned(latest)).unwrap_or_default();
                 let counts = |(i, m): &(usize, &Member)| {
                     concerned.contains(i) || latest.is_none_or(|latest| m.view.id >= latest.id)
@@ -83,26 +83,17 @@ impl NodeAnswers<'_> {
         Arc::new(View { id: ViewId::NONE, ..latest.unwrap_or_default() })
     }
 
-    /// The highest view that a quorum of its list shows, each admitted as the view names it, whether or not they
-    /// answer votes now: an instance whose own clock is off gets no votes, and must know whose clocks count.
+    /// The highest view that a quorum of its list shows, whether or not they answer votes now: an instance whose own clock is off
+    /// gets no votes, and must know whose clocks count. Processes that restarted with their data count, too: they never install a
+    /// lower view again, so nobody is granted in a list before (seeds 708466 and 771185).
     pub(crate) fn shown(&self) -> Option<&Arc<View>> {
-        self.shown_by(|view, i, member| self.is_named(view, i, member))
-    }
-
-    /// The highest view that a quorum of its list shows, also processes that restarted with their data since: they never install
-    /// a lower one again, so nobody is granted in a list before (seeds 708466 and 771185).
-    fn installed(&self) -> Option<&Arc<View>> {
-        if mutant::is(Mutant::RestartedNotShown) {
-            return self.shown();
-        }
-        self.shown_by(|_, _, _| true)
-    }
-
-    fn shown_by(&self, counts: impl Fn(&View, usize, &Member) -> bool) -> Option<&Arc<View>> {
         let all = || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_ours)?)));
         let shows = |view: &Arc<View>| {
             let list = self.list(view);
-            let is_of = |(i, m): &(usize, &Member)| list.contains(i) && m.view == *view && counts(view, *i, m);
+            let is_of = |(i, m): &(usize, &Member)| {
+                let counts = self.is_named(view, *i, m) || !mutant::is(Mutant::RestartedNotShown);
+                list.contains(i) && m.view == *view && counts
+            };
             // Two names that lead to one server count once.
             let runs: BTreeSet<&Arc<str>> = all().filter(is_of).map(|(_, m)| &m.run).collect();
             runs.len() >= self.quorum(view)
