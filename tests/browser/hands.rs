@@ -46,7 +46,7 @@ async fn use_by_keyboard(browser: &Browser, path: &str) {
     let count = browser.eval(all).await.as_u64().and_then(|n| usize::try_from(n).ok()).expect("a number");
     assert!((5..STOPS_MAX).contains(&count), "{path}: {count}");
     let mut missed: Vec<usize> = (0..count).collect();
-    let (mut n, mut before) = (0, json!(-1));
+    let (mut n, mut before, mut ends) = (0, json!(-1), 0);
     while n < count {
         press(browser, char::from(Key::Tab)).await;
         let at = browser
@@ -55,6 +55,12 @@ async fn use_by_keyboard(browser: &Browser, path: &str) {
                      return [window.stops.indexOf(e), s.outlineStyle !== 'none' && r.width > 0, e.outerHTML.slice(0, 120)]",
                 )
                 .await;
+        // A page may become shorter meanwhile, when a notice is over. Nothing has the focus after its end; then the skip link has it.
+        if at[2].as_str().is_some_and(|html| html.starts_with("<body")) {
+            (n, ends, before) = (n + 1, ends + 1, json!(-1));
+            assert!(ends == 1, "{path}: the focus was lost: {n} of {count}, missed {missed:?}");
+            continue;
+        }
         assert_eq!(at[1], true, "{path}: the focus cannot be seen: {at}");
         assert!(n > 0 || at[2].as_str().is_some_and(|html| html.contains("skip")), "{path}: first the skip link: {at}");
         missed.retain(|index| at[0] != json!(index));
