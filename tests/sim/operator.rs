@@ -286,6 +286,8 @@ impl World {
             highest.list.as_deref().map_or(is_accepted, accepted) || is_named && is_member
         };
         let wrong: Vec<usize> = (0..self.insts.len()).filter(|inst| !accepts(&self.insts[*inst].params)).collect();
+        // If all nodes forgot, the instances must be configured alike: those that begin the cluster again give it its name (seed 32541).
+        let common = cluster.is_empty().then(|| self.insts[0].params.terms());
         for inst in wrong {
             let former = Arc::clone(&self.insts[inst].params);
             for terms in all_terms() {
@@ -296,6 +298,9 @@ impl World {
             // That cluster may be one that a removed node has begun (seed 713412).
             if !accepts(&self.insts[inst].params) {
                 self.insts[inst].params = former;
+            }
+            if let Some(terms) = common.as_ref().filter(|terms| self.insts[inst].params.terms() != **terms) {
+                self.configure(inst, terms);
             }
             self.crash(inst);
         }
