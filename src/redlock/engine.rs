@@ -18,7 +18,7 @@ use super::known_nodes::{self, KnownNodes};
 use super::member_fences::FenceBlocks;
 use super::membership::current_view::CurrentView;
 use super::node::Node;
-use super::quorum::{NodeOutcome, Verdict, quorum_of};
+use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
 use super::random::Entropy;
 use super::round_trip::AnswerTimeout;
 use super::seen_votes::SeenVotes;
@@ -197,8 +197,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
 
     /// So many nodes of another view's list that every quorum has one of them.
     pub(super) fn more_than_a_minority(&self, view: &View) -> usize {
-        let size = self.size_in(view);
-        size - quorum_of(size) + 1
+        quorum::more_than_a_minority(self.size_in(view))
     }
 
     /// How many nodes are configured. These nodes vote until the list is changed.

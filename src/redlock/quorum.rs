@@ -17,6 +17,11 @@ pub(crate) fn quorum_of(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
+/// So many of `nodes` that every quorum has one of them: more than a minority.
+pub(crate) fn more_than_a_minority(nodes: usize) -> usize {
+    nodes - quorum_of(nodes) + 1
+}
+
 /// Whether a vote can still change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::fill_pages::pages;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{EndReason, FillEntry, LeaseRecord, ReadEntry, TOKEN_TOMBSTONE, Tombstone};
-use crate::redlock::quorum::quorum_of;
+use crate::redlock::quorum::{more_than_a_minority, quorum_of};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
 /// Allowance for clock rates: a node may count slower by one part in this many, and by the milliseconds below.
@@ -92,7 +92,7 @@ impl FillPlan {
             least: quorum,
             change: None,
             longer_ms: 0,
-            witnesses: if mutant::is(Mutant::TombstoneOfOneNode) { 1 } else { nodes - quorum + 1 },
+            witnesses: if mutant::is(Mutant::TombstoneOfOneNode) { 1 } else { more_than_a_minority(nodes) },
             target,
             without_ttl_ms: u64::try_from(without_ttl.as_millis()).unwrap_or(u64::MAX),
             seed: Fence(0),

@@ -7,7 +7,7 @@ use super::member::Member;
 use super::next_view::NodeAnswers;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{View, ViewId};
-use crate::redlock::quorum::quorum_of;
+use crate::redlock::quorum::{self, quorum_of};
 use crate::types::NodeId;
 
 impl NodeAnswers<'_> {
@@ -146,8 +146,7 @@ impl NodeAnswers<'_> {
 
     /// How many nodes of this instance's list are more than a minority.
     fn more_than_a_minority(&self) -> usize {
-        let size = self.own.list.as_ref().map_or(self.configured, |list| list.names.len());
-        size - quorum_of(size) + 1
+        quorum::more_than_a_minority(self.own.list.as_ref().map_or(self.configured, |list| list.names.len()))
     }
 
     /// For a change of the list: how many votes the old list needed.
