@@ -50,7 +50,6 @@ mod run_lost;
 mod run_sets;
 mod run_signals;
 mod run_warn;
-mod schemathesis;
 mod sets;
 mod stress;
 mod support;

@@ -8,4 +8,5 @@ mod leases;
 mod lifecycle;
 mod list;
 mod operators;
+mod schemathesis;
 mod waiting;
