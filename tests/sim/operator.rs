@@ -132,9 +132,9 @@ impl World {
         }
     }
 
-    /// An instance that starts knows the cluster by the name under which its own list would be declared.
+    /// An instance that starts knows the cluster by the name under which its own list and terms would be declared (seed 144722).
     pub(super) fn name_cluster(&mut self, inst: usize) {
-        if self.profile.relists {
+        if self.profile.relists || self.profile.reterms {
             let params = &self.insts[inst].params;
             let cluster = declared(&self.profile, &self.profile.list_of(inst), &params.terms());
             self.insts[inst].params = Arc::new(ClusterParams { cluster, ..ClusterParams::clone(params) });

@@ -109,7 +109,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             ViewPurpose::List(names) => known.relist(id, names.clone(), self.settings.params.cluster.terms()),
             ViewPurpose::Terms(terms) => known.with_terms(id, terms, &self.settings.params),
         };
-        let Some(mut change) = change else { return Outcome::Nothing };
+        let Some(mut change) = change.filter(|change| !self.is_of_unknown_list(&change.view)) else {
+            return Outcome::Nothing;
+        };
         self.name_addresses(&mut change, &known.base().0);
         let highest = replies.iter().flatten().map(|reply| reply.high_water).max().unwrap_or(Fence(0));
         if self.clock.now().since(asked_at) > PROMISES_LAST {

@@ -38,7 +38,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             );
             return params.cluster.return_to_configured();
         }
-        if is_accepted_later(&configured, &answers, params, &engine.views.current()) {
+        let current = engine.views.current();
+        if is_name_of_nobody(&configured, &answers, params, &current) {
+            return params.cluster.return_to_configured();
+        }
+        if is_accepted_later(&configured, &answers, params, &current) {
             return engine.views.replace(&Arc::default());
         }
         if let Some((theirs, terms)) = name_of(&configured, &answers, params) {
@@ -47,7 +51,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 "the list of nodes or their terms were changed since this cluster was declared: its name is used"
             );
             params.cluster.learn(theirs);
-            let is_first = engine.views.current().id == ViewId::NONE && terms == *params.cluster.terms();
+            let is_first = current.id == ViewId::NONE && terms == *params.cluster.terms();
             if is_first && !mutant::is(Mutant::ListForgotten) {
                 let list = NodeList { names: configured, terms, ..NodeList::default() };
                 engine.views.replace(&Arc::new(View { list: Some(Arc::new(list)), ..View::default() }));
@@ -81,17 +85,13 @@ fn name_of<'a>(
         _ => None,
     });
     let shown: Vec<_> = shown.collect();
-    let has_forgotten = |name: &NodeId| {
-        let waits = |vote: &Vote| matches!(vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
-        answers.iter().any(|(node, vote, view)| node == name && view.id == ViewId::NONE && waits(vote))
-    };
     let is_learned = |theirs: &str| {
         let says_so = |name: &NodeId| shown.iter().any(|(node, other, _)| *node == name && *other == theirs);
         let count = |names: &BTreeSet<NodeId>| names.iter().filter(|name| says_so(name)).count();
         let of_quorum = |names: &BTreeSet<NodeId>| count(names) >= quorum_of(names.len());
         let mut lists = shown.iter().filter(|(_, other, _)| *other == theirs).filter_map(|(_, _, list)| *list);
         let is_present = |list: &NodeList| {
-            list.has_just(configured) && configured.iter().all(|name| says_so(name) || has_forgotten(name))
+            list.has_just(configured) && configured.iter().all(|name| says_so(name) || has_forgotten(name, answers))
         };
         lists.any(|list| {
             let is_shown = of_quorum(&list.names) || list.old.iter().any(|old| of_quorum(&old.names));
@@ -101,6 +101,24 @@ fn name_of<'a>(
     let others = shown.iter().filter(|(_, theirs, list)| list.is_some() && **theirs != *own.cluster.get());
     let (_, theirs, list) = others.into_iter().find(|(_, theirs, _)| is_learned(theirs))?;
     Some((theirs, Arc::clone(&list.as_ref()?.terms)))
+}
+
+/// Whether the node answers that it forgot.
+fn has_forgotten(name: &NodeId, answers: &[(NodeId, Vote, Arc<View>)]) -> bool {
+    let waits = |vote: &Vote| matches!(vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
+    answers.iter().any(|(node, vote, view)| node == name && view.id == ViewId::NONE && waits(vote))
+}
+
+/// Whether this instance took the cluster's name, but no view yet, and all nodes forgot: nothing says any more which terms that name
+/// has (seed 144722).
+fn is_name_of_nobody(
+    configured: &BTreeSet<NodeId>,
+    answers: &[(NodeId, Vote, Arc<View>)],
+    own: &ClusterParams,
+    current: &View,
+) -> bool {
+    let is_unknown = current.id == ViewId::NONE && current.list.is_none() && own.cluster.is_learned();
+    is_unknown && configured.iter().all(|name| has_forgotten(name, answers))
 }
 
 /// Whether this instance asks in a view that does not accept its configuration, so that it has to use its configured name there, while
@@ -231,6 +249,30 @@ mod tests {
         assert!(!later("y", &[&after, &after], &before), "of a third cluster");
         assert!(!later("x", &[&before, &before], &first), "not accepted");
         assert!(!later("x", &[&after, &after], &accepts), "it is accepted where it asks");
+    }
+
+    #[test]
+    fn a_name_of_other_terms_is_given_up_if_all_nodes_forgot_before_a_view_was_taken() {
+        let own = ClusterParams {
+            cluster: ClusterName::new("own", "new"),
+            ..ClusterParams::clone(&RedlockSettings::of_tests().params)
+        };
+        let blank = |n: u8| {
+            let no_vote = NoVote::Quarantined { left_ms: 9 };
+            (names(&[n]).pop_first().expect("one"), Vote::NoVote(no_vote), Arc::<View>::default())
+        };
+        let given_up = |answers: &[_], view: &View| is_name_of_nobody(&names(&[1, 2, 3]), answers, &own, view);
+        let all = [1, 2, 3].map(blank);
+        assert!(!given_up(&all, &View::default()), "it is the configured one");
+        own.cluster.learn("x");
+        assert!(given_up(&all, &View::default()));
+        assert!(!given_up(&all[1..], &View::default()), "one is silent");
+        let mut one_knows = all.clone();
+        one_knows[0].1 = Vote::NoVote(NoVote::OtherCluster { theirs: "x".into() });
+        assert!(!given_up(&one_knows, &View::default()));
+        let with_list = view(&own, &[1, 2, 3], Some((&[1, 2, 3], None)));
+        assert!(!given_up(&all, &with_list), "it makes views with this list");
+        assert!(!given_up(&all, &View { list: with_list.list.clone(), ..View::default() }), "the same");
     }
 
     /// The others were wiped: nobody could be filled any more.
