@@ -39,7 +39,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             return params.cluster.return_to_configured();
         }
         let current = engine.views.current();
-        if is_name_of_nobody(&configured, &answers, params, &current) {
+        if is_learned_name_obsolete(&configured, &answers, params, &current) {
+            tracing::warn!(
+                "the nodes forgot the cluster whose name this instance had taken: it uses its own list and terms"
+            );
             return params.cluster.return_to_configured();
         }
         if is_accepted_later(&configured, &answers, params, &current) {
@@ -111,7 +114,7 @@ fn has_forgotten(name: &NodeId, answers: &[(NodeId, Vote, Arc<View>)]) -> bool {
 
 /// Whether this instance took the cluster's name, but no view yet, and all nodes forgot: nothing says any more which terms that name
 /// has (seed 144722).
-fn is_name_of_nobody(
+fn is_learned_name_obsolete(
     configured: &BTreeSet<NodeId>,
     answers: &[(NodeId, Vote, Arc<View>)],
     own: &ClusterParams,
@@ -261,7 +264,7 @@ mod tests {
             let no_vote = NoVote::Quarantined { left_ms: 9 };
             (names(&[n]).pop_first().expect("one"), Vote::NoVote(no_vote), Arc::<View>::default())
         };
-        let given_up = |answers: &[_], view: &View| is_name_of_nobody(&names(&[1, 2, 3]), answers, &own, view);
+        let given_up = |answers: &[_], view: &View| is_learned_name_obsolete(&names(&[1, 2, 3]), answers, &own, view);
         let all = [1, 2, 3].map(blank);
         assert!(!given_up(&all, &View::default()), "it is the configured one");
         own.cluster.learn("x");

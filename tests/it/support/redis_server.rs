@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use deadpool_redis::redis::{Client, FromRedisValue, cmd};
+use deadpool_redis::redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::poll;
+
+/// How long a server that has to answer may take: on a busy machine, thousands of writes take longer than the client's half a second.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Another process may take a free port before it is bound.
 const PORT_TRIES: usize = 5;
@@ -107,7 +110,8 @@ impl RedisServer {
 
     /// Asks it something directly, on a connection of its own over the socket.
     pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_ask(words).await.unwrap_or_else(|e| panic!("{words:?}: {e}"))
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWERS_WITHIN));
+        self.query(words, &config).await.unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
     /// All keys and whatever they hold, as text.
@@ -131,10 +135,14 @@ impl RedisServer {
         all
     }
 
-    /// As [`Self::ask`], with its error.
-    pub async fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, deadpool_redis::redis::RedisError> {
+    /// As [`Self::ask`], with its error, within half a second.
+    pub async fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, RedisError> {
+        self.query(words, &AsyncConnectionConfig::new()).await
+    }
+
+    async fn query<T: FromRedisValue>(&self, words: &[&str], config: &AsyncConnectionConfig) -> Result<T, RedisError> {
         let client = Client::open(self.unix_url()).expect("a valid address");
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(config).await?;
         let mut command = cmd(words[0]);
         command.arg(&words[1..]);
         command.query_async(&mut connection).await
