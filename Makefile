@@ -32,13 +32,9 @@ target/node/stamp: tests/node/package.json | deps
 # library five minutes of compiling: worth it for all of them, and not while one is being written.
 OPTIMISED = --config 'profile.test.package.redlockd.opt-level=1'
 
-# The tests of tests/it wait for servers more than they compute: two threads per processor.
-SERVER_TEST_THREADS = $(or $(RUST_TEST_THREADS),$(shell echo $$((2 * $$(nproc)))))
-
 test: deps target/venv/stamp target/node/stamp ## install what is missing, then run every test
 	cargo test --locked --lib $(OPTIMISED)
-	cargo test --locked --bins --examples --test '[!i]*'
-	RUST_TEST_THREADS=$(SERVER_TEST_THREADS) cargo test --locked --test 'i*'
+	cargo test --locked --bins --examples --test '*'
 	cargo test --locked --doc
 
 incident: deps ## half an hour of failures in two minutes, and what pages, events, metrics, alerts and log said; then a rolling restart under 300 requests/s

@@ -50,6 +50,7 @@ mod run_lost;
 mod run_sets;
 mod run_signals;
 mod run_warn;
+mod schemathesis;
 mod sets;
 mod stress;
 mod support;

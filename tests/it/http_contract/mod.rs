@@ -8,5 +8,4 @@ mod leases;
 mod lifecycle;
 mod list;
 mod operators;
-mod schemathesis;
 mod waiting;
