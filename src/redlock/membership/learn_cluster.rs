@@ -17,7 +17,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Takes the cluster's name from the nodes if this configuration's list or terms are later than those under which the cluster
     /// was declared. From then on the configured list is one that was changed, as in a view with a list: if all nodes forget, other
     /// instances must not take the first list for it, whose name this is (seed 24814). Returns to the configured name if a quorum
-    /// shows that: all had forgotten, and an instance that was started then has declared the list anew.
+    /// shows that: all had forgotten, and an instance that was started then has declared the list anew. Or if all forgot before this
+    /// instance took a view.
     pub(super) fn learn_cluster(&self) {
         let (engine, health) = (&self.engine, self.health());
         let params = &engine.settings.params;
