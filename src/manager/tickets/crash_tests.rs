@@ -1125,7 +1125,11 @@ async fn a_tombstone_ends_a_ticket_as_released_only_where_its_state_says_nothing
 fn every_mutant_of_tickets_under_faults_is_found() {
     let mut missed = Vec::new();
     for mutant in FOUND_BY_CRASHES.iter().chain(&[Mutant::KeptPastEnd]) {
-        let found = (0..3_000).find_map(|seed| Some((seed, run(seed, Case::drawn(seed), Some(*mutant)).0?)));
+        // The first ones detect mutants that few seeds do.
+        let found = [38, 135, 481]
+            .into_iter()
+            .chain(0..3_000)
+            .find_map(|seed| Some((seed, run(seed, Case::drawn(seed), Some(*mutant)).0?)));
         println!("{mutant:?}: {found:?}, {:?}", found.as_ref().map(|(seed, _)| Case::drawn(*seed)));
         if found.is_none() {
             missed.push(mutant);
