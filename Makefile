@@ -95,9 +95,10 @@ bench-cost: speed ## instructions and writes of the service per cycle: what a no
 	@tests/install-deps.sh strace=strace valgrind=valgrind
 	@$(SPEED) cost $(REDLOCKD)
 
-bench-parts: speed ## instructions of each part of the service alone; then of the whole by crate and module, of a build with names (5 minutes, and 20 to build)
+bench-parts: speed ## instructions of each part of the service alone, and cache misses; then of the whole by crate and module, of a build with names (7 minutes, and 20 to build)
 	@tests/install-deps.sh valgrind=valgrind
 	@nice $(SPEED) parts $(REDLOCKD)
+	@nice benches/cache_misses.py $(REDLOCKD) $(SPEED)
 	cargo build --locked --profile profiling --bin redlockd
 	@nice benches/service_parts.py $(or $(CARGO_TARGET_DIR),target)/profiling/redlockd
 

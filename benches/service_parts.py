@@ -61,8 +61,8 @@ async def load(port, connections, cycles, first):
     await asyncio.gather(*[worker() for _ in range(connections)])
 
 
-def counted(binary, connections, file):
-    """Writes callgrind's output of `CYCLES` cycles to the file."""
+def counted(binary, connections, file, more=()):
+    """Writes callgrind's output of `CYCLES` cycles to the file. `more`: further options of callgrind."""
     ports, port = [free_port() for _ in range(NODES)], free_port()
     nodes = [word for number in ports for word in ("--node", f"redis://127.0.0.1:{number}")]
     with tempfile.TemporaryDirectory() as directory:
@@ -71,7 +71,7 @@ def counted(binary, connections, file):
             time.sleep(1)
             subprocess.run([binary, "init", *nodes, *PATIENT], check=True, stdout=subprocess.DEVNULL)
             under = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={directory}/out"]
-            under += ["--compress-strings=no", "--compress-pos=no"]
+            under += ["--compress-strings=no", "--compress-pos=no", *more]
             serve = [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", directory, "--log-level", "error"]
             service = subprocess.Popen([*under, *serve, *nodes, *PATIENT], stdout=subprocess.DEVNULL)
             servers.append(service)
