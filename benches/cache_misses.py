@@ -11,7 +11,7 @@ from service_parts import CYCLES, WARM_UP, control, counted, load
 
 CACHES = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=524288,8,64"]
 # Names of callgrind: misses of code, and of data that is read or written.
-COLUMNS = {"instructions": ["Ir"], "code, first level": ["I1mr"], "data": ["D1mr", "D1mw"], "second level": ["ILmr", "DLmr", "DLmw"]}
+COLUMNS = {"instructions": ["Ir"], "code, first level": ["I1mr"], "data, first level": ["D1mr", "D1mw"], "second level": ["ILmr", "DLmr", "DLmw"]}
 
 
 def counted_bare(speed, connections, file):
