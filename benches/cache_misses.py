@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Cache misses of a cycle (an acquire and a release over five nodes) in the service and in a bare endpoint that answers the same JSON:
-they cost time that instructions do not show, most on machines with slow or shared caches. Simulated by callgrind, with 32 KiB each for
+they cost time that a count of instructions does not show. Simulated by callgrind, with 32 KiB each for
 code and data on the first level, and 512 KiB on the second: `cache_misses.py REDLOCKD REDLOCKD-SPEED`."""
-import asyncio
 import subprocess
 import sys
 import tempfile
 
-from service_parts import CYCLES, WARM_UP, control, counted, load
+from service_parts import CYCLES, count_once_warm, counted
 
 CACHES = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=524288,8,64"]
 # Names of callgrind: misses of code, and of data that is read or written.
-COLUMNS = {"instructions": ["Ir"], "code, first level": ["I1mr"], "data, first level": ["D1mr", "D1mw"], "second level": ["ILmr", "DLmr", "DLmw"]}
+COLUMNS = {
+    "instructions": ["Ir"],
+    "code, first level": ["I1mr"],
+    "data, first level": ["D1mr", "D1mw"],
+    "second level": ["ILmr", "DLmr", "DLmw"],
+}
 
 
 def counted_bare(speed, connections, file):
@@ -20,10 +24,7 @@ def counted_bare(speed, connections, file):
     endpoint = subprocess.Popen([*under, speed, "bare"], stdout=subprocess.PIPE, text=True)
     try:
         port = int(endpoint.stdout.readline().rpartition(":")[2])
-        asyncio.run(load(port, connections, WARM_UP, 0))
-        control(endpoint, "--zero")
-        asyncio.run(load(port, connections, CYCLES, WARM_UP))
-        control(endpoint, "--dump")
+        count_once_warm(endpoint, port, connections)
     finally:
         endpoint.kill()
         endpoint.wait()

@@ -79,15 +79,20 @@ def counted(binary, connections, file, more=()):
             while not is_ready(port):
                 assert time.monotonic() < deadline and service.poll() is None, "the service does not start"
                 time.sleep(0.2)
-            asyncio.run(load(port, connections, WARM_UP, 0))
-            control(service, "--zero")
-            asyncio.run(load(port, connections, CYCLES, WARM_UP))
-            control(service, "--dump")
+            count_once_warm(service, port, connections)
             shutil.copy(sorted(glob.glob(f"{directory}/out.*"))[0], file)
         finally:
             for server in servers:
                 server.kill()
                 server.wait()
+
+
+def count_once_warm(process, port, connections):
+    """Lets callgrind count `CYCLES` cycles of the process that listens on the port."""
+    asyncio.run(load(port, connections, WARM_UP, 0))
+    control(process, "--zero")
+    asyncio.run(load(port, connections, CYCLES, WARM_UP))
+    control(process, "--dump")
 
 
 def is_ready(port):

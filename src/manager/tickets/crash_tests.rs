@@ -1125,7 +1125,7 @@ async fn a_tombstone_ends_a_ticket_as_released_only_where_its_state_says_nothing
 fn every_mutant_of_tickets_under_faults_is_found() {
     let mut missed = Vec::new();
     for mutant in FOUND_BY_CRASHES.iter().chain(&[Mutant::KeptPastEnd]) {
-        // The first ones detect mutants that few seeds do.
+        // First those seeds that detect mutants which few seeds detect.
         let found = [38, 135, 481]
             .into_iter()
             .chain(0..3_000)
