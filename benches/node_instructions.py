@@ -12,11 +12,12 @@ import tempfile
 import time
 
 PROTOCOL = pathlib.Path(__file__).resolve().parent.parent / "src/protocol"
-ACQUIRE = ["acquire/plain.lua", "vote.lua", "acquire/acquire.lua", "blocks.lua", "members.lua", "acquire/beside.lua"]
-RELEASE = ["release/plain.lua", "release/release.lua", "members.lua", "release/member.lua"]
+ACQUIRE = ["acquire/plain.lua", "vote.lua", "ended.lua", "acquire/acquire.lua", "blocks.lua", "members.lua", "acquire/beside.lua"]
+RELEASE = ["release/plain.lua", "ended.lua", "release/release.lua", "members.lua", "release/member.lua"]
 RUN, CLUSTER, VIEW, QUARANTINE_MS = "a" * 80, "4." + "c" * 16, "0" * 31 + "1", 305_000
 GUARD_US, FENCE_TTL_MS = 500_000_000, 3_600_000  # wide: callgrind is slow
 FEW, MANY, AT_ONCE = 960, 4_800, 48
+OWN_TOKEN = "acquire with the caller's own token"
 
 
 class Redis:
@@ -84,11 +85,11 @@ def names(count):
     return [(f"bench/name/{number}", token, "a" + token[:16]) for number, token in enumerate(hashes)]
 
 
-def acquire(sha, batch, now):
-    keys, words = [], [f"{RUN}|{CLUSTER}|{VIEW}", GUARD_US, FENCE_TTL_MS, QUARANTINE_MS]
+def acquire(sha, batch, now, again=""):
+    keys, words = [], [f"{RUN}|{CLUSTER}|{VIEW}", GUARD_US, FENCE_TTL_MS, QUARANTINE_MS, again]
     for place, (name, token, attempt) in enumerate(batch):
         sent = now + place
-        keys += [name, f"redlockd:gone:{token}:{name}"]
+        keys.append(name)
         words += [sent, 31_000, f'{token}|000000|30000|{sent}|{attempt},|{{"o":"bench"}}']
     return ["EVALSHA", sha, len(keys), *keys, *words]
 
@@ -115,7 +116,8 @@ def run(kind, batch, count):
             # Each is sent later than the one before: an earlier one may need another fence, for which the script reads the last ones.
             now, is_fence = time.time_ns() // 1_000, lambda reply: isinstance(reply, (int, str))
             is_granted = lambda reply: is_fence(reply) or reply and all(map(is_fence, reply))
-            sent = [acquire(acquiring, each, now + 100 * place) for place, each in enumerate(batches)]
+            again = "1 0 0" if kind == OWN_TOKEN else ""
+            sent = [acquire(acquiring, each, now + 100 * place, again) for place, each in enumerate(batches)]
             redis.ask_all(sent, is_granted)
         if kind == "release":
             redis.ask_all([release(releasing, batch) for batch in batches], lambda reply: reply == "1" or set(reply) == {1})
@@ -128,7 +130,7 @@ def main():
     print(f"| request | instructions | of SET NX PX |\n|---|---:|---:|\n| SET NX PX | {least:,.0f} | 1 |")
     for batch, words in [(1, "alone"), (16, "16 in a batch")]:
         acquires = each("acquire", batch)
-        for kind, cost in [("acquire", acquires), ("release", each("release", batch) - acquires)]:
+        for kind, cost in [("acquire", acquires), ("release", each("release", batch) - acquires), (OWN_TOKEN, each(OWN_TOKEN, batch))]:
             print(f"| {kind}, {words} | {cost:,.0f} | {cost / least:.1f} |", flush=True)
 
 

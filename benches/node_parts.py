@@ -10,23 +10,27 @@ from node_instructions import CLUSTER, FEW, FENCE_TTL_MS, MANY, QUARANTINE_MS, R
 
 START, END = "local KEYS, ARGV, call, unpack = KEYS, ARGV, redis.call, unpack ", " return ARGV[1]"
 NOTHING = "return ARGV[1]"
-READ = "call('EXISTS', 'redlockd:blocks', 'redlockd:intents', 'redlockd:cancels', unpack(KEYS))"
+READ = "call('EXISTS', 'redlockd:blocks', 'redlockd:intents', 'redlockd:tombstones', unpack(KEYS))"
 # What a release finds.
 LOCKS = START + "for k = 1, #KEYS, 2 do call('SET', KEYS[k], string.sub(KEYS[k + 1], 15, 78) .. '|' .. string.rep('x', 60), 'PX', 30000) end" + END
+EVERY_LOCK = "local locks = {} for i = 1, #KEYS / 2 do locks[i] = KEYS[2 * i - 1] end "
 PARTS = {
     "acquire": [
         ("the clock, as a number", "local t = call('TIME') local now = t[1] * 1000000 + t[2]"),
-        ("five fields of the marker", "call('HMGET', 'redlockd:meta', 'pass', 'ask', 'seen', 'hw', 'gen')"),
-        ("whether three flags, locks and tombstones exist", READ),
-        ("the highest fence", "call('HSET', 'redlockd:meta', 'hw', ARGV[5])"),
-        ("the locks", "for k = 1, #KEYS, 2 do local at = (3 * k + 7) / 2 call('PSETEX', KEYS[k], ARGV[at + 1], ARGV[at + 2]) end"),
-        ("the resources' last fences", "for k = 1, #KEYS, 2 do KEYS[k + 1] = ARGV[(3 * k + 7) / 2] end call('HSET', 'redlockd:fences:0', unpack(KEYS))"),
+        ("six fields of the marker", "call('HMGET', 'redlockd:meta', 'pass', 'ask', 'seen', 'hw', 'gen', 'late')"),
+        ("whether three flags and locks exist", READ),
+        ("times are compared", "local top, least for at = 6, #ARGV, 3 do local sent = ARGV[at] if #sent ~= 16 or sent <= '0' then return end if not top or sent > top then top = sent end if not least or sent < least then least = sent end end local late = ARGV[2] - least"),
+        ("the highest fence", "call('HSET', 'redlockd:meta', 'hw', ARGV[6])"),
+        ("the locks", "for i = 1, #KEYS do call('PSETEX', KEYS[i], ARGV[3 * i + 4], ARGV[3 * i + 5]) end"),
+        ("the resources' last fences", "local n = #KEYS for i = 1, n do ARGV[2 * i - 1], ARGV[2 * i] = KEYS[i], ARGV[3 * i + 3] end call('HSET', 'redlockd:fences:0', unpack(ARGV, 1, 2 * n))"),
     ],
     "release": [
-        ("two flags, locks and tombstones", "call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(KEYS))"),
-        ("the locks are deleted", "local out = {} for k = 1, #KEYS, 2 do out[#out + 1] = KEYS[k] end call('DEL', unpack(out))"),
-        ("tombstones", "for k = 2, #KEYS, 2 do redis.pcall('PSETEX', KEYS[k], '60000', ARGV[1]) end"),
-        ("the index", "local out = {} for k = 1, #KEYS, 2 do out[#out + 1] = KEYS[k] end call('ZREM', 'redlockd:leases', unpack(out))"),
+        ("three flags and locks", EVERY_LOCK + "call('MGET', 'redlockd:blocks', 'redlockd:notices', 'redlockd:revoked', unpack(locks))"),
+        ("the tokens are compared", "for k = 2, #KEYS, 2 do local v = KEYS[k] if string.byte(v, 65) == 124 or string.find(v, string.sub(v, 15, 78), 15, true) ~= 15 then return end end"),
+        ("the clock", "local t = call('TIME')"),
+        ("the locks are deleted", EVERY_LOCK + "call('DEL', unpack(locks))"),
+        ("tombstones", "local v = ARGV[1] .. '|1796030000|123456' for k = 1, #KEYS, 2 do KEYS[k], KEYS[k + 1] = KEYS[k + 1], v end call('HSET', 'redlockd:ended', unpack(KEYS))"),
+        ("the index", EVERY_LOCK + "call('ZREM', 'redlockd:leases', unpack(locks))"),
     ],
 }
 

@@ -33,8 +33,8 @@ use redlockd::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, DeleteForeignArgs, DowngradeArgs, FillArgs,
     IndexArgs, InstanceName, IntentArgs, KEPT_PAGE_MAX, KeptArgs, LeaseRecord, ListArgs, NodeInspection, ReadArgs,
     ReleaseArgs, RenameArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, SET_MAX, StoredLock, Ticket,
-    TicketArgs, TicketHead, TicketId, TicketOrder, TicketsArgs, UpdateArgs, UpdateKind, View, ViewId, WaitersArgs,
-    WaitersEntry,
+    TicketArgs, TicketHead, TicketId, TicketOrder, TicketsArgs, TokenUse, UpdateArgs, UpdateKind, View, ViewId,
+    WaitersArgs, WaitersEntry,
 };
 use redlockd::protocol::{commands, keys};
 use redlockd::redlock::notifications::Notice;
@@ -468,6 +468,7 @@ pub fn requests() -> Vec<Request> {
             attempt: attempt(),
             ttl,
             labels: "".into(),
+            token_use: TokenUse::First,
         }),
         shared(Mode::Shared),
         shared(Mode::Permit { slot: 0, limit }),

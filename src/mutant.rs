@@ -70,6 +70,8 @@ mutants! {
         CountersForgotten,
         /// Releases and cancels leave no tombstone.
         NoTombstone,
+        /// Every acquire counts as the first one with its token.
+        AgainAsFirst,
         /// The validity is not checked again before the response.
         NoRecheck,
         /// Requests carry the time of the host's wall clock.
@@ -170,6 +172,12 @@ mutants! {
     }
     /// The tests of the reference node find each.
     FOUND_BY_REFERENCE {
+        /// A release that does not find its lease lets the first acquire with its token arrive unchecked.
+        LateUnread,
+        /// A lease that is not made by the first acquire with its token does so, too.
+        OthersUnread,
+        /// The first acquire with a token is not checked, whenever it was sent.
+        OldUnread,
         /// A process takes a view that does not name it.
         RosterNotCompared,
         /// A process of both lists of a change votes in the new one before it was filled.

@@ -35,6 +35,8 @@ mod steps;
 mod subject;
 #[path = "contract/tickets.rs"]
 mod tickets;
+#[path = "contract/tombstones.rs"]
+mod tombstones;
 #[path = "contract/versions.rs"]
 mod versions;
 #[path = "contract/waiters.rs"]
@@ -86,6 +88,13 @@ macro_rules! lease_cases_on {
             the_list_has_every_held_lease_over_its_pages
             an_ordered_quarantine_takes_the_vote_but_not_the_leases
             a_node_is_initialised_once
+        }
+        each! { tombstones on $start;
+            a_first_acquire_that_arrives_after_its_release_is_refused
+            a_first_acquire_that_arrives_twice_is_refused_after_its_release
+            a_first_acquire_is_refused_after_the_release_of_another_acquires_lease
+            a_first_acquire_is_refused_after_the_release_of_a_sets_lease
+            a_first_acquire_is_refused_after_the_release_of_a_restored_lease
         }
     };
 }
@@ -196,6 +205,7 @@ macro_rules! filling_cases_on {
             a_revocation_leaves_the_block
             a_repair_takes_the_place_of_a_block_and_ends_no_earlier
             a_copy_counts_like_a_vote_of_its_own
+            a_first_acquire_is_refused_after_the_release_of_a_copy
             a_copy_neither_replaces_nor_shortens_what_the_node_has
             tombstones_leave_out_what_they_ended
             a_foreign_lock_is_planted_and_blocks

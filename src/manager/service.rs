@@ -22,7 +22,7 @@ use super::standstills::Standstills;
 use super::tickets::table::TicketTable;
 use super::types::*;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{InstanceName, LeaseRecord};
+use crate::protocol::{InstanceName, LeaseRecord, TokenUse};
 use crate::redlock::acquire::{AcquireParams, Grant};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
@@ -297,7 +297,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.check_kept_total(resources.len()).map_err(AcquireError::TooManyKept)?;
         }
         let (mode, ttl, kept_for) = (request.mode, request.ttl, request.kept_for);
-        let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels };
+        let token_use = if request.token.is_some() { TokenUse::Again } else { TokenUse::First };
+        let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels, token_use };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| {
             let key = place_key(&params.resources, request.principal.as_deref(), &keep.wait_id);

@@ -185,7 +185,7 @@ impl Arguments {
             is_one_reason &= of_args == 1 && request.args() == first;
         }
         let (form, count) = match kind {
-            BatchKind::Acquire => (ArgumentForm::WithMarker, 4 + count),
+            BatchKind::Acquire => (ArgumentForm::WithMarker, 5 + count),
             BatchKind::Release if is_one_reason => (ArgumentForm::OneReason, 1),
             BatchKind::Release => (ArgumentForm::Pairs, 2 * batch.len()),
         };
@@ -202,7 +202,8 @@ fn join(
 ) -> CommandBuilder {
     batch.iter().for_each(|request| command.encoded_keys(request.borrow()));
     if form == ArgumentForm::WithMarker {
-        command.shared_marker_args(context);
+        let is_again = batch.iter().any(|request| request.borrow().is_again);
+        command.shared_marker_args(context).names(context.template, is_again);
     }
     let those_with_args = if form == ArgumentForm::OneReason { 1 } else { batch.len() };
     for request in batch.iter().take(those_with_args).map(Borrow::borrow) {

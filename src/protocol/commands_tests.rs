@@ -12,7 +12,7 @@ use crate::protocol::list::PAGE_MAX;
 use crate::protocol::{
     AcquireArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs, FillEntry, Found,
     LeaseRecord, ListArgs, NoVote, ReadArgs, ReadEntry, ReleaseArgs, Released, RenameArgs, RestoreArgs, RevokeArgs,
-    Tombstone, UpdateArgs, UpdateKind, ViewId,
+    TokenUse, Tombstone, UpdateArgs, UpdateKind, ViewId,
 };
 use crate::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
@@ -60,19 +60,19 @@ fn an_acquire_names_its_keys_and_arguments_in_order() {
         attempt: attempt.clone(),
         ttl,
         labels: Arc::from("{}"),
+        token_use: TokenUse::Again,
     });
     let (hash, attempt) = (hash.as_str(), attempt.as_str());
-    let token_tombstone = format!("redlockd:gone:{hash}:a/b");
     let expected = [
         "EVALSHA",
         acquire::SCRIPT.sha(),
-        "2",
+        "1",
         "lock:a/b",
-        &token_tombstone,
         "beef|c1|00000000000000000000000000000000",
         "500000",
         "3600000",
         "305000",
+        "1 5 0",
         "77",
         "31000",
         &format!("{hash}|000000|30000|77|{attempt},|{{}}"),
@@ -80,7 +80,7 @@ fn an_acquire_names_its_keys_and_arguments_in_order() {
     assert_eq!(sent(&request, ScriptRef::Hash), expected);
     let by_body = sent(&request, ScriptRef::Body);
     assert_eq!(by_body[0], "EVAL");
-    assert!(by_body[1].contains("local function check_vote") && by_body[1].contains("redlockd:cancels"));
+    assert!(by_body[1].contains("local function check_vote") && by_body[1].contains("redlockd:tombstones"));
     assert_eq!(by_body[2..], sent(&request, ScriptRef::Hash)[2..]);
 }
 
@@ -136,7 +136,7 @@ fn a_request_is_encoded_once_for_equal_nodes_and_anew_for_others() {
         let (resource, token) = (ResourceName::parse(resource).expect("valid"), token());
         let (attempt, ttl, labels) =
             (AttemptId::from_random(attempt), Ttl::from_ms(30_000).expect("valid"), "{}".into());
-        Arc::new(Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels }))
+        Arc::new(Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels, token_use: TokenUse::Again }))
     };
     let cancel = |attempt| {
         let (resource, attempt) = (resource(), AttemptId::from_random(attempt));
@@ -206,7 +206,14 @@ fn requests() -> Vec<Request> {
     let record = LeaseRecord::parse(LEASE.as_bytes()).expect("a lease");
     let labels: Arc<str> = "{}".into();
     vec![
-        Request::Acquire(AcquireArgs { resource: resource.clone(), token: token.clone(), attempt, ttl, labels }),
+        Request::Acquire(AcquireArgs {
+            resource: resource.clone(),
+            token: token.clone(),
+            attempt,
+            ttl,
+            labels,
+            token_use: TokenUse::First,
+        }),
         Request::Update(UpdateArgs {
             resource: resource.clone(),
             token: token.clone(),

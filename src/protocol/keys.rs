@@ -22,8 +22,12 @@ pub const WAITERS_KEY: &str = "redlockd:waiters";
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
 /// String with a TTL: exists while any resource may have a block, so that a node without blocks reads no other key.
 pub const BLOCKS_KEY: &str = "redlockd:blocks";
-/// String with a TTL: exists while any attempt has a tombstone, so that an acquire reads one only then.
-pub const CANCELS_KEY: &str = "redlockd:cancels";
+/// String with a TTL: exists while any tombstone is a key: one of an attempt, of a revocation, or written by a fill.
+pub const TOMBSTONES_KEY: &str = "redlockd:tombstones";
+/// Hashes: the tombstones that releases wrote in the last minute, and in the one before, by the names of [`token_tombstone`].
+pub const ENDED_KEYS: [&str; 2] = ["redlockd:ended", "redlockd:ended:old"];
+/// String with a TTL: exists while any lease may be revoked, so that a release that finds its lease reads a tombstone only then.
+pub const REVOKED_KEY: &str = "redlockd:revoked";
 /// String with a TTL: exists while any instance listens for the ends of leases, so that notices are published only if some
 /// instance receives them.
 pub const NOTICES_KEY: &str = "redlockd:notices";

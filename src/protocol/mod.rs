@@ -37,7 +37,7 @@ mod view;
 mod view_change;
 mod waiters;
 
-pub use acquire::AcquireArgs;
+pub use acquire::{AcquireArgs, TokenUse};
 pub use acquire_set::{AcquireSetArgs, SET_MAX};
 pub use acquire_shared::AcquireSharedArgs;
 pub use admin::ProbeArgs;

@@ -165,6 +165,8 @@ pub(super) struct EncodedRequest {
     words: Command,
     /// How many of the words, and of the bytes, are keys.
     keys: (usize, usize),
+    /// Of an acquire: see [`super::acquire::TokenUse`].
+    pub(super) is_again: bool,
 }
 
 impl EncodedRequest {
@@ -174,7 +176,7 @@ impl EncodedRequest {
         keys(&mut builder);
         let keys = (builder.0.words, builder.0.bytes.len());
         args(&mut builder);
-        Self { words: builder.0, keys }
+        Self { words: builder.0, keys, is_again: false }
     }
 
     /// The number of keys, and of arguments.
@@ -272,6 +274,14 @@ impl CommandBuilder {
     pub(super) fn shared_marker_args(&mut self, context: &ScriptContext<'_>) -> &mut Self {
         let (pass, ask) = context.marker_fingerprint.rsplit_once('|').unwrap_or((context.marker_fingerprint, ""));
         self.text(pass).periods(context.params).text(ask)
+    }
+
+    /// The last of the arguments that acquires of a batch share.
+    pub(super) fn names(&mut self, template: &KeyTemplate, is_again: bool) -> &mut Self {
+        match (template.head().len(), template.tail().len()) {
+            (0, 0) if !is_again => self.text(""),
+            (head, tail) => self.text(&format!("{} {head} {tail}", u8::from(is_again))),
+        }
     }
 
     fn periods(&mut self, params: &ClusterParams) -> &mut Self {

@@ -20,8 +20,8 @@ use super::round::{Until, VIEW_REPEATS};
 use super::spread::Unasked;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind,
-    UpdateArgs, UpdateKind,
+    EndReason, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request, RequestStamp, TokenUse, Unreachable,
+    UnreachableKind, UpdateArgs, UpdateKind,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, SlotSet, TokenHash, Ttl, WantedMode};
 
@@ -42,6 +42,8 @@ pub(crate) struct AcquireParams {
     /// Labels that are stored with each lease. Each attempt sets the time of the grant, since a request may wait long
     /// before the attempt that is granted.
     pub labels: Labels,
+    /// Of the first attempt with these parameters; each later one uses the token again.
+    pub token_use: TokenUse,
 }
 
 /// The leases that a quorum granted, one for each resource. If dropped without [`Grant::keep`], its attempt is cancelled on all
@@ -167,6 +169,7 @@ impl RefusalKind {
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// One attempt. `started`: the time from which validity counts; never later than now. `slots`: the choice of a permit's slot.
+    /// `token_use`: [`TokenUse::First`] at most once for a token.
     ///
     /// Errors: the attempt's [`Refusal`].
     /// Cancel: the attempt is cancelled on all nodes in the background.
@@ -175,6 +178,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         params: &AcquireParams,
         started: BootTime,
         slots: SlotChoice,
+        token_use: TokenUse,
     ) -> Result<Grant<N, C, E>, Refusal> {
         if params.mode != WantedMode::Exclusive {
             return self.attempt_shared(params, started, slots).await;
@@ -183,7 +187,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let keys_gone = started.plus(params.ttl.as_duration()).plus(self.terms().lock_delay);
         let mut undo = Undo::new(self.clone(), withdrawal_of(params, &attempt), keys_gone);
-        let request = request_for(params, Mode::Exclusive, attempt, labels.encode());
+        let token_use = if mutant::is(Mutant::AgainAsFirst) { TokenUse::First } else { token_use };
+        let request = request_for(params, Mode::Exclusive, attempt, labels.encode(), token_use);
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
         let (tally, Rounds { joined, took_effect, mut unasked }) =
             self.acquire_round(request, params, started, is_yes).await;
@@ -230,7 +235,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// One round of an attempt, repeated with the same attempt and stamp if the view changed meanwhile.
     pub(super) async fn acquire_round(
         &self,
-        request: Request,
+        mut request: Request,
         params: &AcquireParams,
         started: BootTime,
         is_yes: impl Fn(&NodeResult) -> bool,
@@ -270,6 +275,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return (tally, Rounds { joined, took_effect, unasked });
             }
             repeats -= 1;
+            if let Request::Acquire(args) = &mut request {
+                args.token_use = TokenUse::Again; // perhaps with another time of sending
+            }
             // Answers to a repeated round that join a lease may join what this attempt set before the change.
             for (resource, own) in own.iter_mut().enumerate() {
                 let is_own = |a: &NodeResult| !joined(a, resource) && !matches!(a, Ok(Reply::NoVote(_)));

@@ -10,18 +10,29 @@ use super::engine::Redlock;
 use super::node::Node;
 use super::quorum::Tally;
 use super::random::Entropy;
-use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, NodeGrant, NodeResult, Reply, Request};
+use crate::protocol::{
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, NodeGrant, NodeResult, Reply, Request, TokenUse,
+};
 use crate::types::{AttemptId, Mode, WantedMode};
 
 /// One resource is requested as usual, several by a separate kind of request. `mode`: of each lease, with a permit's slot.
-pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId, labels: Arc<str>) -> Request {
+pub(super) fn request_for(
+    params: &AcquireParams,
+    mode: Mode,
+    attempt: AttemptId,
+    labels: Arc<str>,
+    token_use: TokenUse,
+) -> Request {
     let (token, ttl) = (params.token.clone(), params.ttl);
     match &*params.resources {
         [resource] if mode != Mode::Exclusive => {
             let resource = resource.clone();
             Request::AcquireShared(AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed: None })
         }
-        [resource] => Request::Acquire(AcquireArgs { resource: resource.clone(), token, attempt, ttl, labels }),
+        [resource] => {
+            let resource = resource.clone();
+            Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels, token_use })
+        }
         _ => {
             let resources = Arc::clone(&params.resources);
             let is_shared = params.mode == WantedMode::Shared;

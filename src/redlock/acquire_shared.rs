@@ -17,7 +17,8 @@ use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, EndReason, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply, Request,
+    AcquireSharedArgs, EndReason, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeGrant, NodeResult, Reply,
+    Request, TokenUse,
 };
 use crate::types::{Fence, Labels, Mode, ResourceName, SlotChoice, TokenHash, WantedMode};
 
@@ -67,7 +68,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.terms().lock_delay);
         let mut undo = Undo::new(self.clone(), withdrawal.clone(), keys_gone);
         let begun = self.clock.now();
-        let request = request_for(params, mode, attempt.clone(), labels_text.clone());
+        let request = request_for(params, mode, attempt.clone(), labels_text.clone(), TokenUse::Again);
         let (tally, rounds) = self.acquire_round(request, params, begun, is_admitted).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_admitted(a)).map(|(i, _)| i).collect());

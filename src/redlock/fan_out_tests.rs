@@ -10,7 +10,7 @@ use super::*;
 use crate::mutant::{FOUND_BY_FAN_OUT, plant, restore};
 use crate::protocol::reference::{ForeignValue, ReferenceNode};
 use crate::protocol::{ClusterParams, EndReason, RequestStamp, RequestTime, RosterEntry, View, ViewId};
-use crate::protocol::{NodeResult, Request, Unreachable, UnreachableKind};
+use crate::protocol::{NodeResult, Request, TokenUse, Unreachable, UnreachableKind};
 use crate::redlock::acquire::{Grant, Refusal, RefusalKind};
 use crate::redlock::acquire_set::{granted, request_for};
 use crate::redlock::clock::PausedClock;
@@ -145,11 +145,12 @@ fn request(resource: &str, by: u8) -> AcquireParams {
         ttl: Ttl::from_ms(10_000).expect("valid"),
         mode: WantedMode::Exclusive,
         labels: Labels::default(),
+        token_use: TokenUse::First,
     }
 }
 
 async fn attempt(engine: &TestEngine, params: &AcquireParams) -> Result<TestGrant, Refusal> {
-    engine.attempt(params, engine.clock.now(), SlotChoice::default()).await
+    engine.attempt(params, engine.clock.now(), SlotChoice::default(), params.token_use).await
 }
 
 /// Acquires, and answers.
@@ -484,7 +485,7 @@ async fn violation() -> Option<&'static str> {
 fn acquire_on(engine: &TestEngine, node: usize, resource: &str, by: u8, ahead_us: u64) -> Fence {
     let (node, params) = (&engine.nodes[node], request(resource, by));
     let (attempt, sent_at) = (AttemptId::from_random(by.into()), RequestTime(node.now_us() + ahead_us));
-    let request = request_for(&params, Mode::Exclusive, attempt, "{}".into());
+    let request = request_for(&params, Mode::Exclusive, attempt, "{}".into(), TokenUse::Again);
     let stamp = RequestStamp::new(sent_at, view_of(1));
     let answer = node.reference.lock().apply(node.now_us(), "", stamp, &self::params(), &request);
     granted(&answer, 0).expect("granted").fence

@@ -24,7 +24,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             return None;
         }
         let begun = self.0.engine.clock.now();
-        let outcome = Box::pin(self.0.engine.attempt(params, begun, SlotChoice::default())).await;
+        let outcome = Box::pin(self.0.engine.attempt(params, begun, SlotChoice::default(), params.token_use)).await;
         on_round(begun, &outcome);
         // They have come meanwhile.
         if let Ok(grant) = &outcome

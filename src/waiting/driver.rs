@@ -16,7 +16,7 @@ use super::intents::Standing;
 use super::kept_places::{Permit, PlaceKey, PlaceRequest, Places};
 use super::state_machine::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
-use crate::protocol::LeaseRecord;
+use crate::protocol::{LeaseRecord, TokenUse};
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
@@ -127,15 +127,14 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         on_round: impl Fn(BootTime, &AttemptResult<N, C, E>),
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
-        let mut refused = match self.ask_beside(params, &request, &on_round).await {
-            Some(Ok(grant)) => return Ok(grant),
-            Some(Err(refusal)) => Some(refusal),
-            None => None,
+        let mut refused = match self.ask_beside(params, &request, &on_round).await.transpose() {
+            Ok(Some(grant)) => return Ok(grant),
+            outcome => outcome.err(),
         };
+        let mut token_use = if refused.is_some() { TokenUse::Again } else { params.token_use };
         let place = self.enter(request, &params.token, keep).map_err(WaitError::Differs)?;
         // After an attempt that may have set a key, the request's own lease is not one that existed before.
-        let (mut granted, mut last, mut took_effect) = (None, None::<Refusal>, false);
-        let entered = engine.clock.now();
+        let (mut granted, mut last, mut took_effect, entered) = (None, None::<Refusal>, false, engine.clock.now());
         loop {
             let step = match place.take_step() {
                 Some(step) => step,
@@ -155,7 +154,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                         None => {
                             let begun = engine.clock.now();
                             let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
-                            let outcome = Box::pin(engine.attempt(params, started, slots)).await;
+                            let outcome = Box::pin(engine.attempt(params, started, slots, token_use)).await;
+                            token_use = TokenUse::Again;
                             on_round(begun, &outcome);
                             outcome
                         }

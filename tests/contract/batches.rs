@@ -89,6 +89,11 @@ fn keys(server: &mut RedisServer) -> BTreeMap<String, String> {
                 .into_iter()
                 .collect::<Vec<_>>()
                 .join(" "),
+            // Tombstones, each with its reason and time.
+            "hash" if key == "redlockd:ended" => {
+                let all = server.command::<BTreeMap<String, String>>(&[b"HGETALL", key.as_bytes()]);
+                format!("{:?}", all.iter().map(|(of, v)| (of, v.split('|').next())).collect::<Vec<_>>())
+            }
             "hash" if key.starts_with("redlockd:fences:") => {
                 format!("{:?}", server.command::<BTreeMap<String, String>>(&[b"HGETALL", key.as_bytes()]))
             }

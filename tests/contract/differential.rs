@@ -8,7 +8,7 @@
 //! readings and Redis' rounding to milliseconds; everything else must be equal.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs,
     DowngradeArgs, EndReason, FillArgs, FillEntry, IndexArgs, InstanceName, IntentArgs, KeptArgs, LeaseRecord,
-    ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp,
-    RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
+    ListArgs, ListedLease, NoVote, NodeInspection, NodeResult, ProbeArgs, ReadArgs, ReadEntry, ReleaseArgs, Reply,
+    Request, RequestStamp, RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, TokenUse, Tombstone,
+    UpdateArgs, View, ViewId, WaitersArgs,
 };
 use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName, WantedMode};
 
@@ -73,6 +74,8 @@ struct Pair<'a> {
     promised: ViewId,
     admitted: ViewId,
     was_evicted: bool,
+    /// Resources and tokens that an acquire named.
+    used: BTreeSet<(usize, u64)>,
     /// By how much the two may differ by now, in microseconds.
     slack_us: u64,
     /// How often each kind of reply came to each kind of request.
@@ -99,6 +102,7 @@ impl<'a> Pair<'a> {
             promised: ViewId::NONE,
             admitted: ViewId::NONE,
             was_evicted: false,
+            used: BTreeSet::new(),
             slack_us,
             met: BTreeMap::new(),
         }
@@ -127,6 +131,7 @@ impl<'a> Pair<'a> {
                 attempt: at(resource, t, a),
                 ttl: ttl(*ms),
                 labels: "{\"o\":\"|\"}".into(),
+                token_use: if self.used.insert((*resource, *t)) { TokenUse::First } else { TokenUse::Again },
             }),
             Ask::AcquireShared { resource, token: t, attempt: a, ms, mode, proposed } => {
                 Request::AcquireShared(AcquireSharedArgs {
@@ -459,7 +464,8 @@ impl<'a> Pair<'a> {
     }
 
     fn ask(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> Result<(), TestCaseError> {
-        let (before, real, after) = self.real.bracketed(sent_at, params, request);
+        let (before, mut real, after) = self.real.bracketed(sent_at, params, request);
+        self.read_on(&mut real, sent_at, params);
         self.slack_us += after - before;
         let stamp = RequestStamp::new(sent_at, Arc::clone(&self.real.view));
         let mut later = self.reference.clone();
@@ -495,6 +501,29 @@ impl<'a> Pair<'a> {
         }
         self.real.view = of_id(self.installed);
         Ok(())
+    }
+
+    /// Adds the further pages to the first one, as the reference has all on one. Of several tombstones of a token the one stays
+    /// that counts in a fill.
+    fn read_on(&mut self, real: &mut NodeResult, sent_at: RequestTime, params: &ClusterParams) {
+        let Ok(Reply::Knowledge { next, entries, .. }) = real else { return };
+        while let Some(cursor) = *next {
+            let further = self.real.ask_with(sent_at, params, &Request::Read(ReadArgs { cursor, count: 500 }));
+            let Ok(Reply::Knowledge { next: after, entries: more, .. }) = further else { panic!("{further:?}") };
+            (*next, _) = (after, entries.extend(more));
+        }
+        let shown = |entry: &ReadEntry| match entry {
+            ReadEntry::Tombstone(tombstone) => Some(tombstone.clone()),
+            _ => None,
+        };
+        let all: Vec<Tombstone> = entries.iter().filter_map(shown).collect();
+        let rank = |t: &Tombstone| (t.reason != EndReason::Revoked, t.left_ms);
+        let is_same =
+            |a: &Tombstone, b: &Tombstone| (&a.resource, &a.token, &a.attempt) == (&b.resource, &b.token, &b.attempt);
+        entries.retain(|entry| match entry {
+            ReadEntry::Tombstone(own) => !all.iter().any(|other| is_same(own, other) && rank(other) > rank(own)),
+            _ => true,
+        });
     }
 
     /// At the end both must hold the same leases.
@@ -573,6 +602,7 @@ impl<'a> Pair<'a> {
                 attempt: attempt(999),
                 ttl: ttl(20_000),
                 labels: "{}".into(),
+                token_use: TokenUse::Again,
             });
             let slow = RequestTime(self.clear_of_ends() - 4_900_000);
             self.ask(slow, &params, &acquire)?;

@@ -12,7 +12,7 @@ use redlockd::protocol::{
 use redlockd::types::{Fence, Mode, NodeId};
 
 use super::subject::{
-    Server, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, revoke, token, ttl, view,
+    Server, Subject, acquire, attempt, cancel, extend, first, inspect, name, params, release, revoke, token, ttl, view,
 };
 
 const LONG_MS: u64 = 40_000;
@@ -253,6 +253,12 @@ pub fn a_copy_counts_like_a_vote_of_its_own(node: &mut impl Server) {
     assert_eq!(leases.len(), 1, "it is listed");
     assert!(matches!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Match, .. })));
     assert!(is_granted(&node.ask(&acquire("a", 2, 2, 1_000))));
+}
+
+pub fn a_first_acquire_is_refused_after_the_release_of_a_copy(node: &mut impl Server) {
+    filled(node, |record| vec![FillEntry::Copy { resource: name("a"), record: record(1), left_ms: LONG_MS }]);
+    assert!(matches!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Match, .. })));
+    assert_eq!(node.ask(&first("a", 1, 1, 1_000)), Reply::Ended { reason: EndReason::Released });
 }
 
 /// Its own key counts for nothing, but stays: another token's makes the copy a block, its own token's is added to.

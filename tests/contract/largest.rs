@@ -2,7 +2,7 @@
 
 use redlockd::protocol::{
     AcquireArgs, AcquireSharedArgs, LeaseRecord, ListArgs, MAX_CLAIMS, MEMBERS_MAX, ReadArgs, ReadEntry, Reply,
-    Request, StoredLock,
+    Request, StoredLock, TokenUse,
 };
 use redlockd::types::{Labels, Mode, PermitLimit, ResourceName};
 
@@ -48,6 +48,7 @@ pub fn the_largest_replies_are_accepted(node: &mut impl Subject) {
             attempt: attempt(i),
             ttl,
             labels: std::sync::Arc::clone(&labels),
+            token_use: TokenUse::Again,
         };
         assert!(matches!(node.ask(&Request::Acquire(args)), Reply::Granted { .. }));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlockd::protocol::{
     AcquireArgs, CancelArgs, ClusterParams, EndReason, IndexArgs, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
-    RevokeArgs, RosterEntry, UpdateArgs, UpdateKind, View, ViewId,
+    RevokeArgs, RosterEntry, TokenUse, UpdateArgs, UpdateKind, View, ViewId,
 };
 use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
 
@@ -103,7 +103,14 @@ pub fn acquire(resource: &str, by: u64, at: u64, ms: u64) -> Request {
         attempt: attempt(at),
         ttl: ttl(ms),
         labels: r#"{"o":"me|you"}"#.into(),
+        token_use: TokenUse::Again,
     })
+}
+
+/// The first request with this token, which the service draws: no other one is sent before it is answered.
+pub fn first(resource: &str, by: u64, at: u64, ms: u64) -> Request {
+    let Request::Acquire(args) = acquire(resource, by, at, ms) else { unreachable!("an acquire") };
+    Request::Acquire(AcquireArgs { token_use: TokenUse::First, ..args })
 }
 
 pub fn extend(resource: &str, by: u64, ms: Option<u64>, fence: Option<Fence>) -> Request {

@@ -1,6 +1,6 @@
 //! Requests that arrive after they were abandoned: one node, one caller that retries with the same token
-//! through another instance, then releases. A ghost is a key that remains although its caller is done
-//! and no message is in flight.
+//! through another instance, whose clock is behind, then releases. A ghost is a key that remains although its
+//! caller is done and no message is in flight.
 
 use stateright::{Model, Property};
 
@@ -30,10 +30,33 @@ struct Rules {
     faults: bool,
     /// Each retry draws a token of its own.
     fresh_token: bool,
+    /// When the node reads the token's tombstone.
+    reading: Reading,
 }
 
-const PROTOCOL: Rules =
-    Rules { cancel: Cancel::Attempt, tombstone: 3, staleness: Some(1), faults: true, fresh_token: false };
+/// The protocol reads it unless the acquire is the first one with its token, was sent after all fences that were given,
+/// and nothing says that such an acquire may be late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    Protocol,
+    /// A release that finds nothing says nothing.
+    LateUnread,
+    /// A lease that the first acquire did not make says nothing.
+    OthersUnread,
+    /// Whenever the first acquire was sent.
+    OldUnread,
+    /// Every acquire counts as the first one.
+    AgainAsFirst,
+}
+
+const PROTOCOL: Rules = Rules {
+    cancel: Cancel::Attempt,
+    tombstone: 3,
+    staleness: Some(1),
+    faults: true,
+    fresh_token: false,
+    reading: Reading::Protocol,
+};
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
 enum Verb {
@@ -69,6 +92,11 @@ struct State {
     lock: Option<(u8, u8)>,
     token_ended_until: [u8; 2],
     attempt_ended_until: [u8; 2],
+    /// Until when acquires read the tombstones of tokens, and the highest fence that was given.
+    read_until: u8,
+    given: Option<u8>,
+    /// The first acquire was delivered and is in flight once more.
+    is_doubled: bool,
     network: Vec<Message>,
     caller: Caller,
     sent: u8,
@@ -87,13 +115,16 @@ enum Act {
     Retry,
     Finish,
     Deliver(Message),
+    DeliverTwice(Message),
     Lose(Message),
 }
 
 impl State {
     fn send(&mut self, connection: u8, verb: Verb, token: u8, attempt: u8) {
         self.sent += 1;
-        self.network.push(Message { connection, number: self.sent, verb, sent: self.now, token, attempt });
+        // The second instance's clock is behind.
+        let sent = self.now.saturating_sub(u8::from(attempt == 1));
+        self.network.push(Message { connection, number: self.sent, verb, sent, token, attempt });
         self.network.sort();
     }
 }
@@ -102,15 +133,22 @@ impl Rules {
     fn on_acquire(&self, s: &mut State, m: Message) {
         let late = self.staleness.is_some_and(|bound| s.now > m.sent + bound);
         let by_attempt = self.cancel == Cancel::Attempt && s.attempt_ended_until[m.attempt as usize] > s.now;
-        let dead = s.token_ended_until[m.token as usize] > s.now || by_attempt;
+        let first = m.attempt == 0 || self.fresh_token || self.reading == Reading::AgainAsFirst;
+        let new = self.reading == Reading::OldUnread || s.given.is_none_or(|given| m.sent > given);
+        let reads = !first || s.read_until > s.now || !new;
+        let dead = reads && s.token_ended_until[m.token as usize] > s.now || by_attempt;
         let free = s.lock.is_none_or(|(token, _)| token == m.token);
         if !late && !dead && free {
+            if s.lock.is_none() && !first && self.reading != Reading::OthersUnread {
+                s.read_until = s.read_until.max(s.now + self.tombstone);
+            }
+            s.given = s.given.max(Some(m.sent));
             let claims = s.lock.map_or(0, |(_, claims)| claims) | 1 << m.attempt;
             s.lock = Some((m.token, claims));
         }
         if m.attempt == 1 && !late {
             s.granted |= !dead && free;
-            s.refused_as_dead |= dead;
+            s.refused_as_dead |= dead && s.caller != Caller::Done;
             s.refused_as_held |= !dead && !free;
         }
         if m.attempt == 1 && s.caller == Caller::SecondTry {
@@ -133,6 +171,9 @@ impl Rules {
     }
 
     fn on_release(&self, s: &mut State, m: Message) {
+        if s.lock.is_none_or(|(token, _)| token != m.token) && self.reading != Reading::LateUnread {
+            s.read_until = s.read_until.max(s.now + self.tombstone);
+        }
         s.lock = s.lock.filter(|(token, _)| *token != m.token);
         if self.cancel != Cancel::Token {
             s.token_ended_until[m.token as usize] = s.now + self.tombstone;
@@ -150,6 +191,9 @@ impl Model for Rules {
             lock: None,
             token_ended_until: [0; 2],
             attempt_ended_until: [0; 2],
+            read_until: 0,
+            given: None,
+            is_doubled: false,
             network: Vec::new(),
             caller: Caller::Idle,
             sent: 0,
@@ -173,7 +217,7 @@ impl Model for Rules {
                 }
             }
             Caller::GaveUp => acts.extend([Act::Retry, Act::Finish]),
-            Caller::Answered => acts.push(Act::Finish),
+            Caller::SecondTry | Caller::Answered => acts.push(Act::Finish),
             _ => {}
         }
         for m in &s.network {
@@ -183,6 +227,9 @@ impl Model for Rules {
             }
             if first && m.attempt == 0 && m.verb == Verb::Acquire {
                 acts.push(Act::Lose(*m));
+                if self.faults && !s.is_doubled {
+                    acts.push(Act::DeliverTwice(*m));
+                }
             }
         }
     }
@@ -206,11 +253,15 @@ impl Model for Rules {
                 s.caller = Caller::SecondTry;
             }
             Act::Finish => {
-                s.send(2, Verb::Release, second, 1);
+                s.send(3, Verb::Release, second, 1);
                 if self.fresh_token {
-                    s.send(2, Verb::Release, 0, 0);
+                    s.send(3, Verb::Release, 0, 0);
                 }
                 s.caller = Caller::Done;
+            }
+            Act::DeliverTwice(m) => {
+                s.is_doubled = true;
+                self.on_acquire(&mut s, m);
             }
             Act::Lose(m) => s.network.retain(|other| *other != m),
             Act::Deliver(m) => {
@@ -249,4 +300,7 @@ fn a_late_request_leaves_no_ghost() {
     let by_token = Rules { cancel: Cancel::Token, staleness: None, ..p };
     check(by_token, "late: a cancel deletes by token", Expect::Broken);
     check(Rules { faults: false, ..by_token }, "late: the same on connections that never break", Expect::Broken);
+    for reading in [Reading::LateUnread, Reading::OthersUnread, Reading::OldUnread, Reading::AgainAsFirst] {
+        check(Rules { reading, ..p }, &format!("late: tombstones by {reading:?}"), Expect::Broken);
+    }
 }

@@ -428,6 +428,11 @@ impl World {
         self.store(resource, &hash, fence);
     }
 
+    /// Whether no acquire with this token has reached an instance.
+    pub(super) fn is_unused(&self, token: &TokenHash) -> bool {
+        !self.asked_with.contains(token)
+    }
+
     /// A request enters the queue of its instance, if it waits: at the end, or at the place that was kept.
     pub(super) fn begins_to_wait(&mut self, inst: usize, request: &ClientRequest, wait_ms: u64, entered: BootTime) {
         let is_replay = !self.asked_with.insert(request.token.clone());

@@ -22,7 +22,7 @@ use super::operator::SaidOfLists;
 use super::rng::{Rng, SimEntropy};
 use super::sets;
 use super::world::{Shared, lock};
-use crate::protocol::LeaseRecord;
+use crate::protocol::{LeaseRecord, TokenUse};
 use crate::redlock::acquire::{AcquireParams, RefusalKind};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
@@ -426,12 +426,15 @@ async fn acquire(
     let is_client = matches!(request.by, Requester::Client(_));
     let sharing = lock(&engine.clock.world).profile.mode_of(&request.token);
     let mode = if is_client { sharing } else { WantedMode::Exclusive };
+    // As a token that the service draws: nobody else has it before its first request is sent, which is now.
+    let is_first = wait_ms == 0 && lock(&engine.clock.world).is_unused(&request.token);
     let params = AcquireParams {
         resources: [request.resource.clone()].into(),
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         mode,
         labels: crate::types::Labels::default(),
+        token_use: if is_first { TokenUse::First } else { TokenUse::Again },
     };
     let kept_for = kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms);
     let (world, inst) = (&engine.clock.world, engine.clock.inst);

@@ -10,7 +10,7 @@ use super::host::{Engine, Waiting};
 use super::invariants::Promise;
 use super::rng::Rng;
 use super::world::{Event, MS, Us, World, lock};
-use crate::protocol::{AcquireSetArgs, NodeResult, Reply, Request};
+use crate::protocol::{AcquireSetArgs, NodeResult, Reply, Request, TokenUse};
 use crate::redlock::acquire::{AcquireParams, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::types::{Labels, Mode, ResourceName, TokenHash, Ttl, WantedMode};
@@ -271,6 +271,7 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
         ttl: Ttl::from_ms(*ttl_ms).expect("in range"),
         mode,
         labels: Labels::default(),
+        token_use: TokenUse::Again,
     };
     let wanted = WaitRequest {
         resources,

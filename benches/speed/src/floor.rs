@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlockd::protocol::commands::{self, Command, ScriptContext, ScriptRef};
 use redlockd::protocol::keys::KeyTemplate;
-use redlockd::protocol::{AcquireArgs, ClusterParams, EndReason, ReleaseArgs, Request, RequestTime};
+use redlockd::protocol::{AcquireArgs, ClusterParams, EndReason, ReleaseArgs, Request, RequestTime, TokenUse};
 use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::{ResourceName, TokenHash, Ttl};
 use tokio::task::LocalSet;
@@ -141,7 +141,8 @@ impl Script {
         });
         let attempt = SystemEntropy.attempt();
         let ttl = Ttl::from_ms(TTL_MS).expect("in range");
-        [Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels: "{}".into() }), release]
+        let (labels, token_use) = ("{}".into(), TokenUse::First);
+        [Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels, token_use }), release]
     }
 
     fn pack(&self, request: &Request, marker_fingerprint: &str) -> Command {

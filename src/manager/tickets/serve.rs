@@ -14,7 +14,7 @@ use crate::manager::acquire::Wanted;
 use crate::manager::service::LockManager;
 use crate::manager::types::AcquireError;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
+use crate::protocol::{TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase, TokenUse};
 use crate::redlock::acquire::AcquireParams;
 use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
@@ -143,7 +143,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             is_ticket: true,
         };
         let resources = ticket.resources().cloned().collect();
-        let params = AcquireParams { resources, token, ttl: ticket.ttl, labels, mode: ticket.mode };
+        let token_use = TokenUse::Again; // other instances serve it, too
+        let params = AcquireParams { resources, token, ttl: ticket.ttl, labels, mode: ticket.mode, token_use };
         let asking = async {
             // The instance that served the ticket before may have acquired the lease: then the ticket does not block itself.
             let is_held = served.is_adopted && Box::pin(self.holds_all(ticket)).await;

@@ -15,8 +15,8 @@ use super::*;
 use crate::protocol::reference::{ReferenceNode, Resumed};
 use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, CancelArgs, ClusterParams, DowngradeArgs, EndReason, Found,
-    IntentArgs, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RevokeArgs, UnreachableKind, UpdateArgs,
-    UpdateKind, Vote,
+    IntentArgs, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RevokeArgs, TokenUse, UnreachableKind,
+    UpdateArgs, UpdateKind, Vote,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
@@ -112,6 +112,7 @@ fn acquire(i: u64, by: u64, ttl: Duration) -> Request {
         attempt: AttemptId::from_random(by),
         ttl: Ttl::from_ms(u64::try_from(ttl.as_millis()).expect("short")).expect("valid"),
         labels: "{}".into(),
+        token_use: TokenUse::Again,
     })
 }
 
@@ -514,7 +515,14 @@ fn request((what, of, by, n, _): Step) -> Request {
     let mode = [Mode::Shared, Mode::Shared, permit(0), permit(1), of_two][n as usize % 5];
     let proposed = (n > 12).then(|| Fence(WALL_MS * 1_000 + n * 1_000_000));
     match what {
-        0 => Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels: "{}".into() }),
+        0 => Request::Acquire(AcquireArgs {
+            resource,
+            token,
+            attempt,
+            ttl,
+            labels: "{}".into(),
+            token_use: TokenUse::Again,
+        }),
         1..=5 => Request::AcquireShared(AcquireSharedArgs {
             resource,
             token,

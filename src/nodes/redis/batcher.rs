@@ -175,7 +175,8 @@ pub(super) mod tests {
     use crate::nodes::redis::connections::NodeConnections;
     use crate::nodes::redis::request_queue::tests::pending;
     use crate::protocol::{
-        AcquireArgs, CancelArgs, ChangedTerms, EndReason, NodeList, ReleaseArgs, RequestStamp, RequestTime, Terms, View,
+        AcquireArgs, CancelArgs, ChangedTerms, EndReason, NodeList, ReleaseArgs, RequestStamp, RequestTime, Terms,
+        TokenUse, View,
     };
     use crate::types::{AttemptId, ResourceName, Token, Ttl};
 
@@ -209,6 +210,7 @@ pub(super) mod tests {
                 attempt,
                 ttl: Ttl::from_ms(1_000).expect("valid"),
                 labels: "{}".into(),
+                token_use: TokenUse::Again,
             }),
             "r" => Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released }),
             "c" => Request::Cancel(CancelArgs { resource, token, attempt }),

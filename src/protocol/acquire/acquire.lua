@@ -4,13 +4,19 @@
 local NOW_MS = math.floor(NOW / 1000)
 local INTENT = 2000 -- ms, INTENT_TTL: an intent that lasts longer was left before this clock went back, and does not count
 local now, out, new, top, highest, beside, too_long = math.floor(NOW / 1000 / ARGV[3]), {}, {}, hw, nil, nil, nil
-local past, cancelled = nil, attempts and redis.call('MGET', unpack(attempts))
+local past, tombstones, attempts = nil, {}, {}
 gen = tonumber(gen or -1)
-for i = 1, n / 2 do
-  local lock, at = KEYS[2 * i - 1], 3 * i + 1
-  local token, resource = string.sub(KEYS[2 * i], 15, 78), string.sub(KEYS[2 * i], 80)
+for i = 1, n do
+  local value = ARGV[3 * i + 5]
+  tombstones[i] = 'redlockd:gone:' .. string.sub(value, 1, 64) .. ':' .. names[i]
+  local claim = string.find(value, ',|', 90, true)
+  attempts[i] = tombstones[i] .. '#' .. string.sub(value, claim - 17, claim - 1)
+end
+local why, cancelled = why_ended(tombstones), found[3] and redis.call('MGET', unpack(attempts))
+for i = 1, n do
+  local lock, resource, at = KEYS[i], names[i], 3 * i + 2
+  local token, v, ended = string.sub(ARGV[at + 3], 1, 64), found[i + 3], why[i]
   SENT = tonumber(ARGV[at + 1])
-  local v, ended = found[2 * i + 2], found[2 * i + 3]
   local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and check_vote() or nil
   local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. resource) or -2
   local intent = found[2] and not v and redis.call('MGET', 'redlockd:i:' .. resource)[1]
@@ -44,8 +50,6 @@ for i = 1, n / 2 do
     end
     if SENT <= top then -- otherwise SENT is above all that were given here
       if not past then
-        local names = {}
-        for j = 2, n, 2 do names[#names + 1] = string.sub(KEYS[j], 80) end
         past = { redis.call('HMGET', 'redlockd:fences:0', unpack(names)), redis.call('HMGET', 'redlockd:fences:1', unpack(names)) }
       end
       fence = math.max(SENT, (m[4] or 0) + 1, tonumber(past[1][i] or 0) + 1, tonumber(past[2][i] or 0) + 1)
@@ -87,11 +91,13 @@ for i = 1, n / 2 do
 end
 -- The highest fence is stored before any lease has it.
 if highest then redis.call('HSET', META, 'hw', highest) end
+-- A lease that is not made by the first request with its token does not show that this one was here: until it is too old, it is late.
+if is_again and #new > 0 and late_for < 2 * GUARD + 1000000 then expect_late(4 * GUARD + 2000000) end
 local fences = {}
 for _, i in ipairs(new) do
-  local lock, at = KEYS[2 * i - 1], 3 * i + 1
+  local lock, at = KEYS[i], 3 * i + 2
   if redis.call('SET', lock, ARGV[at + 3], 'NX', 'PX', ARGV[at + 2]) then -- NX: the key may be of another type
-    fences[#fences + 1], fences[#fences + 2] = string.sub(KEYS[2 * i], 80), ARGV[at + 1]
+    fences[#fences + 1], fences[#fences + 2] = names[i], ARGV[at + 1]
   else
     out[i] = { 'B', redis.call('PTTL', lock), '' }
   end

@@ -1,10 +1,10 @@
 for _, i in ipairs(too_long or {}) do
-  out[i][2] = cut_block(string.sub(KEYS[2 * i], 80), out[i][2])
+  out[i][2] = cut_block(names[i], out[i][2])
 end
 for _, i in ipairs(beside or {}) do
-  local LOCK, HASH, v = KEYS[2 * i - 1], 'redlockd:m:' .. string.sub(KEYS[2 * i], 80), found[2 * i + 2]
+  local LOCK, HASH, v = KEYS[i], 'redlockd:m:' .. names[i], found[i + 3]
   if v == 'S|s' or string.find(v, '^S|p%d+$') then
-    local own = member_of(HASH, string.sub(KEYS[2 * i], 15, 78))
+    local own = member_of(HASH, string.sub(ARGV[3 * i + 5], 1, 64))
     out[i] = own and { 'Y', own[3] } or held_by(LOCK, HASH, v, out[i][2], 0)
   end
 end

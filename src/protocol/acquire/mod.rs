@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use deadpool_redis::redis::Value;
 
-use super::keys;
 use super::params::RequestTime;
 use super::record::LeaseRecord;
 use super::reply::Reply;
@@ -14,7 +13,25 @@ use super::reply_reader::{Malformed, ReplyReader, in_range};
 use super::script::{EncodedRequest, ScriptContext, millis, node_script};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!("plain.lua", "../vote.lua", "acquire.lua", "../blocks.lua", "../members.lua", "beside.lua");
+node_script!(
+    "plain.lua",
+    "../vote.lua",
+    "../ended.lua",
+    "acquire.lua",
+    "../blocks.lua",
+    "../members.lua",
+    "beside.lua"
+);
+
+/// Whether a node may leave the tombstone of an acquire's token unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenUse {
+    /// The instance drew the token for this request and sends it for the first time, with one time of sending: until then nobody
+    /// else can have used the token.
+    First,
+    /// Any other request: with a caller's own token or a ticket's, a further attempt, or one that is sent again in another view.
+    Again,
+}
 
 /// Arguments of [`Request::Acquire`](super::request::Request::Acquire).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,14 +46,15 @@ pub struct AcquireArgs {
     pub ttl: Ttl,
     /// Encoded [`Labels`](crate::types::Labels).
     pub labels: Arc<str>,
+    pub token_use: TokenUse,
 }
 
 /// The keys and arguments of one acquire.
 pub(super) fn encode(context: &ScriptContext<'_>, sent_at: RequestTime, args: &AcquireArgs) -> EncodedRequest {
-    let AcquireArgs { resource, token, attempt, ttl, labels } = args;
-    EncodedRequest::new(
+    let AcquireArgs { resource, token, attempt, ttl, labels, token_use } = args;
+    let mut encoded = EncodedRequest::new(
         |keys| {
-            keys.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
+            keys.joined(context.template.lock_parts(resource));
         },
         |args| {
             let (mut sent, mut ttl_ms) = (itoa::Buffer::new(), itoa::Buffer::new());
@@ -45,7 +63,9 @@ pub(super) fn encode(context: &ScriptContext<'_>, sent_at: RequestTime, args: &A
             // The value as it is stored if the node gives the time of sending as the fence.
             args.joined([token.as_str(), "|000000|", ttl_ms, "|", sent, "|", attempt.as_str(), ",|", labels]);
         },
-    )
+    );
+    encoded.is_again = *token_use == TokenUse::Again;
+    encoded
 }
 
 /// Reads the reply to one acquire.

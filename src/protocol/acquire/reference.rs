@@ -1,12 +1,12 @@
 //! The reference of `acquire.lua`.
 
-use crate::mutant;
+use crate::mutant::{self, Mutant};
 use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::reference::shared_holders::{self, RefusedUntil};
-use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply, intent};
+use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply, TokenUse, intent};
 use crate::types::{Fence, Mode, ResourceName, TokenHash, WantedMode};
 
 /// Runs one acquire.
@@ -15,7 +15,9 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if let Some(no_vote) = memory.marker.check_vote(context) {
         return Reply::NoVote(no_vote);
     }
-    if let Some(reason) = memory.tombstone(context, resource, &args.token) {
+    if let Some(reason) =
+        memory.tombstone(context, resource, &args.token).filter(|_| reads_tombstone(memory, context, args))
+    {
         return Reply::Ended { reason };
     }
     if memory.cancelled.get(&(resource.clone(), args.token.clone(), args.attempt.clone()), now_ms).is_some() {
@@ -49,6 +51,12 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         // The instance adds the lease to the index later.
         None => grant(memory, context, args, false),
     }
+}
+
+/// Whether the tombstone of the token is read. The script reads it in more cases.
+fn reads_tombstone(memory: &Memory, context: &CallContext<'_>, args: &AcquireArgs) -> bool {
+    let is_new = context.sent_at.0 > memory.marker.high_water() || mutant::is(Mutant::OldUnread);
+    args.token_use == TokenUse::Again || memory.reads_tombstones(context) || !is_new
 }
 
 /// The members of the resource refuse an exclusive request.
@@ -99,6 +107,9 @@ pub(in crate::protocol) fn grant(
     is_listed: bool,
 ) -> Reply {
     memory.begin_generation(context);
+    if args.token_use == TokenUse::Again {
+        memory.expect_late(context);
+    }
     let fence = next_fence(memory, context, &args.resource);
     let record = LeaseRecord {
         mode: Mode::Exclusive,

@@ -13,6 +13,9 @@ local NOW_MS, INTENT = math.floor(NOW / 1000), 2000 -- ms, as in acquire.lua
 local found = redis.call('MGET', 'redlockd:blocks', 'redlockd:intents', unpack(KEYS, 3))
 -- beside: those that only members decide about; intended: those that another caller's intent keeps out; own: that have its own
 local count, why, had, beside, intended, own_intent = (#found - 2) / 3, {}, {}, nil, {}, {}
+local tombstones = {}
+for i = 1, count do tombstones[i] = KEYS[3 * i + 1] end
+local ended = why_ended(tombstones)
 for i = 1, count do
   local k = 3 * i - 1
   local v, LOCK = found[k + 1], KEYS[k + 1]
@@ -24,8 +27,8 @@ for i = 1, count do
   elseif intent and not (IS_SHARED and string.sub(intent, -2) == '|s') then
     intended[i] = v or false
   end
-  if found[k + 2] then
-    why[i] = { 'D', found[k + 2] } -- this token was released
+  if ended[i] then
+    why[i] = { 'D', ended[i] } -- this token was released
   elseif found[k + 3] then
     why[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif block ~= -2 then
@@ -95,6 +98,7 @@ if not beside then
   local no = refusal()
   if no then return no end
   -- Nothing keeps the set out. First the fences, then the leases.
+  expect_late(2 * GUARD + 1000000) -- as in acquire.lua
   local out, digits = fences()
   for i = 1, count do
     local k = 3 * i - 1

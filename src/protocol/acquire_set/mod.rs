@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use deadpool_redis::redis::Value;
 
-use super::acquire::{self, AcquireArgs};
+use super::acquire::{self, AcquireArgs, TokenUse};
 use super::acquire_shared::AcquireSharedArgs;
 use super::keys;
 use super::params::RequestTime;
@@ -16,7 +16,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "../fences.lua", "../blocks.lua", "acquire_set.lua", "../members.lua", "beside.lua");
+node_script!(with_marker "../fences.lua", "../blocks.lua", "../ended.lua", "acquire_set.lua", "../members.lua", "beside.lua");
 
 /// The maximum number of resources of one set: its script occupies the node as long as that many acquires do.
 pub const SET_MAX: usize = 16;
@@ -60,6 +60,7 @@ impl AcquireSetArgs {
             attempt: self.attempt.clone(),
             ttl: self.ttl,
             labels: Arc::clone(&self.labels),
+            token_use: TokenUse::Again,
         }
     }
 }

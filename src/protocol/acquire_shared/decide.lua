@@ -2,11 +2,11 @@ local no = not fit and check_vote() or nil
 if no then return no end
 local SEEN = 32 -- of shared leases all members are read once for so many changes, and those that are over removed
 local LOCK, HASH, TOKEN, ATTEMPT, KIND, MODE = KEYS[3], KEYS[6], ARGV[5], ARGV[8] .. ',', ARGV[11], ARGV[12]
-local found = redis.call('MGET', LOCK, KEYS[4], KEYS[5], KEYS[7], 'redlockd:blocks')
-local v, intent = found[1], found[4]
-if found[2] then return { 'D', found[2] } end -- this token was released
-if found[3] then return { 'D', 'cancelled' } end -- this attempt was cancelled before it arrived
-if found[5] then
+local ended, found = why_ended({ KEYS[4] })[1], redis.call('MGET', LOCK, KEYS[5], KEYS[7], 'redlockd:blocks')
+local v, intent = found[1], found[3]
+if ended then return { 'D', ended } end -- this token was released
+if found[2] then return { 'D', 'cancelled' } end -- this attempt was cancelled before it arrived
+if found[4] then
   local block = redis.call('PTTL', 'redlockd:block:' .. ARGV[10])
   if block ~= -2 then return { 'W', cut_block(ARGV[10], block) } end -- for every mode, also to a member: it may stand for another lease
 end

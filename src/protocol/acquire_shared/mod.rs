@@ -15,7 +15,7 @@ use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "../fences.lua", "acquire_shared.lua", "../blocks.lua", "../members.lua", "decide.lua");
+node_script!(with_marker "../fences.lua", "acquire_shared.lua", "../ended.lua", "../blocks.lua", "../members.lua", "decide.lua");
 
 /// Arguments of [`Request::AcquireShared`](super::request::Request::AcquireShared).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 local no = not fit and check_vote() or nil
 if no then return no end
 local LOCK, HASH, TOKEN = KEYS[2], KEYS[4], ARGV[5]
-local found = redis.call('MGET', LOCK, KEYS[3], 'redlockd:blocks')
+local ended, found = why_ended({ KEYS[3] })[1], redis.call('MGET', LOCK, 'redlockd:blocks')
 local v = found[1]
-if found[2] then return { 'D', found[2] } end
-if found[3] then
+if ended then return { 'D', ended } end
+if found[2] then
   local block = redis.call('PTTL', 'redlockd:block:' .. ARGV[6])
   if block ~= -2 then return { 'W', block } end
 end

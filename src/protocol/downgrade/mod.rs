@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::{Mode, ResourceName, TokenHash};
 
-node_script!(with_marker "downgrade.lua", "../members.lua", "decide.lua");
+node_script!(with_marker "../ended.lua", "downgrade.lua", "../members.lua", "decide.lua");
 
 /// Arguments of [`Request::Downgrade`](super::request::Request::Downgrade).
 #[derive(Debug, Clone, PartialEq, Eq)]

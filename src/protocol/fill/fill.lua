@@ -40,7 +40,7 @@ if not keeps and NAMES ~= named and (NAMES or string.find(ARGV[11], '\n=settings
   redis.call('SET', 'redlockd:names', named) -- its keys from before count for nothing
   if redis.call('PTTL', 'redlockd:blocks') < Q then redis.call('SET', 'redlockd:blocks', '1', 'PX', Q) end
 end
-local longest, cancels, index = 0, 0, {}
+local longest, ended_for, revoked_for, index = 0, 0, 0, {}
 local function union(claims, more)
   for claim in string.gmatch(more, '[^,]+,') do
     if not string.find(claims, claim, 1, true) then claims = claims .. claim end
@@ -80,7 +80,7 @@ local function ended(resource, token, claims)
       claims = string.sub(claims, 1, a - 1) .. string.sub(claims, b + 1)
     end
   end
-  return found[1], claims
+  return why_ended({ GONE })[1], claims
 end
 local function copy(resource, token, px, value, claims, only_own)
   local LOCK = head .. resource .. tail
@@ -142,13 +142,11 @@ end
 for at = 13, #ARGV, 5 do
   local kind, resource, px, token, value = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
   if kind == 't' then
-    local before, left = redis.call('MGET', resource)[1], redis.call('PTTL', resource)
-    if not before or before == 'revoked' and value ~= 'revoked' then -- the first reason stays, but for a revocation
-      redis.call('SET', resource, value, 'PX', math.max(px, left))
-    elseif left < px then
-      redis.call('PEXPIRE', resource, px)
-    end
-    if string.find(resource, '#', 80, true) then cancels = math.max(cancels, px, left) end
+    local before, left = why_ended({ resource })[1], redis.call('PTTL', resource)
+    if not before or before == 'revoked' then before = value end -- otherwise the first reason stays
+    redis.call('SET', resource, before, 'PX', math.max(px, left))
+    ended_for = math.max(ended_for, px, left)
+    if before == 'revoked' then revoked_for = math.max(revoked_for, px, left) end
   elseif kind == 'f' then
     block(resource, '*', '', px)
     if value ~= '' then redis.call('SET', head .. resource .. tail, value, 'NX', 'PX', px) end
@@ -168,9 +166,9 @@ end
 if longest > math.max(redis.call('PTTL', 'redlockd:blocks'), 0) then
   redis.call('SET', 'redlockd:blocks', '1', 'PX', longest)
 end
-if cancels > 0 and redis.call('PTTL', 'redlockd:cancels') < cancels then -- as in release.lua
-  redis.call('SET', 'redlockd:cancels', '1', 'PX', cancels)
-end
+expect_late(2 * GUARD + 1000000)
+if ended_for > 0 then have_keys(ended_for) end
+if revoked_for > math.max(redis.call('PTTL', 'redlockd:revoked'), 0) then redis.call('SET', 'redlockd:revoked', '1', 'PX', revoked_for) end -- as in revoke.lua
 if #index > 0 then redis.call('ZADD', KEYS[2], unpack(index)) end
 redis.call('HSET', META, 'fill', this .. '|' .. page, 'filled', V > (x[3] or NONE) and V or x[3])
 return { 'F', page }

@@ -20,7 +20,7 @@ use super::script::{Command, CommandBuilder, LIFETIME_MAX_MS, ScriptContext, Scr
 use super::view::View;
 use crate::types::{ResourceName, TokenHash};
 
-node_script!(with_marker "../names.lua", "fill.lua");
+node_script!(with_marker "../names.lua", "../ended.lua", "fill.lua");
 
 /// Arguments of [`Request::Fill`](super::request::Request::Fill).
 #[derive(Debug, Clone, PartialEq, Eq)]

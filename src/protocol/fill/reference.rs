@@ -58,6 +58,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     for entry in &args.entries {
         fill(memory, context, entry);
     }
+    memory.expect_late(context);
     if let Some(marker) = &mut memory.marker.0 {
         marker.fill = Some(FillProgress { view, nonce: args.nonce, pages: args.pages, done: args.page });
         marker.filled = marker.filled.max(view);

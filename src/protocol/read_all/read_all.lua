@@ -1,5 +1,6 @@
 -- One page of what a node that votes knows: locks, blocks, tombstones. By SCAN, which returns at least once what is there
--- throughout, and not by the index, which others may change. KEYS: 1 meta
+-- throughout, and not by the index, which others may change. Then, from cursor ENDED on, the tombstones of releases (ended.lua) by
+-- HSCAN: first the hash whose tombstones a probe may move meanwhile to the one that is read after it. KEYS: 1 meta
 -- ARGV: as in marker.lua, 5 cursor (0 at first), 6 count, 7 key head, 8 key tail, 9 the longest foreign value in bytes,
 --       10 how many members locks may have on a page of more than one key
 -- Replies: R next cursor ('0' = end), hw, now_us, then for each: kind, name, pttl, value | K C Q S
@@ -11,7 +12,24 @@ if no and (no[1] ~= 'V' or no[2] ~= string.match(PASS, '|(%x+)|%d+$')) then retu
 if NAMES and NAMES ~= ARGV[7] .. '{resource}' .. ARGV[8] then -- its leases do not have these names, or not yet all of them
   return { 'V', redis.call('HMGET', META, 'roster')[1] or NONE }
 end
-local count, head, tail, CHUNK = tonumber(ARGV[6]), ARGV[7], ARGV[8], 1000
+local count, head, tail, CHUNK, ENDED = tonumber(ARGV[6]), ARGV[7], ARGV[8], 1000, 1e15
+local from = tonumber(ARGV[5])
+if from >= ENDED then
+  local is_new = from < 2 * ENDED
+  local base = is_new and ENDED or 2 * ENDED
+  local scan = redis.call('HSCAN', is_new and 'redlockd:ended' or 'redlockd:ended:old', string.format('%.0f', from - base), 'COUNT', count)
+  local next = scan[1] ~= '0' and base + scan[1] or is_new and 2 * ENDED or 0
+  local out, n = { 'R', string.format('%.0f', next), hw, NOW }, 4
+  for i = 1, #scan[2], 2 do
+    local reason, s, us = string.match(scan[2][i + 1], '^(%l+)|(%d+)|(%d+)$')
+    local left = reason and 60000 - math.floor((NOW - s * 1000000 - us) / 1000) or -1 -- TOKEN_TOMBSTONE
+    if left >= 0 then
+      out[n + 1], out[n + 2], out[n + 3], out[n + 4] = 'T', string.sub(scan[2][i], 15), left, reason
+      n = n + 4
+    end
+  end
+  return out
+end
 -- What a lease can have left: no longer than a quarantine, whatever this clock was when it was written.
 local function at_most_Q(left)
   return left < 0 and Q or math.min(left, Q)
@@ -28,7 +46,8 @@ repeat
   local is_bounded = members <= tonumber(ARGV[10]) or count == 1
   count = math.max(1, math.floor(count / 8))
 until is_bounded
-local out, kinds, names, keys, n = { 'R', scan[1], hw, NOW }, {}, {}, {}, 4
+local is_last = scan[1] == '0' and redis.call('EXISTS', 'redlockd:ended', 'redlockd:ended:old') > 0
+local out, kinds, names, keys, n = { 'R', is_last and string.format('%.0f', ENDED) or scan[1], hw, NOW }, {}, {}, {}, 4
 for _, key in ipairs(scan[2]) do
   local kind, name
   if string.sub(key, 1, 9) ~= 'redlockd:' then

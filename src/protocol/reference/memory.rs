@@ -37,6 +37,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
     pub(in crate::protocol) cancelled: Expiring<(ResourceName, TokenHash, AttemptId), EndReason>,
+    /// Until when first acquires read the tombstone of their token, too. Microseconds since 1970.
+    pub(in crate::protocol) late_us: u64,
     /// `redlockd:i:*`: the intents of waiting callers, which block incompatible requests.
     pub(in crate::protocol) intents: Expiring<ResourceName, StoredIntent>,
     /// The index of kept leases.
@@ -93,6 +95,24 @@ impl Memory {
         token: &TokenHash,
     ) -> Option<EndReason> {
         self.ended.get(&(resource.clone(), token.clone()), context.now_ms()).copied()
+    }
+
+    /// For `span` from now on, first acquires read the tombstone of their token, too.
+    pub(in crate::protocol) fn read_tombstones(&mut self, context: &CallContext<'_>, span: Duration) {
+        self.late_us = self.late_us.max(context.in_ms(millis(span)));
+    }
+
+    /// A lease that is not made by the first acquire with its token does not show that this one was here: until it is too old to be
+    /// granted, it is late.
+    pub(in crate::protocol) fn expect_late(&mut self, context: &CallContext<'_>) {
+        if !mutant::is(Mutant::OthersUnread) {
+            self.read_tombstones(context, context.params.attempt_tombstone());
+        }
+    }
+
+    /// Whether first acquires read the tombstone of their token.
+    pub(in crate::protocol) fn reads_tombstones(&self, context: &CallContext<'_>) -> bool {
+        context.now_us <= self.late_us
     }
 
     /// The value at the lock's key, for a request that names this token's lease.

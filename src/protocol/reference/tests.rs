@@ -6,8 +6,8 @@ use super::*;
 use crate::mutant::{self, FOUND_BY_REFERENCE};
 use crate::protocol::{
     AcquireArgs, AcquireSharedArgs, CancelArgs, ChangedTerms, ClusterName, EndReason, IntentArgs, LeaseRecord, NoVote,
-    NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, UpdateArgs, UpdateKind, View,
-    Vote,
+    NodeList, OldList, ProbeArgs, ReleaseArgs, Reply, RosterEntry, StoredLock, Terms, TokenUse, UpdateArgs, UpdateKind,
+    View, Vote,
 };
 use crate::types::{AttemptId, Fence, Mode, NodeId, Token, WantedMode};
 
@@ -39,6 +39,7 @@ fn acquire(i: u64, ttl_ms: u64) -> Request {
         attempt: AttemptId::from_random(i),
         ttl: Ttl::from_ms(ttl_ms).expect("valid"),
         labels: "{}".into(),
+        token_use: TokenUse::Again,
     })
 }
 
@@ -106,6 +107,7 @@ fn a_resource_acquired_and_released_repeatedly_leaves_one_counter() {
             attempt: AttemptId::from_random(step),
             ttl: Ttl::from_ms(30_000).expect("valid"),
             labels: "{}".into(),
+            token_use: TokenUse::Again,
         });
         assert!(matches!(call(&mut node, now, &request), Reply::Granted { joined: false, .. }));
         call(&mut node, now, &Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released }));
@@ -391,6 +393,33 @@ fn inherits_what_was_not_synced() -> bool {
     probe(&mut node, Some(true)).inherited.is_some()
 }
 
+/// A token is released; then its first acquire arrives, which was sent before.
+fn revives_a_released_token() -> bool {
+    let first = |i, token_use| {
+        let Request::Acquire(args) = acquire(i, 30_000) else { unreachable!("an acquire") };
+        Request::Acquire(AcquireArgs { token_use, ..args })
+    };
+    let release = |i| {
+        let (resource, token, reason) = (name(i), token(i), EndReason::Released);
+        Request::Release(ReleaseArgs { resource, token, reason })
+    };
+    let mut node = active();
+    // It had arrived.
+    call(&mut node, NOW_US + 100, &first(1, TokenUse::First));
+    call(&mut node, NOW_US + 200, &release(1));
+    let twice = call(&mut node, NOW_US + 100, &first(1, TokenUse::First));
+    // It had not, and another acquire with its token had, by a clock that is behind.
+    call(&mut node, NOW_US + 300, &first(2, TokenUse::Again));
+    call(&mut node, NOW_US + 400, &release(2));
+    let after_another = call(&mut node, NOW_US + 500, &first(2, TokenUse::First));
+    // Nothing had.
+    let later = NOW_US + 10_000_000;
+    call(&mut node, later, &release(3));
+    let after_nothing = call(&mut node, later + 100, &first(3, TokenUse::First));
+    let is_ended = |reply| reply == Reply::Ended { reason: EndReason::Released };
+    ![twice, after_another, after_nothing].into_iter().all(is_ended)
+}
+
 #[test]
 fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert_eq!((blocks_stand(), members_stand()), (Ok(()), Ok(())));
@@ -400,6 +429,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
     assert!(!is_filled_without_its_keys());
     assert!(!key_votes_after_its_block());
     assert!(!inherits_what_was_not_synced());
+    assert!(!revives_a_released_token());
     assert!(has_the_terms_of_its_view());
     assert!(!votes_under_an_unaccepted_template());
     for mutant in FOUND_BY_REFERENCE {
@@ -411,6 +441,7 @@ fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
             || is_filled_without_its_keys()
             || key_votes_after_its_block()
             || inherits_what_was_not_synced()
+            || revives_a_released_token()
             || votes_unfilled_in_a_changed_list()
             || votes_under_an_unaccepted_template()
             || !has_the_terms_of_its_view();

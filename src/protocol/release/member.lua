@@ -1,5 +1,5 @@
 for _, i in ipairs(beside) do
-  local LOCK, v, before, AT = K[2 * i - 1], found[2 * i + 1], found[2 * i + 2], ARGV[2 * i - 1]
+  local LOCK, v, before, AT = K[2 * i - 1], found[i + 3], earlier[i], ARGV[2 * i - 1]
   local TOKEN, RESOURCE = sub(K[2 * i], 15, 78), sub(K[2 * i], 80, AT == '' and -1 or -19)
   local HASH, rest = 'redlockd:m:' .. RESOURCE, nil
   local mine = member_of(HASH, TOKEN)

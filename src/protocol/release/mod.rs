@@ -13,7 +13,7 @@ use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{EncodedRequest, ScriptContext, millis, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
-node_script!("plain.lua", "release.lua", "../members.lua", "member.lua");
+node_script!("plain.lua", "../ended.lua", "release.lua", "../members.lua", "member.lua");
 
 /// Arguments of [`Request::Release`](super::request::Request::Release).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,9 +96,15 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
 mod tests {
     use super::{SCRIPT, millis};
     use crate::protocol::params::TOKEN_TOMBSTONE;
+    use crate::protocol::{admin, read_all};
 
     #[test]
-    fn the_script_knows_how_long_a_token_is_refused() {
-        assert_eq!(SCRIPT.body().matches(&format!("'{}'", millis(TOKEN_TOMBSTONE))).count(), 2);
+    fn the_scripts_know_how_long_a_token_is_refused() {
+        let (ms, us) = (millis(TOKEN_TOMBSTONE), TOKEN_TOMBSTONE.as_micros());
+        let count = |script: &str, text: &str| script.matches(text).count();
+        assert_eq!(count(SCRIPT.body(), &format!("expect_late({us})")), 1, "acquires read it for as long");
+        assert_eq!(count(SCRIPT.body(), &format!("<= {us} ")), 1, "it counts");
+        assert_eq!(count(read_all::SCRIPT.body(), &format!("{ms} - math.floor")), 1, "others see how long");
+        assert_eq!(count(admin::SCRIPT.body(), &format!(">= {us} ")), 1, "it is kept");
     }
 }

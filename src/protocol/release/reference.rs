@@ -8,14 +8,21 @@ use crate::protocol::{CancelArgs, EndReason, Found, LeaseRecord, ReleaseArgs, Re
 
 /// A release, for which the script gets an empty attempt: the lease ends for good.
 pub(in crate::protocol) fn release(memory: &mut Memory, context: &CallContext<'_>, args: &ReleaseArgs) -> Reply {
-    let earlier = memory.tombstone(context, &args.resource, &args.token);
+    let mut earlier = memory.tombstone(context, &args.resource, &args.token);
     let mut found = memory.find(context, &args.resource, &args.token);
-    if found == Found::Match {
-        memory.locks.remove(&args.resource, context.now_ms());
+    match found {
+        Found::Match => {
+            memory.locks.remove(&args.resource, context.now_ms());
+        }
+        // The token's first acquire may arrive later.
+        _ if mutant::is(Mutant::LateUnread) => {}
+        _ => memory.read_tombstones(context, TOKEN_TOMBSTONE),
     }
     if memory.blocks.take_out(&args.resource, Some(&args.token), None, context.now_ms()).is_some() {
         found = Found::Match;
     }
+    // A release that finds its lease counts as the first one, except after a revocation.
+    earlier = earlier.filter(|reason| found != Found::Match || *reason == EndReason::Revoked);
     if shared_holders::member_of(memory, context.now_ms(), &args.resource, &args.token).is_some() {
         shared_holders::remove(memory, context.now_ms(), &args.resource, &args.token);
         found = Found::Match;

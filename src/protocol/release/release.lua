@@ -3,11 +3,12 @@
 -- A cancel leaves a tombstone also where it finds its attempt's claim: the acquire is sent again if the view changes.
 -- Reply: for each, in order: 1 (released, no earlier tombstone), or a list: R released | M no such key | O another's,
 --        then the reason in an earlier tombstone, or ''
+-- A release that finds its lease counts as the first one, except after a revocation.
 local K = KEYS
 -- After a change of the key template: the names that this process gives to locks (names.lua), also where the sender does not know them yet.
 -- For a quarantine after the change there is a redlockd:blocks.
 local is_found = not found[1]
-for i = 1, count do is_found = is_found and sub(found[2 * i + 1] or '', 1, 65) == sub(KEYS[2 * i], 15, 78) .. '|' end
+for i = 1, count do is_found = is_found and sub(found[i + 3] or '', 1, 65) == sub(KEYS[2 * i], 15, 78) .. '|' end
 local names = not is_found and redis.call('MGET', 'redlockd:names')[1]
 if names then
   local name, moving = string.match(names, '^(%S*) ?(.*)$')
@@ -16,13 +17,16 @@ if names then
     local resource = sub(KEYS[2 * i], 80, ARGV[2 * i - 1] == '' and -1 or -19)
     local moved = 'redlockd:moved:' .. resource
     K[2 * i - 1] = moving ~= '' and redis.call('EXISTS', moved) == 1 and moved or (string.gsub(name, '{resource}', resource))
-    K[2 * i] = KEYS[2 * i]
+    K[2 * i], locks[i] = KEYS[2 * i], K[2 * i - 1]
   end
-  found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', unpack(K))
+  found = redis.call('MGET', 'redlockd:blocks', 'redlockd:notices', 'redlockd:revoked', unpack(locks))
 end
-local out, deleted, unlisted, notices, beside, longest = {}, {}, {}, {}, nil, 0
+local tombstones = {}
+for i = 1, count do tombstones[i] = K[2 * i] end
+local earlier = why_ended(tombstones)
+local out, deleted, unlisted, notices, beside, longest, is_late = {}, {}, {}, {}, nil, 0, false
 for i = 1, count do
-  local v, before, code, last, ended = found[2 * i + 1], found[2 * i + 2], 'M', false, false
+  local v, code, last, ended = found[i + 3], 'M', false, false
   local LOCK, TOKEN, AT = K[2 * i - 1], sub(K[2 * i], 15, 78), ARGV[2 * i - 1]
   local RESOURCE = sub(K[2 * i], 80, AT == '' and -1 or -19)
   if not v then
@@ -46,7 +50,7 @@ for i = 1, count do
       if not last then redis.pcall('SET', LOCK, TOKEN .. '|' .. head .. rest .. tail, 'KEEPTTL') end
     end
   end
-  if AT ~= '' then longest = math.max(longest, ARGV[2 * i]) end
+  if AT ~= '' then longest = math.max(longest, ARGV[2 * i]) else is_late = is_late or not last end
   if found[1] then
     local BLOCK, rest = 'redlockd:block:' .. RESOURCE, ''
     local ends, claims = string.match(redis.call('HMGET', BLOCK, TOKEN)[1] or '', '^(%d+)|(.*)$')
@@ -61,7 +65,7 @@ for i = 1, count do
         redis.call('HSET', BLOCK, TOKEN, ends .. '|' .. rest)
       else
         redis.call('HDEL', BLOCK, TOKEN)
-        local others, last_end, t = redis.call('HGETALL', BLOCK), 0, redis.call('TIME')
+        local others, last_end = redis.call('HGETALL', BLOCK), 0
         for n = 2, #others, 2 do last_end = math.max(last_end, string.match(others[n], '^%d+')) end
         local left = last_end - math.floor(t[1] * 1000 + t[2] / 1000)
         if last_end > 0 then redis.call('PEXPIRE', BLOCK, math.max(left, 0)) end -- 0: the key is deleted
@@ -74,24 +78,27 @@ for i = 1, count do
     -- 'c': a cancelled attempt usually had no quorum; waiters must not wake each other by cancelling.
     notices[#notices + 1], notices[#notices + 2] = 'redlockd:freed:' .. RESOURCE, (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8)
   end
-  out[i] = not before and code == 'R' and 1 or { code, before or '' }
+  if AT == '' and code == 'R' and earlier[i] ~= 'revoked' then earlier[i] = false end
+  out[i] = not earlier[i] and code == 'R' and 1 or { code, earlier[i] or '' }
 end
 if #deleted > 0 then redis.call('DEL', unpack(deleted)) end
-if longest > 0 and redis.call('PTTL', 'redlockd:cancels') < longest then
-  redis.pcall('SET', 'redlockd:cancels', '1', 'PX', longest) -- lasts as long as they do
-end
+if longest > 0 then have_keys(longest) end
+if is_late then expect_late(60000000) end -- its first acquire may arrive later
 for i = 1, count do
   -- The first reason stays, except that a release replaces a revocation.
-  local before, is_release = found[2 * i + 2], ARGV[2 * i - 1] == ''
-  if not before or before == 'revoked' then
-    local done = redis.pcall('SET', K[2 * i], is_release and ARGV[2 * i] or 'cancelled', 'PX', is_release and '60000' or ARGV[2 * i])
-    if done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still release
+  local done
+  if earlier[i] and earlier[i] ~= 'revoked' then
+    done = nil
+  elseif ARGV[2 * i - 1] == '' then
+    done = redis.pcall('HSET', 'redlockd:ended', K[2 * i], ARGV[2 * i] .. '|' .. t[1] .. '|' .. t[2])
+  else
+    done = redis.pcall('SET', K[2 * i], 'cancelled', 'PX', ARGV[2 * i])
   end
+  if type(done) == 'table' and done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still release
 end
 -- Last: if these are forbidden, the leases are deleted and tombstoned anyway.
 if #deleted > 0 then redis.call('ZREM', 'redlockd:leases', unpack(unlisted)) end
 -- pcall: a Redis user without the right to the channel can still release.
 for n = 1, #notices, 2 do redis.pcall('PUBLISH', notices[n], notices[n + 1]) end
 if not beside then return out end
-local TIME = redis.call('TIME')
-local NOW_MS, Q = TIME[1] * 1000 + math.floor(TIME[2] / 1000), nil
+local NOW_MS, Q = math.floor(NOW / 1000), nil

@@ -11,7 +11,7 @@ use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 
-node_script!(with_marker "../names.lua", "rename.lua");
+node_script!(with_marker "../names.lua", "../ended.lua", "rename.lua");
 
 /// The maximum number of keys that one page walks: it occupies the node for about two milliseconds if all are leases.
 const PAGE_MAX: u32 = 500;

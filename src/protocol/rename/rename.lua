@@ -58,7 +58,7 @@ for _, key in ipairs(scan[2]) do
   elseif string.sub(key, 1, 15) == 'redlockd:moved:' then
     local resource, v = string.sub(key, 16), redis.call('MGET', key)[1]
     local token = v and string.byte(v, 65) == 124 and string.sub(v, 1, 64)
-    local reason = token and redis.call('MGET', 'redlockd:gone:' .. token .. ':' .. resource)[1]
+    local reason = token and why_ended({ 'redlockd:gone:' .. token .. ':' .. resource })[1]
     if v and reason and reason ~= 'revoked' then
       redis.call('DEL', key)
     elseif v and redis.call('EXISTS', head .. resource .. tail) == 1 then

@@ -12,7 +12,7 @@ use super::reply_reader::{Malformed, ReplyReader};
 use super::script::{Command, CommandBuilder, LIFETIME_MAX_MS, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
-node_script!(with_marker "../fences.lua", "restore.lua", "../members.lua", "member.lua");
+node_script!(with_marker "../fences.lua", "../ended.lua", "restore.lua", "../members.lua", "member.lua");
 
 /// Arguments of [`Request::Restore`](super::request::Request::Restore).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -48,6 +48,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     }
     let end = now_ms.saturating_add(left_ms);
     memory.locks.put(resource, LockValue::from_bytes(record.encode().as_bytes()), Some(end));
+    memory.expect_late(context);
     memory.store_fence(resource, record.fence.0);
     Reply::Restored
 }

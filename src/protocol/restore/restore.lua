@@ -9,14 +9,14 @@ local names = no and redis.call('MGET', 'redlockd:names')[1]
 if names and string.gsub(names, '{resource}', ARGV[8]) ~= KEYS[2] then return no end -- locks have other names here
 local LOCK, VALUE, fence, px = KEYS[2], ARGV[7], tonumber(ARGV[6]), tonumber(ARGV[5])
 local NOW_MS = math.floor(NOW / 1000)
-local r = redis.call('MGET', KEYS[3], LOCK, 'redlockd:blocks')
-if r[1] then return { 'D', r[1] } end
+local ended, r = why_ended({ KEYS[3] })[1], redis.call('MGET', LOCK, 'redlockd:blocks')
+if ended then return { 'D', ended } end
 if fence > math.max(NOW, hw) + GUARD then return { 'F' } end
 local BLOCK = 'redlockd:block:' .. ARGV[8]
-local left = r[3] and redis.call('PTTL', BLOCK) or -2
+local left = r[2] and redis.call('PTTL', BLOCK) or -2
 if string.byte(VALUE) == 77 then -- M: a member
   -- A block may stand for other members, which this one does not exclude: it stays.
-  if left ~= -2 or r[2] and string.sub(r[2], 1, 2) ~= 'S|' then return { 'O', 0 } end
+  if left ~= -2 or r[1] and string.sub(r[1], 1, 2) ~= 'S|' then return { 'O', 0 } end
 elseif left == -2 then
   if not redis.call('SET', LOCK, VALUE, 'NX', 'PX', px) then return { 'O', 0 } end
 else
@@ -24,8 +24,8 @@ else
   local filled = redis.call('HMGET', META, 'filled')[1] or NONE
   if string.match(PASS, '|(%x+)|%d+$') < filled then return { 'O', 0 } end
   -- The lease takes the place of the block, which may stand for other leases too: it ends no earlier
-  if r[2] then
-    local had = string.sub(r[2], 1, 65) == string.sub(VALUE, 1, 65) and string.match(r[2], '^%d+|%d+|(%d+)|', 66)
+  if r[1] then
+    local had = string.sub(r[1], 1, 65) == string.sub(VALUE, 1, 65) and string.match(r[1], '^%d+|%d+|(%d+)|', 66)
     if not had or tonumber(had) > fence then return { 'O', 0 } end -- another token's, or this token's next lease
     left = math.max(left, redis.call('PTTL', LOCK))
   elseif redis.call('EXISTS', LOCK) == 1 then
@@ -36,6 +36,7 @@ else
   redis.call('DEL', BLOCK)
 end
 local function stored()
+  expect_late(2 * GUARD + 1000000) -- an acquire of this token may still arrive here after its release
   keep_fence(ARGV[8], fence)
   redis.call('ZADD', KEYS[4], NOW_MS + px, ARGV[8])
   return { 'P' }

@@ -13,8 +13,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let held_ms = memory.locks.left_ms(resource, now_ms).flatten();
     if let Some(member) = shared_holders::member_of(memory, now_ms, resource, token) {
         let left_ms = (member.end_ms - now_ms).max(blocked_ms.unwrap_or(0));
-        let end = end_ms(context, TOKEN_TOMBSTONE).saturating_add(left_ms);
-        memory.ended.put((resource.clone(), token.clone()), EndReason::Revoked, Some(end));
+        put_tombstone(memory, context, args, left_ms);
         return Reply::Revoked { left_ms };
     }
     // The token stays in the resource's block: the lease is held until its end.
@@ -24,7 +23,15 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         (Found::Nothing, None) => return Reply::Missing,
         (Found::Other, None) => return Reply::Other { fence: None },
     };
-    let end = end_ms(context, TOKEN_TOMBSTONE).saturating_add(left_ms);
-    memory.ended.put((resource.clone(), token.clone()), EndReason::Revoked, Some(end));
+    put_tombstone(memory, context, args, left_ms);
     Reply::Revoked { left_ms }
+}
+
+/// It outlives the lease, and takes the place of no other reason.
+fn put_tombstone(memory: &mut Memory, context: &CallContext<'_>, args: &RevokeArgs, left_ms: u64) {
+    let before = memory.tombstone(context, &args.resource, &args.token);
+    if before.is_none_or(|reason| reason == EndReason::Revoked) {
+        let end = end_ms(context, TOKEN_TOMBSTONE).saturating_add(left_ms);
+        memory.ended.put((args.resource.clone(), args.token.clone()), EndReason::Revoked, Some(end));
+    }
 }

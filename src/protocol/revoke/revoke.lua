@@ -14,5 +14,10 @@ elseif v and string.sub(v, 1, 65) == ARGV[1] .. '|' then
 elseif not left then
   return not v and redis.call('EXISTS', LOCK) == 0 and { 'M' } or { 'O', 0 }
 end
-redis.call('SET', KEYS[2], 'revoked', 'PX', left + ARGV[2])
+local before = redis.call('MGET', KEYS[2])[1]
+if not before or before == 'revoked' then redis.call('SET', KEYS[2], 'revoked', 'PX', left + ARGV[2]) end
+-- While these exist, a release reads tombstones also where it finds its lease, and an acquire those that are keys.
+for _, key in ipairs({ 'redlockd:revoked', 'redlockd:tombstones' }) do
+  if redis.call('PTTL', key) < left + ARGV[2] then redis.call('SET', key, '1', 'PX', left + ARGV[2]) end
+end
 return { 'V', left }

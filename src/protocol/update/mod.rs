@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "../fences.lua", "update.lua", "../members.lua", "member.lua");
+node_script!(with_marker "../fences.lua", "../ended.lua", "update.lua", "../members.lua", "member.lua");
 
 /// What an update does besides a new end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,8 +15,9 @@ local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])
 local function edit_of(labels)
   return ARGV[10] ~= '' and not (ARGV[9] == '2' and string.find(labels, '"k":%d')) and ARGV[10]
 end
-local r = redis.call('MGET', LOCK, KEYS[4], 'redlockd:blocks')
-if r[2] then return no or { 'D', r[2] } end -- released, forced, or revoked: no further renewals
+local r, ended = redis.call('MGET', LOCK, KEYS[4], 'redlockd:blocks'), nil
+if string.sub(r[1] or '', 1, 65) == TOKEN .. '|' then ended = r[2] else ended = why_ended({ KEYS[4] })[1] end -- no release leaves the lease
+if ended then return no or { 'D', ended } end -- released, forced, or revoked: no further renewals
 if r[3] then -- a resource with a block is updated as in quarantine: without a vote
   local left = redis.call('PTTL', KEYS[3])
   if left ~= -2 then

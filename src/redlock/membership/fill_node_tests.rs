@@ -11,7 +11,7 @@ use super::*;
 use crate::mutant::{FOUND_BY_HEALING, plant, restore};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{
-    AcquireArgs, AdmitArgs, ClusterParams, NoVote, RequestStamp, RequestTime, RosterEntry, Unreachable,
+    AcquireArgs, AdmitArgs, ClusterParams, NoVote, RequestStamp, RequestTime, RosterEntry, TokenUse, Unreachable,
     UnreachableKind, ViewId, Vote,
 };
 use crate::redlock::clock::BootTime;
@@ -164,6 +164,7 @@ fn acquire(name: &str, by: u64) -> Request {
         attempt: AttemptId::from_random(by),
         ttl: Ttl::from_ms(1_000_000).expect("valid"),
         labels: "{}".into(),
+        token_use: TokenUse::Again,
     })
 }
 

@@ -172,9 +172,15 @@ impl FillPlan {
                     return;
                 }
                 let made_us = now_us.saturating_sub((lasts_ms - left_ms).saturating_mul(1_000));
-                let known = self.ended.entry((resource, token)).or_default();
-                known.retain(|(by, _)| *by != node);
-                known.push((node, Ended { reason, left_ms, made_us }));
+                let (known, new) =
+                    (self.ended.entry((resource, token)).or_default(), Ended { reason, left_ms, made_us });
+                // One counts for each node, which may show several: a release replaces a revocation, and an earlier release.
+                let rank = |of: &Ended| (of.reason != EndReason::Revoked, of.made_us);
+                match known.iter_mut().find(|(by, _)| *by == node) {
+                    Some((_, had)) if rank(had) > rank(&new) => {}
+                    Some((_, had)) => *had = new,
+                    None => known.push((node, new)),
+                }
             }
         }
     }

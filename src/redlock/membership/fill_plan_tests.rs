@@ -166,8 +166,8 @@ fn seen(nodes: &[Node], of: u8, by: u8) -> Seen {
     let tombstones = || nodes.iter().flat_map(of_node);
     let witnesses = |which: u8| nodes.iter().filter(|n| of_node(n).iter().any(|t| t.2 == which)).count();
     let cancelled = (0..2_u8).filter(|which| witnesses(*which) >= WITNESSES).fold(0, |bits, which| bits | 1 << which);
-    // The last of a node counts: it has one tombstone of a token.
-    let released = nodes.iter().filter_map(|n| of_node(n).into_iter().rfind(|t| t.2 == 2));
+    // The last release that a node shows counts.
+    let released = nodes.iter().filter_map(|n| of_node(n).into_iter().filter(|t| t.2 == 2).max_by_key(|t| (!t.3, t.4)));
     let at = usize::from(of);
     let key = |(node, shown): (usize, &Node)| match shown.keys[at] {
         Key::Lease(token, bits, left, age) if token == by => {

@@ -12,7 +12,8 @@ use std::time::Duration;
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
 use redlockd::protocol::{
     AcquireArgs, CancelArgs, ClusterParams, EndReason, IndexArgs, NodeResult, ReleaseArgs, Reply, Request,
-    RequestStamp, RequestTime, RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, UpdateKind, quarantine_for,
+    RequestStamp, RequestTime, RevokeArgs, TokenUse, Unreachable, UnreachableKind, UpdateArgs, UpdateKind,
+    quarantine_for,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::node::Node;
@@ -151,6 +152,7 @@ impl Holder {
             attempt: self.attempt.clone(),
             ttl: ttl(ttl_ms),
             labels: "{\"o\":\"me\"}".into(),
+            token_use: TokenUse::Again,
         })
     }
 

@@ -43,7 +43,7 @@ async fn a_wrong_password_is_reported_and_never_printed() {
 /// The fewest permissions that a node's user needs.
 const LEAST: &str = "lock on >pw resetchannels &redlockd:freed:* ~* -@all +ping +hello +auth +select +info \
                      +script|load +eval +evalsha +time +hgetall +hmget +hdel +hset +mget +get +set +setrange +del +exists +type +pttl \
-                     +pexpire +psetex +publish +zadd +zrem +zscan +zrangebyscore";
+                     +pexpire +psetex +publish +rename +zadd +zrem +zscan +zrangebyscore";
 
 #[tokio::test]
 async fn a_user_with_the_least_permissions_works_and_one_with_fewer_is_reported() {
