@@ -89,7 +89,7 @@ if operation == 'probe' and not (no and no[1] == 'K') then
   if ARGV[11] == '1' then left[3], left[4] = 'fit:' .. instance, NOW end
   if instance ~= '' then left[#left + 1], left[#left + 2] = 'sees:' .. instance, sees end -- in place of its last one
   local turned = tonumber(notes.turned or 0)
-  if NOW - turned >= 60000000 or NOW < turned then -- TOKEN_TOMBSTONE: of the tombstones that releases left, those before the last time are over
+  if NOW - turned >= 60000000 or NOW < turned then -- TOKEN_TOMBSTONE: what is in redlockd:ended:old is older (ended.lua)
     if NOW >= turned then -- otherwise this clock has gone back, and they stay for as long again
       local done = redis.pcall('UNLINK', 'redlockd:ended:old')
       if type(done) == 'table' then redis.call('DEL', 'redlockd:ended:old') end -- a user without the right to it

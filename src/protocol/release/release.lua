@@ -87,8 +87,7 @@ if is_late then expect_late(60000000) end -- its first acquire may arrive later
 for i = 1, count do
   -- The first reason stays, except that a release replaces a revocation.
   local done
-  if earlier[i] and earlier[i] ~= 'revoked' then
-    done = nil
+  if earlier[i] and earlier[i] ~= 'revoked' then -- it has one
   elseif ARGV[2 * i - 1] == '' then
     done = redis.pcall('HSET', 'redlockd:ended', K[2 * i], ARGV[2 * i] .. '|' .. t[1] .. '|' .. t[2])
   else
