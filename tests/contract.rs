@@ -94,6 +94,7 @@ macro_rules! lease_cases_on {
             a_first_acquire_that_arrives_twice_is_refused_after_its_release
             a_first_acquire_is_refused_after_the_release_of_another_acquires_lease
             a_first_acquire_is_refused_after_the_release_of_a_sets_lease
+            a_first_acquire_is_refused_for_as_long_as_it_may_be_late
             a_first_acquire_is_refused_after_the_release_of_a_restored_lease
         }
     };

@@ -12,7 +12,8 @@ use redlockd::protocol::{
 use redlockd::types::{Fence, Mode, NodeId};
 
 use super::subject::{
-    Server, Subject, acquire, attempt, cancel, extend, first, inspect, name, params, release, revoke, token, ttl, view,
+    Server, Subject, acquire, attempt, begin_generation, cancel, extend, first, inspect, name, params, release, revoke,
+    token, ttl, view,
 };
 
 const LONG_MS: u64 = 40_000;
@@ -257,6 +258,7 @@ pub fn a_copy_counts_like_a_vote_of_its_own(node: &mut impl Server) {
 
 pub fn a_first_acquire_is_refused_after_the_release_of_a_copy(node: &mut impl Server) {
     filled(node, |record| vec![FillEntry::Copy { resource: name("a"), record: record(1), left_ms: LONG_MS }]);
+    begin_generation(node);
     assert!(matches!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Match, .. })));
     assert_eq!(node.ask(&first("a", 1, 1, 1_000)), Reply::Ended { reason: EndReason::Released });
 }

@@ -113,6 +113,11 @@ pub fn first(resource: &str, by: u64, at: u64, ms: u64) -> Request {
     Request::Acquire(AcquireArgs { token_use: TokenUse::First, ..args })
 }
 
+/// Grants another resource, which begins a generation of fences: from then on `plain.lua` decides first acquires.
+pub fn begin_generation(node: &mut impl Subject) {
+    assert!(matches!(node.ask(&first("other", 99, 99, 60_000)), Reply::Granted { .. }));
+}
+
 pub fn extend(resource: &str, by: u64, ms: Option<u64>, fence: Option<Fence>) -> Request {
     let (resource, token) = (name(resource), token(by));
     Request::Update(UpdateArgs { resource, token, ttl: ms.map(ttl), fence, kind: UpdateKind::Renewal, labels: None })

@@ -2,6 +2,7 @@
 //! redis-server has those of releases.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use redlockd::protocol::{
     EndReason, Found, LeaseRecord, ReadArgs, ReadEntry, Released, Reply, Request, RequestTime, RestoreArgs,
@@ -10,7 +11,7 @@ use redlockd::types::{Fence, Mode};
 
 use super::redis_server::RedisServer;
 use super::sets::set;
-use super::subject::{Subject, acquire, first, name, params, release, token, ttl};
+use super::subject::{GUARD, Subject, acquire, begin_generation, first, name, params, release, token, ttl};
 
 const TTL_MS: u64 = 10_000;
 const ENDED: Reply = Reply::Ended { reason: EndReason::Released };
@@ -23,11 +24,13 @@ fn found(node: &mut impl Subject, resource: &str, by: u64) -> Found {
 }
 
 pub fn a_first_acquire_that_arrives_after_its_release_is_refused(node: &mut impl Subject) {
+    begin_generation(node);
     assert_eq!(found(node, "a", 1), Found::Nothing);
     assert_eq!(node.ask(&first("a", 1, 1, TTL_MS)), ENDED);
 }
 
 pub fn a_first_acquire_that_arrives_twice_is_refused_after_its_release(node: &mut impl Subject) {
+    begin_generation(node);
     let (sent_at, request) = (RequestTime(node.now_us()), first("a", 1, 1, TTL_MS));
     let granted = node.ask_with(sent_at, &params(), &request);
     assert!(matches!(granted, Ok(Reply::Granted { joined: false, .. })), "{granted:?}");
@@ -37,6 +40,7 @@ pub fn a_first_acquire_that_arrives_twice_is_refused_after_its_release(node: &mu
 
 /// `request`, which was sent earlier by a clock that is behind, makes the lease. It is released before the first acquire arrives.
 fn is_refused_after(node: &mut impl Subject, request: &Request, sent_at: RequestTime) {
+    begin_generation(node);
     node.ask_with(sent_at, &params(), request).expect("an answer");
     assert_eq!(found(node, "a", 1), Found::Match);
     assert_eq!(node.ask(&first("a", 1, 1, TTL_MS)), ENDED);
@@ -49,6 +53,16 @@ fn earlier(node: &mut impl Subject) -> RequestTime {
 pub fn a_first_acquire_is_refused_after_the_release_of_another_acquires_lease(node: &mut impl Subject) {
     let sent_at = earlier(node);
     is_refused_after(node, &acquire("a", 1, 2, TTL_MS), sent_at);
+}
+
+/// It was sent by a clock that is ahead by almost a guard, and is accepted as long as it is not older than one.
+pub fn a_first_acquire_is_refused_for_as_long_as_it_may_be_late(node: &mut impl Subject) {
+    begin_generation(node);
+    node.ask(&acquire("a", 1, 2, TTL_MS));
+    assert_eq!(found(node, "a", 1), Found::Match);
+    node.pass(2 * GUARD - Duration::from_millis(100));
+    let late = RequestTime(node.now_us() - u64::try_from(GUARD.as_micros()).expect("short") + 200_000);
+    assert_eq!(node.ask_with(late, &params(), &first("a", 1, 1, TTL_MS)), Ok(ENDED));
 }
 
 pub fn a_first_acquire_is_refused_after_the_release_of_a_sets_lease(node: &mut impl Subject) {

@@ -68,15 +68,10 @@ local function block(resource, token, claims, px)
 end
 -- The reason in this token's tombstone here, and its claims without attempts that were cancelled here.
 local function ended(resource, token, claims)
-  local GONE, attempts = 'redlockd:gone:' .. token .. ':' .. resource, {}
-  local keys = { GONE }
+  local GONE = 'redlockd:gone:' .. token .. ':' .. resource
   for attempt in string.gmatch(claims, '(a%x+),') do
-    attempts[#attempts + 1], keys[#keys + 1] = attempt .. ',', GONE .. '#' .. attempt
-  end
-  local found = redis.call('MGET', unpack(keys))
-  for n = 1, #attempts do
-    if found[n + 1] then
-      local a, b = string.find(claims, attempts[n], 1, true)
+    if redis.call('EXISTS', GONE .. '#' .. attempt) == 1 then
+      local a, b = string.find(claims, attempt .. ',', 1, true)
       claims = string.sub(claims, 1, a - 1) .. string.sub(claims, b + 1)
     end
   end
