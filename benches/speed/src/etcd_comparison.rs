@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::etcd::{self, Etcd};
 use crate::goals::Goals;
+use crate::peers::Bare;
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
 use crate::stats::{Run, Spread, print_other_load};
@@ -16,17 +17,20 @@ const CONNECTION_COUNTS: [usize; 3] = [1, 16, 64];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Service,
+    Least,
     Durable,
     EtcdTwo,
     EtcdThree,
 }
 
-const SUBJECTS: [Subject; 4] = [Subject::Service, Subject::Durable, Subject::EtcdTwo, Subject::EtcdThree];
+const SUBJECTS: [Subject; 5] =
+    [Subject::Service, Subject::Least, Subject::Durable, Subject::EtcdTwo, Subject::EtcdThree];
 
 impl Subject {
     fn name(self) -> &'static str {
         match self {
             Self::Service => "redlockd, five nodes in memory",
+            Self::Least => "the least service, five nodes in memory",
             Self::Durable => "redlockd, five nodes with appendfsync always",
             Self::EtcdTwo => "etcd, lock and unlock under one lease per connection",
             Self::EtcdThree => "etcd, lease, lock and unlock",
@@ -38,6 +42,7 @@ impl Subject {
 struct World {
     nodes: Nodes,
     service: Service,
+    least: Bare,
     durable_nodes: Nodes,
     durable: Service,
     etcd: Etcd,
@@ -48,7 +53,8 @@ impl World {
         let start = Start { binary: &asked.binary, under: &[], args: &[] };
         let (nodes, durable_nodes) = (Nodes::start().await?, Nodes::start_durable().await?);
         let (service, durable) = (start.over(&nodes).await?, start.over(&durable_nodes).await?);
-        Ok(Self { nodes, service, durable_nodes, durable, etcd: Etcd::start().await? })
+        let least = Bare::start_least(&std::env::current_exe()?, &nodes)?;
+        Ok(Self { nodes, service, least, durable_nodes, durable, etcd: Etcd::start().await? })
     }
 
     async fn measure(&self, subject: Subject, connections: usize, until: Until) -> Result<Run, Failure> {
@@ -60,6 +66,10 @@ impl World {
             Subject::Service => {
                 let run = http::drive(self.service.address, connections, until, http::cycle);
                 parties(self.service.server.pid(), Some(&self.nodes)).watch(run).await
+            }
+            Subject::Least => {
+                let run = http::drive(self.least.address, connections, until, http::cycle);
+                parties(self.least.server.pid(), Some(&self.nodes)).watch(run).await
             }
             Subject::Durable => {
                 let run = http::drive(self.durable.address, connections, until, http::cycle);

@@ -60,26 +60,14 @@ pub async fn script(
     LocalSet::new()
         .run_until(async {
             let client = Rc::new(PipelinedClient::connect(nodes).await?);
-            let fingerprints = Rc::new(fingerprints);
             repeat_here(vec![(); connections], until, async move |(), number| {
-                let [acquire, release] = requests(number);
-                // Packed once: what differs between the nodes is the marker fingerprint up to the quarantine, which is put in its place.
-                let pass = |node: usize| fingerprints[node].rsplit_once('|').map_or("", |(pass, _)| pass).as_bytes();
-                let mut packed = Vec::new();
-                script.pack(&acquire, &fingerprints[0]).write_to(&mut packed);
-                let Some(at) = memchr::memmem::find(&packed, pass(0)) else { return false };
-                let (head, tail) = (&packed[..at], &packed[at + pass(0).len()..]);
-                let acquired = client.ask(|node, queue| {
-                    queue.extend_from_slice(head);
-                    queue.extend_from_slice(pass(node));
-                    queue.extend_from_slice(tail);
-                });
-                if !acquired.await {
-                    return false;
+                for request in requests(number) {
+                    let packed = script.pack_for_each(&[&request], &fingerprints[0]);
+                    if !client.ask(|node, queue| packed.write_to(queue, &fingerprints[node])).await {
+                        return false;
+                    }
                 }
-                let mut packed = Vec::new();
-                script.pack(&release, "").write_to(&mut packed);
-                client.ask(|_, queue| queue.extend_from_slice(&packed)).await
+                true
             })
             .await
         })
@@ -113,8 +101,31 @@ pub struct Script {
     template: KeyTemplate,
 }
 
+/// A command that is packed once for all nodes. What differs between them is the marker fingerprint up to the quarantine.
+pub struct ForEach {
+    packed: Vec<u8>,
+    /// Where the first node's is; empty: the command has none.
+    place: Range<usize>,
+}
+
+impl ForEach {
+    /// Appends what the node with this marker fingerprint is sent.
+    pub fn write_to(&self, out: &mut Vec<u8>, fingerprint: &str) {
+        out.extend_from_slice(&self.packed[..self.place.start]);
+        if !self.place.is_empty() {
+            out.extend_from_slice(before_quarantine(fingerprint).as_bytes());
+        }
+        out.extend_from_slice(&self.packed[self.place.end..]);
+    }
+}
+
+fn before_quarantine(fingerprint: &str) -> &str {
+    fingerprint.rsplit_once('|').map_or("", |(before, _)| before)
+}
+
 impl Script {
-    fn new() -> Self {
+    /// As the service packs them with its default settings.
+    pub fn new() -> Self {
         let params = ClusterParams {
             cluster: String::new().into(), // part of the marker fingerprint
             guard: Duration::from_millis(500),
@@ -133,20 +144,31 @@ impl Script {
 
     /// The same with this token.
     pub fn requests_with(name: &str, token: TokenHash) -> [Request; 2] {
+        [Self::acquire(name, token.clone()), Self::release(name, token)]
+    }
+
+    /// An acquire. Panics: not a resource's name.
+    pub fn acquire(name: &str, token: TokenHash) -> Request {
         let resource = ResourceName::parse(name).expect("a name");
-        let release = Request::Release(ReleaseArgs {
-            resource: resource.clone(),
-            token: token.clone(),
-            reason: EndReason::Released,
-        });
         let attempt = SystemEntropy.attempt();
         let ttl = Ttl::from_ms(TTL_MS).expect("in range");
         let (labels, token_use) = ("{}".into(), TokenUse::First);
-        [Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels, token_use }), release]
+        Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels, token_use })
     }
 
-    fn pack(&self, request: &Request, marker_fingerprint: &str) -> Command {
-        self.pack_batch(&[request], marker_fingerprint)
+    /// A release. Panics: not a resource's name.
+    pub fn release(name: &str, token: TokenHash) -> Request {
+        let resource = ResourceName::parse(name).expect("a name");
+        Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released })
+    }
+
+    /// One command for these requests of one kind. `first`: the marker fingerprint of one of the nodes.
+    pub fn pack_for_each(&self, requests: &[&Request], first: &str) -> ForEach {
+        let mut packed = Vec::new();
+        self.pack_batch(requests, first).write_to(&mut packed);
+        let differs = before_quarantine(first);
+        let place = memchr::memmem::find(&packed, differs.as_bytes()).map_or(0..0, |at| at..at + differs.len());
+        ForEach { packed, place }
     }
 
     fn pack_batch(&self, requests: &[&Request], marker_fingerprint: &str) -> Command {

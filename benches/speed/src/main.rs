@@ -22,6 +22,7 @@ mod goals;
 mod growth;
 mod http;
 mod in_process;
+mod least_service;
 mod node_cost;
 mod parts;
 mod peers;
@@ -66,6 +67,9 @@ async fn main() -> Result<(), Failure> {
     }
     if what == "usual" {
         return usual_service::serve().await;
+    }
+    if what == "least" {
+        return least_service::serve(&args.collect::<Vec<_>>()).await;
     }
     if what == "part" {
         return parts::do_part(&args.collect::<Vec<_>>()).await;

@@ -1,4 +1,4 @@
-//! What the scripts cost a node by its own count (`INFO commandstats`), beside the commands of plain Redlock. Every
+//! What the scripts cost a node: processor time of its process per request, beside the commands of plain Redlock. Every
 //! reply is checked: a script that refuses is cheap.
 
 use std::io::{Read, Write};
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::floor::{Calls, Kind};
 use crate::goals::Goals;
+use crate::process::cpu_us;
 use crate::servers::{Nodes, Start};
 use crate::stats::Spread;
 use crate::{Asked, Failure};
@@ -68,7 +69,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
 impl OnNode {
     /// One round.
     ///
-    /// Errors: where the node refuses a call, or does not count.
+    /// Errors: where the node refuses a call.
     pub fn measure(&mut self, nodes: &Nodes) -> Result<(), Failure> {
         let mut control = nodes.connection(0)?;
         let mut stream = TcpStream::connect(nodes.addresses[0])?;
@@ -76,10 +77,10 @@ impl OnNode {
         for script in redlockd::protocol::commands::all_scripts() {
             script.load().exec(&mut control)?;
         }
+        let node = nodes.pids().swap_remove(0);
         let mut calls = Calls::new(nodes.fingerprints()?.swap_remove(0));
         for (costs, (kind, batch, number, name)) in self.0.iter_mut().zip(KINDS) {
-            redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut control)?;
-            let mut packed = Vec::new();
+            let (mut packed, before) = (Vec::new(), cpu_us(node)?);
             for first in (number..number + CALLS).step_by(AT_ONCE) {
                 packed.clear();
                 for first in (first..first + AT_ONCE).step_by(batch) {
@@ -88,12 +89,11 @@ impl OnNode {
                 stream.write_all(&packed)?;
                 expect(&mut stream, kind, AT_ONCE / batch, name)?;
             }
-            let stat = if kind == Kind::Set { "cmdstat_set:" } else { "cmdstat_evalsha:" };
-            costs.push(per_call(&mut control, stat)? / batch as f64);
+            costs.push((cpu_us(node)? - before) / CALLS as f64);
         }
         for (costs, (name, text)) in self.1.iter_mut().zip(STEPS) {
             let hash: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut control)?;
-            redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut control)?;
+            let before = cpu_us(node)?;
             for first in (0..CALLS).step_by(AT_ONCE) {
                 let mut pipe = redis::pipe();
                 for number in first..first + AT_ONCE {
@@ -105,14 +105,16 @@ impl OnNode {
                     return Err(format!("{name}: the node says {done:?}").into());
                 }
             }
-            costs.push(per_call(&mut control, "cmdstat_evalsha:")?);
+            costs.push((cpu_us(node)? - before) / CALLS as f64);
         }
         Ok(())
     }
 
     /// Prints what was measured.
     pub fn print(&self) {
-        println!("\nOn one node, by its own accounts, mean of {CALLS} requests:\n\n| request | µs |\n|---|---:|");
+        println!(
+            "\nProcessor time of one node per request, mean of {CALLS}, {AT_ONCE} sent at once:\n\n| request | µs |\n|---|---:|"
+        );
         for (costs, (_, _, _, name)) in self.0.iter().zip(KINDS) {
             println!("| {name} | {} |", Spread::of(costs.iter().copied()).text(2));
         }
@@ -133,16 +135,6 @@ impl OnNode {
             goals.at_most(what, bound, "", ours.iter().zip(sets).map(|(a, b)| a / b).collect());
         }
     }
-}
-
-/// What a call of a command took since the node's accounts were reset. Microseconds.
-fn per_call(control: &mut redis::Connection, stat: &str) -> Result<f64, Failure> {
-    let info: String = redis::cmd("INFO").arg("commandstats").query(control)?;
-    let cost = info
-        .lines()
-        .find_map(|line| line.strip_prefix(stat))
-        .and_then(|line| line.split(',').find_map(|field| field.strip_prefix("usec_per_call=")?.parse::<f64>().ok()));
-    Ok(cost.ok_or("no statistics of the command")?)
 }
 
 /// Reads so many replies. A list that is not only of numbers has a refusal in it.

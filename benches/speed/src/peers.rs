@@ -13,7 +13,7 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::servers::Server;
+use crate::servers::{Nodes, Server};
 use crate::stats::Run;
 use crate::workers::{Until, repeat};
 
@@ -32,7 +32,7 @@ pub async fn rslock(manager: &LockManager, connections: usize, until: Until) -> 
     repeat(managers, until, cycle).await
 }
 
-/// A service that holds no lock, in a process of its own.
+/// A service of this program, in a process of its own.
 pub struct Bare {
     /// Where it listens.
     pub address: SocketAddr,
@@ -45,16 +45,24 @@ impl Bare {
     ///
     /// Errors: where it does not start.
     pub fn start(program: &Path) -> Result<Self, Failure> {
-        Self::start_under(&[], program, "bare")
+        Self::start_under(&[], program, &["bare".to_owned()])
     }
 
-    /// Starts this very program as `bare` or `usual`, run by another program; empty: by itself.
+    /// Starts this very program as the least service over these nodes ([`crate::least_service`]).
     ///
     /// Errors: as of [`Self::start`].
-    pub fn start_under(under: &[String], program: &Path, service: &str) -> Result<Self, Failure> {
+    pub fn start_least(program: &Path, nodes: &Nodes) -> Result<Self, Failure> {
+        let nodes = nodes.addresses.iter().map(ToString::to_string);
+        Self::start_under(&[], program, &["least".to_owned()].into_iter().chain(nodes).collect::<Vec<_>>())
+    }
+
+    /// Starts this very program as such a service, run by another program; empty: by itself. `service`: its arguments.
+    ///
+    /// Errors: as of [`Self::start`].
+    pub fn start_under(under: &[String], program: &Path, service: &[String]) -> Result<Self, Failure> {
         let mut words = under.iter().map(AsRef::as_ref).chain([program.as_os_str()]);
         let mut command = Command::new(words.next().ok_or("no program")?);
-        let mut child = command.args(words).arg(service).stdout(Stdio::piped()).spawn()?;
+        let mut child = command.args(words).args(service).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().ok_or("no output")?;
         let server = Server(child);
         let mut line = String::new();

@@ -150,7 +150,8 @@ impl Nodes {
     }
 }
 
-fn connection(address: SocketAddr) -> Result<Connection, Failure> {
+/// A connection to the node at this address.
+pub fn connection(address: SocketAddr) -> Result<Connection, Failure> {
     Ok(redis::Client::open(format!("redis://{address}"))?.get_connection()?)
 }
 

@@ -198,11 +198,11 @@ async fn under_tool(
             (service.address, &mut service.server)
         }
         Subject::Bare(program) => {
-            bare = Bare::start_under(&under, program, "bare")?;
+            bare = Bare::start_under(&under, program, &["bare".to_owned()])?;
             (bare.address, &mut bare.server)
         }
         Subject::Usual(program) => {
-            bare = Bare::start_under(&under, program, "usual")?;
+            bare = Bare::start_under(&under, program, &["usual".to_owned()])?;
             (bare.address, &mut bare.server)
         }
     };

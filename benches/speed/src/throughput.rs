@@ -27,16 +27,18 @@ enum Subject {
     PlainFloor,
     ScriptFloor,
     Service,
+    Least,
     Rslock,
     BareAxum,
     Embedded,
     Within,
 }
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: [Subject; 8] = [
     Subject::PlainFloor,
     Subject::ScriptFloor,
     Subject::Service,
+    Subject::Least,
     Subject::Rslock,
     Subject::BareAxum,
     Subject::Embedded,
@@ -49,6 +51,7 @@ impl Subject {
             Self::PlainFloor => "plain floor",
             Self::ScriptFloor => "script floor",
             Self::Service => "redlockd",
+            Self::Least => "least service",
             Self::Rslock => "rslock, in process",
             Self::BareAxum => "bare axum",
             Self::Embedded => "redlockd, embedded",
@@ -65,6 +68,7 @@ pub struct World {
     pub service: Service,
     embedded: Service,
     bare: Bare,
+    least: Bare,
     within: Within<EmbeddedNode>,
 }
 
@@ -76,8 +80,9 @@ impl World {
         let start = Start { binary: &asked.binary, under: &[], args: &[] };
         let nodes = Nodes::start().await?;
         let (service, embedded) = (start.over(&nodes).await?, start.embedded().await?);
-        let (bare, within) = (Bare::start(&std::env::current_exe()?)?, Within::start(Patience::DEFAULT).await?);
-        Ok(Self { nodes, service, embedded, bare, within })
+        let (this, within) = (std::env::current_exe()?, Within::start(Patience::DEFAULT).await?);
+        let (bare, least) = (Bare::start(&this)?, Bare::start_least(&this, &nodes)?);
+        Ok(Self { nodes, service, embedded, bare, least, within })
     }
 
     async fn measure(&self, subject: Subject, connections: usize, length: Duration) -> Result<Run, Failure> {
@@ -93,6 +98,10 @@ impl World {
                 parties(None).watch(cycles).await
             }
             Subject::Service => self.drive(connections, length).await,
+            Subject::Least => {
+                let run = http::drive(self.least.address, connections, until, http::cycle);
+                watched(self.least.server.pid()).watch(run).await
+            }
             Subject::Rslock => {
                 parties(None).watch(peers::rslock(&LockManager::new(nodes.urls()), connections, until)).await
             }
@@ -169,7 +178,7 @@ fn ratios(
 }
 
 fn of_rates(all: &BTreeMap<(usize, Subject), Vec<Run>>, goals: &mut Goals) {
-    use Subject::{BareAxum, Embedded, PlainFloor, Rslock, ScriptFloor, Service};
+    use Subject::{BareAxum, Embedded, Least, PlainFloor, Rslock, ScriptFloor, Service};
     let rate = |connections, pair| ratios(all, connections, pair, Run::rate);
     goals.at_least("rate at 64 / script floor's", 0.6, "", rate(64, [Service, ScriptFloor]));
     goals.at_least("rate at 64 / plain floor's", 0.15, "", rate(64, [Service, PlainFloor]));
@@ -185,7 +194,7 @@ fn of_rates(all: &BTreeMap<(usize, Subject), Vec<Run>>, goals: &mut Goals) {
         let own = all[&(connections, Service)].iter().map(|run| run.cpu.subject).collect();
         goals.at_most(&format!("the service's own CPU per cycle at {connections}"), bound, " µs", own);
     }
-    let errors = all.iter().filter(|((_, subject), _)| [Service, Embedded].contains(subject));
+    let errors = all.iter().filter(|((_, subject), _)| [Service, Least, Embedded].contains(subject));
     let errors: u64 = errors.flat_map(|(_, runs)| runs).map(|run| run.errors).sum();
     goals.at_most("cycles of the service that failed", 0.0, "", vec![errors as f64]);
 }
