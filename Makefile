@@ -78,7 +78,7 @@ speed: deps
 bench: speed ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (4 minutes)
 	@$(SPEED) bench $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
 
-bench-peers: speed ## the same beside etcd, also with every node on the disk before it answers (3 minutes)
+bench-peers: speed ## the same beside etcd, also with every node on the disk before it answers (4 minutes)
 	@tests/install-deps.sh etcd=etcd-server
 	@$(SPEED) peers $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
 

@@ -1,6 +1,6 @@
 //! The least that an HTTP service over these nodes does: the bare endpoint ([`crate::peers::serve_bare`]), whose requests of a turn
-//! share the commands of the service's scripts, which the fastest client sends. It keeps no lease, refuses nothing, repeats and
-//! undoes nothing, and counts nothing.
+//! share the commands of the service's scripts, which the fastest client sends. It keeps no lease, checks and
+//! limits nothing, repeats and undoes nothing, and counts nothing.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
