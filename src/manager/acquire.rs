@@ -36,7 +36,7 @@ pub(super) struct Wanted {
     pub(super) refuses_deadlock: bool,
     pub(super) principal: Option<Arc<Principal>>,
     /// The place to keep, for a request that waits.
-    pub(super) keep: Option<PlaceRequest>,
+    pub(super) keep: Option<Box<PlaceRequest>>,
     /// Whether the request waits for a ticket.
     pub(super) is_ticket: bool,
 }

@@ -28,7 +28,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) async fn labels_of(&self, asked: &Asked<N, C, E>, index: usize) -> Labels {
         let Asked { params, grant, .. } = asked;
         let stored = match grant.leases[index].joined {
-            true => self.stored_labels(&params.resources[index], &params.token).await,
+            true => Box::pin(self.stored_labels(&params.resources[index], &params.token)).await,
             false => None,
         };
         stored.unwrap_or_else(|| Labels { acquired_at_ms: grant.acquired_at_ms, ..params.labels.clone() })

@@ -266,7 +266,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let Asked { params, grant, .. } = &asked;
         if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0)
-            && !self.begin_keeping((&params.resources[0], &params.token), grant.fence(), &mut labels, kept_for).await
+            && !Box::pin(self.begin_keeping(
+                (&params.resources[0], &params.token),
+                grant.fence(),
+                &mut labels,
+                kept_for,
+            ))
+            .await
         {
             return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
         }
@@ -302,7 +308,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| {
             let key = place_key(&params.resources, request.principal.as_deref(), &keep.wait_id);
-            kept_places::PlaceRequest {
+            Box::new(kept_places::PlaceRequest {
                 waited: self.shared.cluster_waiters.waited_for(&key, started),
                 key,
                 terms: kept_places::Terms {
@@ -314,7 +320,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     kept_for,
                 },
                 permit: keep.permit.map(|permit| permit as kept_places::Permit),
-            }
+            })
         });
         let party = Party::new(&params.labels.principal, &params.labels.owner);
         let (has_own_token, refuses_deadlock) = (request.token.is_some(), request.refuses_deadlock);

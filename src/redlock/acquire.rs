@@ -181,7 +181,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         token_use: TokenUse,
     ) -> Result<Grant<N, C, E>, Refusal> {
         if params.mode != WantedMode::Exclusive {
-            return self.attempt_shared(params, started, slots).await;
+            return Box::pin(self.attempt_shared(params, started, slots)).await;
         }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };

@@ -105,7 +105,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 (ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None), Some(resource))
                     if !is(Mutant::ReleaseBelievesAll) =>
                 {
-                    let votes = engine.votes_on(resource).await;
+                    let votes = Box::pin(engine.votes_on(resource)).await;
                     engine.release_outcome(&tally, Some((&votes, started)))
                 }
                 (outcome, _) => outcome,

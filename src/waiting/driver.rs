@@ -1,5 +1,5 @@
-//! Runs the queue on clocks, nodes and tasks: the only asynchronous file of this module, except for releases (`handover`). The
-//! task of a waiter's request executes the queue's actions for that waiter, so a caller that disconnects ends its attempt.
+//! Runs the queue on clocks, nodes and tasks. The task of a waiter's request takes from its place the steps that the queue decides
+//! (`acquire`), so a caller that disconnects ends its attempt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,15 +9,12 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::deadlock::{Party, WaitEdge};
-use super::event::{
-    Action, AttemptOutcome, RefuseReason, SlotChoice, WaitError, WaitEvent, WaitLimits, WaitRequest, WaiterId,
-};
+use super::event::{Action, AttemptOutcome, RefuseReason, SlotChoice, WaitEvent, WaitLimits, WaitRequest, WaiterId};
 use super::intents::Standing;
 use super::kept_places::{Permit, PlaceKey, PlaceRequest, Places};
 use super::state_machine::{Queue, QueueSettings};
-use crate::mutant::{Mutant, is};
-use crate::protocol::{LeaseRecord, TokenUse};
-use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
+use crate::protocol::LeaseRecord;
+use crate::redlock::acquire::{Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::node::Node;
@@ -27,7 +24,7 @@ use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
 use crate::types::{ResourceName, TokenHash};
 
 /// The next step of a waiter's task.
-enum Step {
+pub(super) enum Step {
     /// Whether the attempt only joins a lease, and which permits it asks for.
     Attempt(bool, SlotChoice),
     CheckCycle(Vec<WaitEdge>),
@@ -65,7 +62,7 @@ pub(super) struct Shared<N, C, E> {
     pub(super) state: Mutex<State>,
     /// By node; `None`: the node publishes nothing, or only this process ends leases there.
     pub(super) channels: RwLock<Vec<Option<Arc<Subscriptions>>>>,
-    party_of: PartyOf,
+    pub(super) party_of: PartyOf,
     on_deadlock: OnceLock<DeadlockObserver>,
 }
 
@@ -112,104 +109,13 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let _ = self.0.on_deadlock.set(observer);
     }
 
-    /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or only of those that its
-    /// token does not hold already. It is refused only for a deadlock of which it `may_know` each resource.
-    /// `on_round` is called after each attempt, with the time at which the attempt began.
-    ///
-    /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
-    /// stays for [`super::kept_places::PLACE_KEPT`], for the next request with this key.
-    pub(crate) async fn acquire(
-        &self,
-        params: &AcquireParams,
-        request: WaitRequest,
-        keep: Option<PlaceRequest>,
-        may_know: impl Fn(&ResourceName) -> bool,
-        on_round: impl Fn(BootTime, &AttemptResult<N, C, E>),
-    ) -> Result<Grant<N, C, E>, WaitError> {
-        let engine = &self.0.engine;
-        let mut refused = match self.ask_beside(params, &request, &on_round).await.transpose() {
-            Ok(Some(grant)) => return Ok(grant),
-            outcome => outcome.err(),
-        };
-        let mut token_use = if refused.is_some() { TokenUse::Again } else { params.token_use };
-        let place = self.enter(request, &params.token, keep).map_err(WaitError::Differs)?;
-        // After an attempt that may have set a key, the request's own lease is not one that existed before.
-        let (mut granted, mut last, mut took_effect, entered) = (None, None::<Refusal>, false, engine.clock.now());
-        loop {
-            let step = match place.take_step() {
-                Some(step) => step,
-                None => {
-                    // Many waiters sleep here: they keep neither the nodes' answers nor times that run out.
-                    last = last.map(|refusal| Refusal { nodes: Vec::new(), free_in: None, ..refusal });
-                    place.next_step().await
-                }
-            };
-            match step {
-                Step::Attempt(true, _) if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
-                    place.report(AttemptOutcome::NotJoined);
-                }
-                Step::Attempt(joins, slots) => {
-                    let outcome = match refused.take() {
-                        Some(refusal) => Err(refusal),
-                        None => {
-                            let begun = engine.clock.now();
-                            let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
-                            let outcome = Box::pin(engine.attempt(params, started, slots, token_use)).await;
-                            token_use = TokenUse::Again;
-                            on_round(begun, &outcome);
-                            outcome
-                        }
-                    };
-                    if !place.report(self.summary(params, &outcome, joins)) {
-                        // What was granted is undone, as for a caller that disconnected.
-                        drop(outcome);
-                        params.resources.iter().for_each(|resource| self.lease_may_have_ended(resource));
-                        continue;
-                    }
-                    match outcome {
-                        Ok(mut grant) => {
-                            grant.leases.iter_mut().for_each(|lease| lease.joined &= joins || !took_effect);
-                            granted = Some(grant);
-                        }
-                        Err(refusal) => {
-                            took_effect |= !joins && refusal.took_effect;
-                            last = Some(refusal);
-                        }
-                    }
-                }
-                Step::CheckCycle(cycle) => {
-                    let is_confirmed = Box::pin(self.is_confirmed(&cycle)).await;
-                    let may_refuse = cycle.iter().all(|edge| may_know(&edge.resource));
-                    place.handle(WaitEvent::CycleChecked { waiter: place.waiter, cycle, is_confirmed, may_refuse });
-                }
-                Step::Grant => return granted.ok_or(WaitError::NotAsked(None)),
-                Step::Refuse(reason) => return Err(self.error(params, reason, last).await),
-                Step::Replaced => return Err(WaitError::Replaced),
-            }
-        }
-    }
-
-    async fn error(&self, params: &AcquireParams, reason: RefuseReason, last: Option<Refusal>) -> WaitError {
-        match (reason, last) {
-            (RefuseReason::LastAttempt, Some(refusal)) => WaitError::Refused(refusal),
-            (RefuseReason::LastAttempt | RefuseReason::NotAsked, last) => WaitError::NotAsked(last),
-            (RefuseReason::OthersWait, _) => WaitError::OthersWait,
-            (RefuseReason::QueueFull(full), _) => WaitError::QueueFull(full),
-            (RefuseReason::Deadlock(cycle), _) => WaitError::Deadlock(cycle),
-            (RefuseReason::TimedOut { position }, _) => {
-                let inspected = Box::pin(self.0.engine.inspect_all(&params.resources)).await;
-                WaitError::TimedOut { position, inspected }
-            }
-        }
-    }
-
     /// The place that the request names, or else a new one: at the end of its queues, or where its wait at another
     /// instance puts it. Errors: the field in which the request differs from the one that has the place.
-    fn enter(
+    pub(super) fn enter(
         &self,
         request: WaitRequest,
         token: &TokenHash,
-        keep: Option<PlaceRequest>,
+        keep: Option<Box<PlaceRequest>>,
     ) -> Result<Place<N, C, E>, &'static str> {
         let next = Mutex::new((None, BootTime::from_nanos(u64::MAX)));
         let (slot, key) = (
@@ -230,7 +136,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             let since = now.minus(keep.as_ref().map_or(Duration::ZERO, |keep| keep.waited));
             let waiter = state.number(since, now);
             state.slots.insert(waiter, Arc::clone(&slot));
-            keep.into_iter().for_each(|keep| state.places.add(keep, waiter));
+            keep.into_iter().for_each(|keep| state.places.add(*keep, waiter));
             self.0.handle_in(state, WaitEvent::Enqueue(waiter, request, since));
             waiter
         };
@@ -254,18 +160,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// The permit that counts the waiter of a kept place in quotas.
     pub(crate) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
         self.0.state.lock().places.permit(key)
-    }
-
-    /// The result of an attempt as an event of the queue.
-    fn summary(&self, params: &AcquireParams, outcome: &AttemptResult<N, C, E>, joins: bool) -> AttemptOutcome {
-        match outcome {
-            Ok(grant) => {
-                let until = self.keys_gone(grant.deadline);
-                AttemptOutcome::Granted { lease: params.token.clone(), slot: grant.mode.slot(), until }
-            }
-            Err(refusal) if joins && !refusal.kind.is_final() => AttemptOutcome::NotJoined,
-            Err(refusal) => AttemptOutcome::of_refusal(refusal, self.0.engine.quorum(), &*self.0.party_of),
-        }
     }
 
     /// Reads the queue under its lock: `read` must be short.
@@ -367,9 +261,9 @@ impl<N: Node, C: Clock, E: Entropy> NotificationHandler for Shared<N, C, E> {
 
 /// A request's place in the queues, unless another request has taken it. Dropping it leaves the queues, or keeps the
 /// place for the next request with its key.
-struct Place<N: Node, C: Clock, E: Entropy> {
+pub(super) struct Place<N: Node, C: Clock, E: Entropy> {
     driver: WaitDriver<N, C, E>,
-    waiter: WaiterId,
+    pub(super) waiter: WaiterId,
     slot: Arc<Slot>,
     key: Option<PlaceKey>,
 }
@@ -381,7 +275,7 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
     }
 
     /// False if another request has the place, so that the event does not concern this one.
-    fn handle(&self, event: WaitEvent) -> bool {
+    pub(super) fn handle(&self, event: WaitEvent) -> bool {
         let mut state = self.driver.0.state.lock();
         let is_current = self.is_current(&state);
         if is_current {
@@ -390,16 +284,16 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
         is_current
     }
 
-    fn report(&self, outcome: AttemptOutcome) -> bool {
+    pub(super) fn report(&self, outcome: AttemptOutcome) -> bool {
         self.handle(WaitEvent::AttemptFinished(self.waiter, outcome))
     }
 
-    fn take_step(&self) -> Option<Step> {
+    pub(super) fn take_step(&self) -> Option<Step> {
         self.slot.next.lock().0.take()
     }
 
     /// Cancel: no step is lost.
-    async fn next_step(&self) -> Step {
+    pub(super) async fn next_step(&self) -> Step {
         loop {
             let at = {
                 let mut next = self.slot.next.lock();

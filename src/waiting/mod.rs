@@ -1,11 +1,11 @@
 //! Waiting for locks. `state_machine` decides for all queues of an instance; `driver` runs it on clocks, nodes and tasks.
 //! Parts of the state machine: `lease_notices` (ends of leases), `wake` (what a notice means), `compatible_waiters`,
 //! `free_slots`, `grants`, `deadlock` (search for cycles), `kept_places`, `backoff` (random pauses), `queue_queries`. Parts of the
-//! driver: `beside`, `lease_reports`, `deadlock_confirmation`, `already_held`, `handover`, `intents`.
+//! driver: `acquire`, `lease_reports`, `deadlock_confirmation`, `already_held`, `handover`, `intents`.
 
+mod acquire;
 mod already_held;
 mod backoff;
-mod beside;
 mod channels;
 mod compatible_waiters;
 pub mod deadlock;

@@ -451,7 +451,7 @@ async fn acquire(
     let (refuses_deadlock, note, is_ticket) = (false, "".into(), false);
     let wanted =
         WaitRequest { resources, mode, party: None, token, until, admission, refuses_deadlock, note, is_ticket };
-    let keep = (wait_ms > 0 && keeps_place(&request.token)).then(|| keep_place(request, &params));
+    let keep = (wait_ms > 0 && keeps_place(&request.token)).then(|| Box::new(keep_place(request, &params)));
     let now = engine.clock.now();
     lock(world).begins_to_wait(inst, request, wait_ms, now);
     let began = Mutex::new(None);

@@ -150,7 +150,8 @@ async fn read(mut body: axum::body::Body, limit: usize, within: Duration) -> Res
     if body.is_end_stream() {
         return Ok(first);
     }
-    match tokio::time::timeout(within, Limited::new(body, left).collect()).await {
+    // In a box: most bodies end before, and without it the future of each request has its size.
+    match Box::pin(tokio::time::timeout(within, Limited::new(body, left).collect())).await {
         Ok(Ok(rest)) => Ok([first, rest.to_bytes()].concat().into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Ok(Err(_)) => Err(ended_early()),
