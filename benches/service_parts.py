@@ -6,6 +6,7 @@ the compiler moved into another function counts for the file that it comes from;
 allocator for its callers, and once more in the last two columns. `service_parts.py BINARY [FILE]`: FILE keeps callgrind's output."""
 import asyncio
 import collections
+import contextlib
 import glob
 import http.client
 import re
@@ -19,7 +20,7 @@ from servers import free_port, redis
 
 NODES = 5
 WARM_UP, CYCLES = 1_024, 4_096
-# Under valgrind everything takes fifty times as long: no node is to be given up for that.
+# Under valgrind everything takes fifty times as long, and a build that counts is slower, too: no node is to be given up for that.
 PATIENT = "--set min_ttl=25s --set node_timeout=10s --set guard=11s --set lock_delay=22s".split()
 # What several crates do together.
 GROUPS = {
@@ -35,56 +36,68 @@ GROUP_OF = {crate: group for group, crates in GROUPS.items() for crate in crates
 COPIES = re.compile(r"^_*(mem(cpy|move|set|cmp)|bcmp)")
 
 
-async def load(port, connections, cycles, first):
-    """So many cycles, each of a name of its own."""
+async def load(port, connections, cycles, first, names=None):
+    """So many cycles, each of a name of its own. `names`: of only so many, each waited for and extended."""
     numbers = iter(range(first, first + cycles))
 
     async def worker():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
-        async def ask(head, body=""):
-            writer.write(f"{head}host: localhost\r\n\r\n{body}".encode())
+        async def ask(method, number, status, header="", body=""):
+            if body:
+                header += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            name = f"http-{number}" if names is None else f"shared-{number % names}"
+            writer.write(f"{method} /locks/{name} HTTP/1.1\r\nhost: localhost\r\n{header}\r\n{body}".encode())
             answer = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", answer)
-            return answer.decode() + (await reader.readexactly(int(length[1])) if length else b"").decode()
+            answer = answer.decode() + (await reader.readexactly(int(length[1])) if length else b"").decode()
+            assert answer.startswith(f"HTTP/1.1 {status}"), answer
+            return answer
 
         for number in numbers:
-            path = f"/locks/http-{number} HTTP/1.1\r\n"
-            json = "content-type: application/json\r\ncontent-length: 13\r\n"
-            answer = await ask(f"POST {path}{json}", '{"ttl":"30s"}')
-            token = re.search(r'"token":"([^"]+)"', answer)
-            assert answer.startswith("HTTP/1.1 201") and token, answer
-            answer = await ask(f"DELETE {path}lock-token: {token[1]}\r\n")
-            assert answer.startswith("HTTP/1.1 204"), answer
+            answer = await ask("POST", number, 201, body='{"ttl":"30s"}' if names is None else '{"ttl":"30s","wait":"60s"}')
+            token = "lock-token: " + re.search(r'"token":"([^"]+)"', answer)[1] + "\r\n"
+            if names is not None:
+                await ask("PATCH", number, 200, token, '{"ttl":"60s"}')
+            await ask("DELETE", number, 204, token)
         writer.close()
 
     await asyncio.gather(*[worker() for _ in range(connections)])
 
 
+@contextlib.contextmanager
+def served(binary, count, directory, under=(), settings=()):
+    """The process of an instance that is ready, and its port: over so many Redis nodes; none: on an embedded one.
+    `under`: what its command starts with, `settings`: its further options."""
+    ports, port = [free_port() for _ in range(count)], free_port()
+    options = [word for number in ports for word in ("--node", f"redis://127.0.0.1:{number}")] + list(settings)
+    servers = [redis(number, directory) for number in ports]
+    try:
+        if servers:
+            time.sleep(1)
+            subprocess.run([binary, "init", *options], check=True, stdout=subprocess.DEVNULL)
+        serve = [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", directory, "--log-level", "error", *options]
+        service = subprocess.Popen([*under, *serve], stdout=subprocess.DEVNULL)
+        servers.append(service)
+        deadline = time.monotonic() + 60
+        while not is_ready(port):
+            assert time.monotonic() < deadline and service.poll() is None, "the service does not start"
+            time.sleep(0.2)
+        yield service, port
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
 def counted(binary, connections, file, more=()):
     """Writes callgrind's output of `CYCLES` cycles to the file. `more`: further options of callgrind."""
-    ports, port = [free_port() for _ in range(NODES)], free_port()
-    nodes = [word for number in ports for word in ("--node", f"redis://127.0.0.1:{number}")]
     with tempfile.TemporaryDirectory() as directory:
-        servers = [redis(number, directory) for number in ports]
-        try:
-            time.sleep(1)
-            subprocess.run([binary, "init", *nodes, *PATIENT], check=True, stdout=subprocess.DEVNULL)
-            under = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={directory}/out"]
-            under += ["--compress-strings=no", "--compress-pos=no", *more]
-            serve = [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", directory, "--log-level", "error"]
-            service = subprocess.Popen([*under, *serve, *nodes, *PATIENT], stdout=subprocess.DEVNULL)
-            servers.append(service)
-            deadline = time.monotonic() + 60
-            while not is_ready(port):
-                assert time.monotonic() < deadline and service.poll() is None, "the service does not start"
-                time.sleep(0.2)
+        under = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={directory}/out"]
+        under += ["--compress-strings=no", "--compress-pos=no", *more]
+        with served(binary, NODES, directory, under, PATIENT) as (service, port):
             count_once_warm(service, port, connections)
             shutil.copy(sorted(glob.glob(f"{directory}/out.*"))[0], file)
-        finally:
-            for server in servers:
-                server.kill()
-                server.wait()
 
 
 def count_once_warm(process, port, connections):

@@ -2,8 +2,9 @@
 # Builds what is distributed, into target/dist: a static binary, and a Debian package with the unit. Then starts both in bare
 # directories: the static one in a root without any other file (as root), and the package's unpacked.
 #
-#   packaging/packages.sh            builds the binary: for musl if its target is installed, else with a static glibc
-#   packaging/packages.sh BINARY     takes this one
+#   packaging/packages.sh            builds the static binary for musl if its target is installed, else with a static glibc; and the
+#                                package's for glibc, with a profile (profiled.sh) if there is llvm-profdata
+#   packaging/packages.sh BINARY     takes this one for both
 #   DIST=directory               writes there instead
 #   COMPRESSION=none             packs without compressing, as a test does
 set -euo pipefail
@@ -17,7 +18,7 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
 mkdir -p "$dist"
 
 if [ $# -gt 0 ]; then
-  binary=$1
+  binary=$1 packaged=$1
 else
   target=$machine-unknown-linux-musl
   if rustup target list --installed 2>/dev/null | grep -x "$target" >/dev/null && command -v musl-gcc >/dev/null; then
@@ -29,6 +30,15 @@ else
     RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --target "$target"
   fi
   binary=target/$target/release/redlockd
+  status=0
+  packaging/profiled.sh || status=$?
+  case $status in
+    0) packaged=target/profiled/redlockd ;;
+    3) echo "so the package has a binary without a profile" >&2
+       cargo build --locked --release
+       packaged=target/release/redlockd ;;
+    *) exit "$status" ;;
+  esac
 fi
 static="$dist/redlockd-$version-linux-$machine"
 install -m 755 "$binary" "$static"
@@ -56,24 +66,26 @@ starts() {
 }
 
 # ldd exits with 0 for a static executable that is position-independent, as those for musl are.
-is_static=yes
 # Not by a pipe into `grep -q`: it ends at the first match, ldd is then ended by SIGPIPE, and with pipefail a dynamic one is static.
-case "$(ldd "$static" 2>/dev/null)" in *'=>'*) is_static=no ;; esac
+is_static() { # BINARY
+  case "$(ldd "$1" 2>/dev/null)" in *'=>'*) false ;; esac
+}
 mkdir -p "$work/root"
 cp "$static" "$work/root/redlockd"
-if [ $is_static = yes ] && [ "$(id -u)" -eq 0 ]; then
+if is_static "$static" && [ "$(id -u)" -eq 0 ]; then
   starts /data env -i "$(command -v chroot)" "$work/root" /redlockd
 else
   starts "$work/root/data" env -i "$work/root/redlockd"
 fi
-echo "$static: starts in a bare directory (static: $is_static)"
+echo "$static: starts in a bare directory (static: $(is_static "$static" && echo yes || echo no))"
 
 if ! command -v dpkg-deb >/dev/null; then
   echo "dpkg-deb is not installed: no Debian package is built" >&2
   exit 0
 fi
 tree=$work/package
-install -D -m 755 "$static" "$tree/usr/bin/redlockd"
+install -D -m 755 "$packaged" "$tree/usr/bin/redlockd"
+strip "$tree/usr/bin/redlockd" 2>/dev/null || true
 install -d "$tree/lib/systemd/system" "$tree/usr/share/man/man1" "$tree/usr/share/bash-completion/completions" "$tree/DEBIAN"
 sed 's|/usr/local/bin/|/usr/bin/|; /^# The service under systemd/,/^$/d' packaging/systemd/redlockd.service \
   > "$tree/lib/systemd/system/redlockd.service"
@@ -87,7 +99,7 @@ install -D -m 644 -t "$tree/usr/share/redlockd" clients/python/redlockd.py clien
 install -D -m 644 LICENSE "$tree/usr/share/doc/redlockd/copyright"
 printf '/etc/redlockd/redlockd.toml\n/etc/logrotate.d/redlockd\n' > "$tree/DEBIAN/conffiles"
 depends=''
-[ $is_static = yes ] || depends="Depends: libc6 (>= $(ldd --version | sed -n '1s/.* //p'))"
+is_static "$packaged" || depends="Depends: libc6 (>= $(ldd --version | sed -n '1s/.* //p'))"
 sed '/^$/d' > "$tree/DEBIAN/control" <<CONTROL
 Package: redlockd
 Version: $version

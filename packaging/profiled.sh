@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the binary with profile-guided optimisation, into target/profiled/redlockd: first one that counts what it executes, which then
 # serves the load of benches/profile_load.py, and with its counts the other (https://doc.rust-lang.org/rustc/profile-guided-optimization.html).
-# Needs redis-server, Python 3, and llvm-profdata of at least the compiler's LLVM: rustup component add llvm-tools, or apt.
+# Needs redis-server, Python 3, and llvm-profdata of at least the compiler's LLVM (rustup component add llvm-tools, or apt): exits with 3
+# without it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/target/profiled
@@ -10,14 +11,15 @@ llvm=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
 for profdata in "$(rustc --print sysroot)/lib/rustlib/$target/bin/llvm-profdata" "llvm-profdata-$llvm" llvm-profdata ''; do
   [ -z "$profdata" ] || ! command -v "$profdata" >/dev/null || break
 done
-[ -n "$profdata" ] || { echo "there is no llvm-profdata: rustup component add llvm-tools, or apt-get install llvm-$llvm" >&2; exit 1; }
+[ -n "$profdata" ] || { echo "there is no llvm-profdata: rustup component add llvm-tools, or apt-get install llvm-$llvm" >&2; exit 3; }
 
 # Names of functions depend on the settings of the build, and counts are found by name: only the flags may differ.
 build() { # DIRECTORY FLAG
   CARGO_PROFILE_RELEASE_STRIP=none RUSTFLAGS=$2 \
     cargo build --locked --release --bin redlockd --target "$target" --target-dir "$out/$1"
 }
-rm -rf "$out/counts"
+# Cargo does not see that counts differ from those of an earlier run.
+rm -rf "$out/counts" "$out/optimised"
 build counting "-Cprofile-generate=$out/counts"
 benches/profile_load.py "$out/counting/$target/release/redlockd"
 "$profdata" merge -o "$out/redlockd.profdata" "$out/counts"

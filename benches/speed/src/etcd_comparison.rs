@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::etcd::{self, Etcd};
 use crate::goals::Goals;
-use crate::peers::Bare;
+use crate::peers::Yardstick;
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
 use crate::stats::{Run, Spread, print_other_load};
@@ -42,7 +42,7 @@ impl Subject {
 struct World {
     nodes: Nodes,
     service: Service,
-    least: Bare,
+    least: Yardstick,
     durable_nodes: Nodes,
     durable: Service,
     etcd: Etcd,
@@ -53,7 +53,7 @@ impl World {
         let start = Start { binary: &asked.binary, under: &[], args: &[] };
         let (nodes, durable_nodes) = (Nodes::start().await?, Nodes::start_durable().await?);
         let (service, durable) = (start.over(&nodes).await?, start.over(&durable_nodes).await?);
-        let least = Bare::start_least(&std::env::current_exe()?, &nodes)?;
+        let least = Yardstick::start_least(&std::env::current_exe()?, &nodes)?;
         Ok(Self { nodes, service, least, durable_nodes, durable, etcd: Etcd::start().await? })
     }
 

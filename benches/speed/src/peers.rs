@@ -32,15 +32,15 @@ pub async fn rslock(manager: &LockManager, connections: usize, until: Until) -> 
     repeat(managers, until, cycle).await
 }
 
-/// A service of this program, in a process of its own.
-pub struct Bare {
+/// A service of this program that redlockd is compared with, in a process of its own.
+pub struct Yardstick {
     /// Where it listens.
     pub address: SocketAddr,
     /// Its process.
     pub server: Server,
 }
 
-impl Bare {
+impl Yardstick {
     /// Starts this very program as the bare service.
     ///
     /// Errors: where it does not start.

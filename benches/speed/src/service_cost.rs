@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::peers::Bare;
+use crate::peers::Yardstick;
 use crate::servers::{Directory, NODES, Nodes, Server, Start};
 use crate::stats::Run;
 use crate::workers::Until;
@@ -198,11 +198,11 @@ async fn under_tool(
             (service.address, &mut service.server)
         }
         Subject::Bare(program) => {
-            bare = Bare::start_under(&under, program, &["bare".to_owned()])?;
+            bare = Yardstick::start_under(&under, program, &["bare".to_owned()])?;
             (bare.address, &mut bare.server)
         }
         Subject::Usual(program) => {
-            bare = Bare::start_under(&under, program, &["usual".to_owned()])?;
+            bare = Yardstick::start_under(&under, program, &["usual".to_owned()])?;
             (bare.address, &mut bare.server)
         }
     };

@@ -9,7 +9,7 @@ use redlockd::nodes::embedded::EmbeddedNode;
 use crate::floor::Script;
 use crate::goals::Goals;
 use crate::in_process::{Patience, Within};
-use crate::peers::{Bare, LockManager};
+use crate::peers::{LockManager, Yardstick};
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
 use crate::stats::{Run, Spread, print_other_load};
@@ -67,8 +67,8 @@ pub struct World {
     /// The service over them.
     pub service: Service,
     embedded: Service,
-    bare: Bare,
-    least: Bare,
+    bare: Yardstick,
+    least: Yardstick,
     within: Within<EmbeddedNode>,
 }
 
@@ -81,7 +81,7 @@ impl World {
         let nodes = Nodes::start().await?;
         let (service, embedded) = (start.over(&nodes).await?, start.embedded().await?);
         let (this, within) = (std::env::current_exe()?, Within::start(Patience::DEFAULT).await?);
-        let (bare, least) = (Bare::start(&this)?, Bare::start_least(&this, &nodes)?);
+        let (bare, least) = (Yardstick::start(&this)?, Yardstick::start_least(&this, &nodes)?);
         Ok(Self { nodes, service, embedded, bare, least, within })
     }
 
