@@ -125,7 +125,7 @@ check-crates: ## that the benchmarks and the fuzz targets compile, which `make l
 	cargo check --locked --manifest-path benches/speed/Cargo.toml --target-dir target
 	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target
 
-dist: deps ## target/dist: a static binary and a Debian package (with a profile), both started; licences of the crates, a bill of materials (CycloneDX), checksums
+dist: ## target/dist: a static binary and a Debian package (with a profile), both started; licences of the crates, a bill of materials (CycloneDX), checksums
 	packaging/packages.sh
 	@packaging/dist.py target/dist
 	@install -m 644 LICENSE README.md target/dist/

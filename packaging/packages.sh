@@ -3,7 +3,7 @@
 # directories: the static one in a root without any other file (as root), and the package's unpacked.
 #
 #   packaging/packages.sh            builds the static binary for musl if its target is installed, else with a static glibc; and the
-#                                package's for glibc, with a profile (profiled.sh) if there is llvm-profdata
+#                                package's for glibc, with a profile if there is what profiled.sh needs
 #   packaging/packages.sh BINARY     takes this one for both
 #   DIST=directory               writes there instead
 #   COMPRESSION=none             packs without compressing, as a test does

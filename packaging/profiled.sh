@@ -2,7 +2,7 @@
 # Builds the binary with profile-guided optimisation, into target/profiled/redlockd: first one that counts what it executes, which then
 # serves the load of benches/profile_load.py, and with its counts the other (https://doc.rust-lang.org/rustc/profile-guided-optimization.html).
 # Needs redis-server, Python 3, and llvm-profdata of at least the compiler's LLVM (rustup component add llvm-tools, or apt): exits with 3
-# without it.
+# if one is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/target/profiled
@@ -12,6 +12,9 @@ for profdata in "$(rustc --print sysroot)/lib/rustlib/$target/bin/llvm-profdata"
   [ -z "$profdata" ] || ! command -v "$profdata" >/dev/null || break
 done
 [ -n "$profdata" ] || { echo "there is no llvm-profdata: rustup component add llvm-tools, or apt-get install llvm-$llvm" >&2; exit 3; }
+for program in redis-server python3; do
+  command -v $program >/dev/null || { echo "there is no $program" >&2; exit 3; }
+done
 
 # Names of functions depend on the settings of the build, and counts are found by name: only the flags may differ.
 build() { # DIRECTORY FLAG

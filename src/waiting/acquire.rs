@@ -65,7 +65,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         Some(outcome)
     }
 
-    /// As [`Self::acquire`], from the queue; `refused`: the outcome of an attempt beside it.
+    /// As [`Self::acquire`], from the queue; `refused`: the outcome of an attempt beside it. Cancel: as there.
     async fn acquire_in_queue(
         &self,
         params: &AcquireParams,
